@@ -1,0 +1,1 @@
+"""Users, organizations, memberships, API keys. May import nothing of this project."""

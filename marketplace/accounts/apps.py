@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class AccountsConfig(AppConfig):
+    name = "marketplace.accounts"
+    label = "accounts"

@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class ApiConfig(AppConfig):
+    name = "marketplace.api"
+    label = "api"

@@ -1,0 +1,1 @@
+"""Models for sale, their immutable versions, prices and measured evaluations."""

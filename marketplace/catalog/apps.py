@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class CatalogConfig(AppConfig):
+    name = "marketplace.catalog"
+    label = "catalog"

@@ -1,0 +1,131 @@
+"""Models for sale (`org/slug`), their immutable versions, append-only prices, and measured evaluations."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator
+from django.db import models
+
+from marketplace.accounts.models import Organization, slug_validator
+
+MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
+
+
+class BaseModel(models.Model):
+    """A base model that replicas serve; `fingerprint` is sealed_weights.base_fingerprint in hex."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=100)
+    fingerprint = models.CharField(max_length=64, unique=True)
+    config = models.JSONField()  # the Hugging Face config.json, for the strict intake's shapes
+    context_length = models.PositiveIntegerField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
+class Model(models.Model):
+    """A listing. `kind=base` sells the bare base model and has no package."""
+
+    class Kind(models.TextChoices):
+        ADAPTER = "adapter"
+        BASE = "base"
+
+    class Visibility(models.TextChoices):
+        PUBLIC = "public"
+        UNLISTED = "unlisted"
+        PRIVATE = "private"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="models")
+    slug = models.CharField(max_length=40, validators=[slug_validator])
+    kind = models.CharField(max_length=8, choices=Kind, default=Kind.ADAPTER)
+    base_model = models.ForeignKey(BaseModel, on_delete=models.PROTECT, related_name="models")
+    title = models.CharField(max_length=120)
+    summary = models.CharField(max_length=280, blank=True)
+    card_markdown = models.TextField(max_length=100_000, blank=True)
+    industry = models.CharField(max_length=40, blank=True)
+    tags = ArrayField(models.CharField(max_length=30), default=list, blank=True, size=10)
+    visibility = models.CharField(max_length=8, choices=Visibility, default=Visibility.PUBLIC)
+    example_messages = models.JSONField(default=list, blank=True)  # prefilled in the playground
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["organization", "slug"], name="model_unique_in_org")]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.organization.slug}/{self.slug}"
+
+
+class Version(models.Model):
+    """An immutable sealed adapter. States move only forward, along `NEXT_STATES`."""
+
+    class State(models.TextChoices):
+        UPLOADING = "uploading"
+        VERIFYING = "verifying"
+        VERIFIED = "verified"
+        REFUSED = "refused"
+        PUBLISHED = "published"
+        RETIRED = "retired"  # creator's choice: no new predictions
+        REVOKED = "revoked"  # kill switch: replicas zero it within 5 s
+
+    NEXT_STATES: ClassVar[dict[str, frozenset[str]]] = {
+        State.UPLOADING: frozenset({State.VERIFYING, State.REFUSED}),
+        State.VERIFYING: frozenset({State.VERIFIED, State.REFUSED}),
+        State.VERIFIED: frozenset({State.PUBLISHED, State.RETIRED, State.REVOKED}),
+        State.PUBLISHED: frozenset({State.RETIRED, State.REVOKED}),
+        State.RETIRED: frozenset({State.REVOKED}),
+        State.REFUSED: frozenset(),
+        State.REVOKED: frozenset(),
+    }
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="versions")
+    number = models.PositiveIntegerField()
+    state = models.CharField(max_length=16, choices=State, default=State.UPLOADING)
+    changelog = models.TextField(max_length=10_000, blank=True)
+    signing_key = models.ForeignKey("vault.SigningKey", on_delete=models.PROTECT, null=True, related_name="versions")
+    package_digest = models.CharField(max_length=64, null=True, unique=True)  # hex; null until complete, and for a base
+    package_size = models.PositiveBigIntegerField(default=0)  # bytes of ciphertext announced at creation
+    report = models.JSONField(default=dict, blank=True)  # what verification found: rank, targets, parameters, or the refusal
+    state_changed_at = models.DateTimeField(auto_now_add=True)
+    published_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["model", "number"], name="version_number_unique")]
+
+
+class Price(models.Model):
+    """Append-only; the newest row is the price. Micro-dollars per million tokens = pico-dollars per token."""
+
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="prices")
+    input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)])
+    cached_input_micro_usd_per_mtok = models.PositiveBigIntegerField(
+        validators=[MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)]
+    )
+    output_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)])
+    per_prediction_nano_usd = models.PositiveBigIntegerField(default=0, validators=[MaxValueValidator(10**11)])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
+class Evaluation(models.Model):
+    """An accuracy the platform measured itself, through the metered API, on held-out rows."""
+
+    version = models.ForeignKey(Version, on_delete=models.CASCADE, related_name="evaluations")
+    dataset = models.CharField(max_length=100)
+    rows = models.PositiveIntegerField()
+    correct = models.PositiveIntegerField()
+    base_correct = models.PositiveIntegerField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(correct__lte=models.F("rows"), base_correct__lte=models.F("rows")),
+                name="evaluation_within_rows",
+            )
+        ]

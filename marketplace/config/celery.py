@@ -1,0 +1,36 @@
+"""The Celery app: worker and beat. The schedule is code, so that it is reviewed and deployed like code."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
+
+from marketplace.config.env import Env
+
+_valkey = Env.load().valkey_url
+# kombu spells a unix socket differently from redis-py.
+_broker = _valkey.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
+
+app = Celery("intarsia", broker=_broker)
+app.conf.update(
+    task_ignore_result=True,
+    task_acks_late=True,  # a worker killed with -9 gives its task to the next one; every task is idempotent
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    task_time_limit=300,
+    task_soft_time_limit=270,
+    broker_connection_retry_on_startup=True,
+    broker_transport_options={"visibility_timeout": 600},
+    beat_schedule={
+        "sweep expired holds": {"task": "marketplace.gateway.tasks.sweep_expired_holds", "schedule": 5.0},
+        "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
+        "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
+        "resume stuck verifications": {"task": "marketplace.catalog.tasks.resume_stuck_verifications", "schedule": 30.0},
+        "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
+        "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
+    },
+)
+app.autodiscover_tasks(["billing", "marketplace.catalog", "marketplace.vault", "marketplace.gateway"])

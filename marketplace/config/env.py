@@ -1,0 +1,84 @@
+"""Every environment variable the web process, worker and beat read: declared, parsed and checked here, once.
+
+`Env.load()` raises `EnvError` naming the variable, what is wrong and what to do, before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+
+class EnvError(Exception):
+    """A variable is missing or malformed; the message says which and what to do."""
+
+
+def _need(source: Mapping[str, str], name: str) -> str:
+    value = source.get(name, "")
+    if not value:
+        raise EnvError(f"{name} is not set; `make run` sets it for the local stack, production must provide it")
+    return value
+
+
+def _url(source: Mapping[str, str], name: str, schemes: tuple[str, ...], default: str | None = None) -> str:
+    value = source.get(name, "") or (default if default is not None else _need(source, name))
+    if urlsplit(value).scheme not in schemes:
+        raise EnvError(f"{name} must be a {' or '.join(schemes)} URL")
+    return value
+
+
+def _integer(source: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    raw = source.get(name, "") or str(default)
+    if not raw.lstrip("-").isdigit() or not low <= int(raw) <= high:
+        raise EnvError(f"{name} must be an integer between {low} and {high}")
+    return int(raw)
+
+
+@dataclass(frozen=True)
+class Env:
+    """The validated environment. Field comments are the documentation of each variable."""
+
+    database_url: str  # DATABASE_URL: postgresql://user:password@host:port/name, or ?host=/socket/folder
+    valkey_url: str  # VALKEY_URL: redis://… or unix://…?db=0, for Celery, rate limits and cache
+    secret_key: str  # SECRET_KEY: ≥ 32 characters; sessions, CSRF, playground tokens
+    api_key_pepper: str  # API_KEY_PEPPER: ≥ 32 characters; HMAC key over API-key secrets
+    enrolment_token: str  # ENROLMENT_TOKEN: ≥ 32 characters; a replica shows it once, to register
+    root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
+    blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
+    public_url: str  # PUBLIC_URL: where browsers and clients reach the platform
+    stripe_api_key: str  # STRIPE_API_KEY
+    stripe_api_base: str  # STRIPE_API_BASE: empty for Stripe itself, the double's URL in the local stack
+    stripe_webhook_secret: str  # STRIPE_WEBHOOK_SECRET
+    platform_fee_bps: int  # PLATFORM_FEE_BPS: the platform's share of each prediction, basis points
+    debug: bool  # DEBUG: 1 shows tracebacks; never in production
+    log_level: str  # LOG_LEVEL
+
+    @classmethod
+    def load(cls, source: Mapping[str, str] = os.environ) -> Env:
+        """Parse and validate `source`. Raises EnvError."""
+        secrets = {name: _need(source, name) for name in ("SECRET_KEY", "API_KEY_PEPPER", "ENROLMENT_TOKEN")}
+        for name, value in secrets.items():
+            if len(value) < 32:
+                raise EnvError(f"{name} must be at least 32 characters long")
+        level = source.get("LOG_LEVEL", "INFO").upper()
+        if level not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
+            raise EnvError("LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR")
+        return cls(
+            database_url=_url(source, "DATABASE_URL", ("postgresql", "postgres")),
+            valkey_url=_url(source, "VALKEY_URL", ("redis", "rediss", "unix")),
+            secret_key=secrets["SECRET_KEY"],
+            api_key_pepper=secrets["API_KEY_PEPPER"],
+            enrolment_token=secrets["ENROLMENT_TOKEN"],
+            root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
+            blob_dir=Path(_need(source, "BLOB_DIR")),
+            public_url=_url(source, "PUBLIC_URL", ("http", "https")).rstrip("/"),
+            stripe_api_key=_need(source, "STRIPE_API_KEY"),
+            stripe_api_base=_url(source, "STRIPE_API_BASE", ("http", "https", ""), default=""),
+            stripe_webhook_secret=_need(source, "STRIPE_WEBHOOK_SECRET"),
+            platform_fee_bps=_integer(source, "PLATFORM_FEE_BPS", 2000, 0, 10_000),
+            debug=source.get("DEBUG", "0") == "1",
+            log_level=level,
+        )

@@ -1,0 +1,11 @@
+"""URLs served by Django. `/v1/` never arrives here: asgi.py hands it to the gateway."""
+
+from django.urls import include, path
+
+urlpatterns = [
+    path("accounts/", include("allauth.account.urls")),
+    path("api/v1/", include("marketplace.api.urls")),
+    path("internal/v1/", include("marketplace.vault.urls")),
+    path("webhooks/stripe", include("billing.urls")),
+    path("", include("marketplace.web.urls")),
+]

@@ -1,0 +1,1 @@
+"""Keys: platform keys, creators' keys, wrapped data keys, replicas, leases, and the hash-chained release log."""

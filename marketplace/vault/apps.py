@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class VaultConfig(AppConfig):
+    name = "marketplace.vault"
+    label = "vault"

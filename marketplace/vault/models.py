@@ -1,0 +1,110 @@
+"""Keys and who holds them. Private material is stored only wrapped by the root key; the release log is append-only."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+
+from marketplace.accounts.models import Organization
+
+
+class PlatformKey(models.Model):
+    """The platform's own key pairs. The newest unretired row of a purpose is used; older ones still verify."""
+
+    class Purpose(models.TextChoices):
+        INTAKE = "intake"  # HPKE MLKEM768-X25519: creators wrap data keys to it
+        TICKET = "ticket"  # Ed25519: signs tickets to replicas
+        VAULT = "vault"  # Ed25519: signs leases and release-log checkpoints
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    purpose = models.CharField(max_length=8, choices=Purpose)
+    public_key = models.BinaryField()
+    wrapped_private_key = models.BinaryField()  # by the root key, context = purpose and id
+    created_at = models.DateTimeField(auto_now_add=True)
+    retired_at = models.DateTimeField(null=True, blank=True)
+
+
+class SigningKey(models.Model):
+    """A creator's Ed25519 public key; its private half never leaves the creator's machine."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="signing_keys")
+    public_key = models.BinaryField(max_length=32, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+
+class CreatorKey(models.Model):
+    """One key-encryption key per creator, wrapped by the root key."""
+
+    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, primary_key=True)
+    wrapped_key = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
+class DataKey(models.Model):
+    """The random 32-byte key of one version's package, wrapped by its creator's key. Deleting it shreds the version."""
+
+    version = models.OneToOneField("catalog.Version", on_delete=models.PROTECT, primary_key=True)
+    wrapped_key = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
+class Replica(models.Model):
+    """One boot of one serving process. A restart registers a new row, with new keys."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=100)  # stable across boots; names the usage journal
+    url = models.CharField(max_length=200)  # where the gateway reaches it
+    base_fingerprint = models.CharField(max_length=64)
+    hpke_public_key = models.BinaryField(max_length=32)  # X25519, leases are sealed to it
+    receipt_public_key = models.BinaryField(max_length=32)  # Ed25519, signs receipts
+    evidence = models.JSONField(default=dict)
+    session_digest = models.BinaryField(max_length=32)  # SHA-256 of the session token
+    registered_at = models.DateTimeField(auto_now_add=True)
+    last_seen_at = models.DateTimeField(auto_now_add=True)
+    gone_at = models.DateTimeField(null=True, blank=True)  # replaced by a newer boot, or silent for too long
+    stats = models.JSONField(default=dict)  # the last heartbeat's figures
+
+
+class ReplicaChallenge(models.Model):
+    """A nonce handed out for registration; used once, within a minute."""
+
+    nonce = models.BinaryField(max_length=32, primary_key=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
+class Release(models.Model):
+    """One release of one version's key to one replica: written and committed before the key leaves.
+
+    Hash-chained per creator; a database trigger refuses UPDATE and DELETE.
+    """
+
+    class Purpose(models.TextChoices):
+        VERIFY = "verify"
+        SERVE = "serve"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    creator = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="releases")
+    sequence = models.PositiveBigIntegerField()  # 1, 2, 3 … per creator
+    version = models.ForeignKey("catalog.Version", on_delete=models.PROTECT, related_name="releases")
+    digest = models.CharField(max_length=64)
+    replica = models.ForeignKey(Replica, on_delete=models.PROTECT, related_name="releases")
+    replica_key_fingerprint = models.CharField(max_length=64)
+    purpose = models.CharField(max_length=8, choices=Purpose)
+    released_at_us = models.BigIntegerField()  # unix microseconds, as hashed
+    previous_hash = models.BinaryField(max_length=32)
+    entry_hash = models.BinaryField(max_length=32)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["creator", "sequence"], name="release_sequence_unique")]
+
+
+class Lease(models.Model):
+    """The life of a released key: 30 s, renewed by heartbeats, ended by revocation."""
+
+    release = models.OneToOneField(Release, on_delete=models.PROTECT, primary_key=True)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)

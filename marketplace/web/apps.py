@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class WebConfig(AppConfig):
+    name = "marketplace.web"
+    label = "web"
