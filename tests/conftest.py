@@ -1,0 +1,14 @@
+"""Fixtures that several packages' tests share. The databases come from tests/services.py."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(request: pytest.FixtureRequest) -> None:
+    """Rate limits and cached lookups never leak from one database test into the next."""
+    if {"db", "transactional_db", "live_server"} & set(request.fixturenames):
+        from django.core.cache import cache
+
+        cache.clear()

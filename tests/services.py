@@ -1,0 +1,94 @@
+"""Pytest plugin (`-p tests.services`): one real PostgreSQL and one real Valkey for the whole test session.
+
+Loaded before pytest-django reads the settings, because the settings need the environment set here. The servers live in
+a temporary folder, with durability off, and die with the session, also when it is killed. With pytest-xdist the
+controller starts them and the workers inherit the environment; pytest-django gives each worker its own database, and
+each worker uses its own Valkey database.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from marketplace.local_stack.postgres import prepare_postgres, remove_postgres
+from marketplace.local_stack.state import free_port
+from marketplace.local_stack.supervisor import die_with_parent
+from marketplace.local_stack.valkey import prepare_valkey
+
+MARKER = "INTARSIA_TEST_SERVICES"
+
+
+def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while not ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"a test service did not start: {process.args}")
+        time.sleep(0.02)
+
+
+def _start() -> None:
+    root = Path(tempfile.mkdtemp(prefix="intarsia-tests-"))
+    root.chmod(0o755)  # PostgreSQL runs as another account when the tests run as root
+    instance = root.name
+    postgres = prepare_postgres(root, instance=instance, port=free_port(), password="tests")
+    valkey = prepare_valkey(root, port=free_port(), password="tests")
+    log = (root / "services.log").open("wb")
+    database = subprocess.Popen(
+        postgres.command(fast_unsafe=True),
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        preexec_fn=die_with_parent(signal.SIGQUIT),
+        **postgres.account.popen_arguments(),
+    )  # type: ignore[call-overload]
+    cache = subprocess.Popen(
+        valkey.command(), stdout=log, stderr=log, preexec_fn=die_with_parent(signal.SIGKILL)
+    )
+
+    owner = os.getpid()
+
+    def stop() -> None:
+        if os.getpid() != owner:
+            return
+        for process, stop_signal in ((database, signal.SIGQUIT), (cache, signal.SIGKILL)):
+            process.send_signal(stop_signal)
+            process.wait(20)
+        remove_postgres(instance)
+        shutil.rmtree(root, ignore_errors=True)
+
+    atexit.register(stop)
+    _wait(postgres.is_ready, database)
+    _wait(valkey.is_ready, cache)
+    os.environ.update(
+        {
+            MARKER: str(root),
+            "DATABASE_URL": postgres.url("intarsia"),
+            "VALKEY_URL": valkey.url(),
+            "SECRET_KEY": "test-secret-key-" + "0" * 32,
+            "API_KEY_PEPPER": "test-pepper-" + "0" * 32,
+            "ENROLMENT_TOKEN": "test-enrolment-" + "0" * 32,
+            "ROOT_KEY_FILE": str(root / "root.key"),
+            "BLOB_DIR": str(root / "blobs"),
+            "PUBLIC_URL": "http://localhost:8000",
+            "STRIPE_API_KEY": "sk_test_tests",
+            "STRIPE_API_BASE": "http://127.0.0.1:9",
+            "STRIPE_WEBHOOK_SECRET": "whsec_tests",
+            "LOG_LEVEL": "WARNING",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        }
+    )
+
+
+if MARKER not in os.environ:
+    _start()
+elif worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
+    number = int(worker.removeprefix("gw"))
+    os.environ["VALKEY_URL"] = os.environ["VALKEY_URL"].rsplit("/", 1)[0] + f"/{1 + number % 15}"
