@@ -1,0 +1,41 @@
+"""Every error the package raises on bad input. Each is raised before anything is changed or launched."""
+
+
+class LoraKernelError(Exception):
+    """Base class: catch this to refuse an adapter or a batch whatever is wrong with it."""
+
+
+class TargetError(LoraKernelError):
+    """A layer, site or slice that the pool's spec does not have."""
+
+
+class ShapeError(LoraKernelError):
+    """A tensor, length or buffer whose shape does not fit the spec or the batch."""
+
+
+class RankError(LoraKernelError):
+    """A rank of zero, or more ranks (of one adapter or of a whole blend) than a slot can hold."""
+
+
+class DtypeError(LoraKernelError):
+    """A dtype that is not a supported floating-point type."""
+
+
+class DeviceError(LoraKernelError):
+    """A tensor that is not on the pool's device."""
+
+
+class NonFiniteError(LoraKernelError):
+    """A weight, scale or blend weight that is NaN or infinite (also after the cast to the pool's dtype)."""
+
+
+class SlotError(LoraKernelError):
+    """A slot out of range, already taken, or empty where a loaded one is needed."""
+
+
+class PoolFullError(LoraKernelError):
+    """Not enough free pages for the adapter."""
+
+
+class BackendError(LoraKernelError):
+    """A backend was asked for by name and cannot run here."""

@@ -1,0 +1,85 @@
+"""The operations a model calls: checks first, then the pool's backend."""
+
+from __future__ import annotations
+
+import torch
+
+from lora_kernels.errors import DeviceError, DtypeError, ShapeError, TargetError
+from lora_kernels.metadata import BatchMetadata
+from lora_kernels.ops import torch_path
+from lora_kernels.pool import SiteStorage
+
+ACTIVATION_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
+    """y[i] += scale · (x[i] Aᵀ) Bᵀ in place, each row with its own adapter; rows with slot -1 keep their bits.
+
+    y: [T, N], N the sum of the site's slices; rows may be strided (a column range of a wider tensor)
+    x: [T, K], rows may be strided
+    Both float32, bfloat16 or float16 on the pool's device, where T is `meta.rows`. Returns y.
+    Multi-LoRA batching as in Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), over pages of ranks.
+    Raises TargetError, ShapeError, DtypeError or DeviceError before anything is written.
+    """
+    storage = _site(meta, site, layer)
+    _check("y", y, meta, storage.spec.out_features)
+    _check("x", x, meta, storage.spec.in_features)
+    if meta.segments:
+        backend = torch_path if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else meta.pool.backend
+        backend.apply(y, x, storage, layer, meta)
+    return y
+
+
+def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata, v: torch.Tensor) -> torch.Tensor:
+    """v[s, i, :r] = scale · x[i] A_sᵀ for every slice s of the site: the first half of `lora_apply`.
+
+    x: [T, K]; v: float32 [slices, T, R] with R at least `meta.max_pages * page_size`. Rows without an adapter, and
+    ranks a row's adapter does not have, are not written. Returns v. Raises as `lora_apply` does.
+    """
+    storage = _site(meta, site, layer)
+    _check("x", x, meta, storage.spec.in_features)
+    _check_v(v, meta, storage)
+    if meta.segments:
+        meta.pool.backend.shrink(x, storage, layer, meta, v)
+    return v
+
+
+def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: torch.Tensor) -> torch.Tensor:
+    """y[i] += v[s, i] B_sᵀ in place, v as `lora_shrink` leaves it: the second half of `lora_apply`.
+
+    Returns y. Raises as `lora_apply` does.
+    """
+    storage = _site(meta, site, layer)
+    _check("y", y, meta, storage.spec.out_features)
+    _check_v(v, meta, storage)
+    if meta.segments:
+        meta.pool.backend.expand(v, storage, layer, meta, y)
+    return y
+
+
+def _site(meta: BatchMetadata, name: str, layer: int) -> SiteStorage:
+    storage = meta.pool.site(name)
+    if not 0 <= layer < storage.num_layers:
+        raise TargetError(f"site {name!r} has {storage.num_layers} layers, got layer {layer}")
+    return storage
+
+
+def _check(name: str, tensor: torch.Tensor, meta: BatchMetadata, width: int) -> None:
+    if tensor.shape != (meta.rows, width):
+        raise ShapeError(f"{name}: expected [{meta.rows}, {width}], got {tuple(tensor.shape)}")
+    if tensor.dtype not in ACTIVATION_DTYPES:
+        raise DtypeError(f"{name}: expected a floating dtype of at most 32 bits, got {tensor.dtype}")
+    if tensor.device.type != meta.pool.device.type:
+        raise DeviceError(f"{name} is on {tensor.device}, the pool on {meta.pool.device}")
+
+
+def _check_v(v: torch.Tensor, meta: BatchMetadata, storage: SiteStorage) -> None:
+    ranks = meta.max_pages * meta.pool.spec.page_size
+    if v.dim() != 3 or v.shape[:2] != (len(storage.spec.slices), meta.rows) or v.shape[2] < ranks:
+        raise ShapeError(
+            f"v: expected [{len(storage.spec.slices)}, {meta.rows}, at least {ranks}], got {tuple(v.shape)}"
+        )
+    if v.dtype != torch.float32:
+        raise DtypeError(f"v: expected float32, got {v.dtype}")
+    if v.device.type != meta.pool.device.type:
+        raise DeviceError(f"v is on {v.device}, the pool on {meta.pool.device}")

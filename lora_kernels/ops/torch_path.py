@@ -1,0 +1,127 @@
+"""The backend that runs everywhere: batched torch matmuls over pages, differentiable in x and y.
+
+One group per distinct adapter, whose weights are used where they lie when its pages are adjacent (the allocator prefers
+that). When every adapter has only a row or two, a matmul per adapter is all launch overhead: then each row is a group
+and the pages are gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from lora_kernels.metadata import BatchMetadata, Segment
+    from lora_kernels.pool import SiteStorage
+
+# A gather reads an adapter's pages once per row: past two rows each, one matmul per adapter reads less.
+GATHER_MAX_ROWS_PER_ADAPTER = 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """g sets of weights, each for m rows. a [g, pages, slices, page_size, K], b [g, ranks, N], scales [g, pages]."""
+
+    rows: torch.Tensor | slice
+    a: torch.Tensor
+    b: torch.Tensor
+    scales: torch.Tensor
+
+
+def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
+    """y [T, N] += scale · (x [T, K] Aᵀ) Bᵀ for every row with an adapter; matmuls run in the pool's dtype."""
+    for group in _groups(storage, layer, meta):
+        _expand(_shrink(x, group), group, storage, y)
+
+
+def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor) -> None:
+    """v [slices, T, ≥ max ranks] = scale · x Aᵀ, written where a row has ranks."""
+    for group in _groups(storage, layer, meta):
+        ranks = group.b.shape[1]
+        v[:, group.rows, :ranks] = _shrink(x, group).to(v.dtype)
+
+
+def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
+    """y [T, N] += v Bᵀ, slice by slice."""
+    for group in _groups(storage, layer, meta):
+        ranks = group.b.shape[1]
+        # A row of a gathered group may have fewer ranks than the group: what lies beyond them in v was never written.
+        live = (group.scales != 0).repeat_interleave(ranks // group.scales.shape[1], dim=1)
+        part = v[:, group.rows, :ranks]
+        _expand(torch.where(live, part, 0.0), group, storage, y)
+
+
+def _groups(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator[_Group]:
+    if max(segment.rows for segment in meta.segments) <= GATHER_MAX_ROWS_PER_ADAPTER:
+        yield from _gathered(storage, layer, meta)
+        return
+    for segment in meta.segments:
+        count = storage.live_host[layer][segment.slot]
+        if count:
+            yield _segment_group(storage, layer, meta, segment, count)
+
+
+def _segment_group(storage: SiteStorage, layer: int, meta: BatchMetadata, segment: Segment, count: int) -> _Group:
+    pages = meta.pool.slot_pages(segment.slot)[:count]
+    adjacent = pages == tuple(range(pages[0], pages[0] + count))
+    where = slice(pages[0], pages[0] + count) if adjacent else list(pages)
+    a, b = storage.a[layer, where], storage.b[layer, where]
+    return _Group(
+        _rows_of(meta, segment),
+        a[None, ..., : storage.spec.in_features],
+        b.view(1, -1, b.shape[-1]),
+        meta.pool.page_scales[segment.slot, :count][None],
+    )
+
+
+def _gathered(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator[_Group]:
+    """All rows in one group. Pages a row does not have are the pool's zero page."""
+    pool = meta.pool
+    count = max(storage.live_host[layer][segment.slot] for segment in meta.segments)
+    if not count:
+        return
+    rows = meta.row_order.long()
+    slots = meta.row_slots[rows].long()
+    live = torch.arange(count, device=pool.device) < storage.live[layer, slots, None]
+    pages = torch.where(live, pool.page_table[slots, :count], pool.null_page)
+    b = storage.b[layer, pages]
+    yield _Group(
+        rows,
+        storage.a[layer, pages][..., : storage.spec.in_features],
+        b.view(len(rows), -1, b.shape[-1]),
+        torch.where(live, pool.page_scales[slots, :count], 0.0),
+    )
+
+
+def _rows_of(meta: BatchMetadata, segment: Segment) -> torch.Tensor | slice:
+    if len(segment.runs) == 1:
+        first, length = segment.runs[0]
+        return slice(first, first + length)
+    at = meta.segments.index(segment)
+    first = sum(earlier.rows for earlier in meta.segments[:at])
+    return meta.row_order[first : first + segment.rows].long()
+
+
+def _shrink(x: torch.Tensor, group: _Group) -> torch.Tensor:
+    """Scaled v of the group's rows, [slices, rows, ranks], in the weights' dtype."""
+    sets, pages, slices, size, k = group.a.shape
+    rows = x[group.rows].to(group.a.dtype).view(sets, -1, k)
+    v = rows @ group.a.reshape(sets, -1, k).transpose(1, 2)
+    v = v.view(sets, -1, pages, slices, size) * group.scales[:, None, :, None, None]
+    return v.permute(3, 0, 1, 2, 4).reshape(slices, -1, pages * size)
+
+
+def _expand(v: torch.Tensor, group: _Group, storage: SiteStorage, y: torch.Tensor) -> None:
+    sets, ranks, _ = group.b.shape
+    bounds = zip(storage.offsets, storage.offsets[1:], strict=False)
+    deltas = [
+        v[s].to(group.b.dtype).view(sets, -1, ranks) @ group.b[..., begin:end] for s, (begin, end) in enumerate(bounds)
+    ]
+    delta = torch.cat(deltas, dim=-1).flatten(0, 1).to(y.dtype)
+    if isinstance(group.rows, slice):
+        y[group.rows] += delta
+    else:
+        y.index_add_(0, group.rows, delta)
