@@ -1,0 +1,24 @@
+"""allauth's hook into sign-up by form: a new user gets the personal organization that `sign_up_user` also makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from django.db import transaction
+from django.http import HttpRequest
+
+from marketplace.accounts import services
+from marketplace.accounts.models import User
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    """Creates user and organization in one transaction: neither exists without the other."""
+
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
+        """Fill `user` from the sign-up form and, with `commit`, save it together with its organization."""
+        with transaction.atomic():
+            saved: User = super().save_user(request, user, form, commit)
+            if commit:
+                services.create_personal_organization(user=saved)
+        return saved

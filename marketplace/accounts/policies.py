@@ -1,0 +1,53 @@
+"""Who may do what: pure functions of roles and scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from marketplace.accounts.models import ApiKey, Membership, User
+
+Role = Membership.Role
+Scope = ApiKey.Scope
+
+# The organization that runs the platform: it owns the bare base listings, and its staff are the operators.
+PLATFORM_SLUG = "intarsia"
+
+# Names that would be mistaken for the platform itself or for one of its addresses.
+RESERVED_SLUGS = frozenset(
+    {
+        PLATFORM_SLUG, "accounts", "admin", "api", "base", "billing", "catalog", "creator", "dashboard", "docs",
+        "earnings", "help", "internal", "keys", "me", "models", "new", "organizations", "platform", "root", "settings",
+        "static", "status", "support", "system", "usage", "v1", "wallet", "webhooks", "www",
+    }
+)  # fmt: skip
+
+SCOPES_OF_ROLE: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        Role.OWNER: frozenset(Scope.values),
+        Role.ADMIN: frozenset(Scope.values),
+        Role.DEVELOPER: frozenset({Scope.PREDICT.value, Scope.PUBLISH.value}),
+        Role.BILLING: frozenset({Scope.ACCOUNT.value}),
+    }
+)
+
+
+def scopes_of_role(role: str) -> frozenset[str]:
+    """The scopes that a member with `role` may use, and put into a key."""
+    return SCOPES_OF_ROLE.get(role, frozenset())
+
+
+def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
+    """True if somebody who holds the scopes `held` may hand out `wanted`: never more than they have themselves."""
+    return set(wanted) <= set(held)
+
+
+def is_operator(*, user: User | None, key_organization_slug: str | None) -> bool:
+    """True for active staff.
+
+    A key counts only when it belongs to the platform's own organization: the keys of another organization are shared
+    with its members, so they must not carry the staff rights of the person who made them.
+    """
+    if user is None or not user.is_active or not user.is_staff:
+        return False
+    return key_organization_slug is None or key_organization_slug == PLATFORM_SLUG

@@ -1,0 +1,186 @@
+"""Writes: users, organizations and API keys."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from marketplace.accounts import onboarding, policies
+from marketplace.accounts.api_keys import digest_api_key, generate_api_key, parse_api_key
+from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
+from marketplace.accounts.models import ApiKey, Membership, Organization, User
+
+MAX_ORGANIZATIONS_PER_USER = 20
+MAX_ACTIVE_KEYS = 100
+ROTATION_OVERLAP = timedelta(hours=24)
+# `last_used_at` is for people: writing it once a minute keeps a busy key from becoming a hot row.
+LAST_USED_PRECISION = timedelta(minutes=1)
+
+
+def sign_up_user(*, email: str, password: str) -> User:
+    """Create a user and the personal organization they own. Raises InvalidInput, Conflict."""
+    user = User(email=User.objects.normalize_email(email).lower())
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        raise InvalidInput("weak_password", " ".join(error.messages), field="password") from None
+    user.set_password(password)
+    try:
+        user.full_clean(exclude=["password"], validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        raise InvalidInput("invalid", "; ".join(error.messages), field=next(iter(error.message_dict))) from None
+    with transaction.atomic():
+        try:
+            with transaction.atomic():
+                user.save(force_insert=True)
+        except IntegrityError:
+            raise Conflict("email_taken", "an account with this e-mail exists already", field="email") from None
+        create_personal_organization(user=user)
+    return user
+
+
+def authenticate_user(*, email: str, password: str) -> User:
+    """Return the active user that e-mail and password prove. Raises InvalidCredentials, the same for every reason."""
+    user = User.objects.filter(email__iexact=email).first()
+    if user is None:
+        make_password(password)  # as slow as a check, so that the time does not tell which addresses have an account
+    elif user.check_password(password) and user.is_active:
+        return user
+    raise InvalidCredentials("invalid_credentials", "e-mail or password is wrong")
+
+
+@transaction.atomic
+def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bool = False) -> Organization:
+    """Create an organization owned by `owner` and whatever other apps keep for it (billing accounts).
+
+    Raises InvalidInput for a bad or reserved slug, Conflict for a taken one, NotAllowed past the limit per user.
+    """
+    if not allow_reserved and slug in policies.RESERVED_SLUGS:
+        raise InvalidInput("reserved", f"the name {slug!r} is reserved; choose another", field="slug")
+    # Locked, so that two requests at once cannot both be the last one allowed.
+    User.objects.select_for_update().get(pk=owner.pk)
+    if Membership.objects.filter(user=owner, role=Membership.Role.OWNER).count() >= MAX_ORGANIZATIONS_PER_USER:
+        raise NotAllowed("too_many_organizations", f"a user may own {MAX_ORGANIZATIONS_PER_USER} organizations")
+    organization = Organization(slug=slug, name=name)
+    try:
+        organization.full_clean(validate_unique=False)
+    except ValidationError as error:
+        raise InvalidInput("invalid", "; ".join(error.messages), field=next(iter(error.message_dict))) from None
+    try:
+        with transaction.atomic():
+            organization.save(force_insert=True)
+    except IntegrityError:
+        raise Conflict("slug_taken", f"the name {slug!r} is taken; choose another", field="slug") from None
+    Membership.objects.create(organization=organization, user=owner, role=Membership.Role.OWNER)
+    onboarding.open_organization(organization=organization)
+    return organization
+
+
+def create_personal_organization(*, user: User) -> Organization:
+    """Create the organization that every user starts with; its slug comes from the e-mail's local part."""
+    local = re.sub(r"[^a-z0-9]+", "-", user.email.partition("@")[0].lower()).strip("-")[:30].strip("-") or "organization"
+    slug = local
+    for _ in range(8):
+        try:
+            return create_organization(owner=user, slug=slug, name=local)
+        except (Conflict, InvalidInput):  # taken, or reserved
+            slug = f"{local}-{secrets.token_hex(3)}"
+    raise Conflict("slug_taken", "no free name was found for the organization", field="email")
+
+
+def create_api_key(
+    *,
+    organization: Organization,
+    name: str,
+    scopes: Collection[str],
+    created_by: User | None,
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """Create a key and return it with its text, which exists nowhere else and is shown once.
+
+    Whether the caller may hand out `scopes` is for the caller to check (`policies.may_grant`). Raises InvalidInput,
+    NotAllowed past the limit per organization.
+    """
+    if not scopes or not set(scopes) <= set(ApiKey.Scope.values):
+        raise InvalidInput("invalid", f"must name at least one of {', '.join(ApiKey.Scope.values)}", field="scopes")
+    if not name.strip() or len(name) > 100:
+        raise InvalidInput("invalid", "must be 1 to 100 characters", field="name")
+    if expires_at is not None and expires_at <= timezone.now():
+        raise InvalidInput("invalid", "must be in the future", field="expires_at")
+    text = generate_api_key()
+    prefix = parse_api_key(text)
+    assert prefix is not None, "a generated key parses"
+    with transaction.atomic():
+        Organization.objects.select_for_update().get(pk=organization.pk)
+        if _active_keys(organization).count() >= MAX_ACTIVE_KEYS:
+            raise NotAllowed("too_many_keys", f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first")
+        key = ApiKey.objects.create(
+            organization=organization,
+            name=name.strip(),
+            prefix=prefix,
+            digest=digest_api_key(text, settings.ENV.api_key_pepper),
+            scopes=sorted(set(scopes)),
+            created_by=created_by,
+            expires_at=expires_at,
+        )
+    return key, text
+
+
+def revoke_api_key(*, key: ApiKey) -> ApiKey:
+    """Revoke a key at once. Revoking twice keeps the first time."""
+    ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=timezone.now())
+    key.refresh_from_db()
+    return key
+
+
+@transaction.atomic
+def rotate_api_key(*, key: ApiKey, created_by: User | None, overlap: timedelta = ROTATION_OVERLAP) -> tuple[ApiKey, str]:
+    """Create a key like `key` and let the old one work for `overlap` more. Raises Conflict if it works no more."""
+    now = timezone.now()
+    old = ApiKey.objects.select_for_update(of=("self",)).select_related("organization").get(pk=key.pk)
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+        raise Conflict("key_inactive", "this key is revoked or expired; create a new one")
+    # A key that was to end at a date keeps that date: rotation must not make access last longer than was granted.
+    new = create_api_key(
+        organization=old.organization, name=old.name, scopes=old.scopes, created_by=created_by, expires_at=old.expires_at
+    )
+    old.expires_at = min(now + overlap, old.expires_at) if old.expires_at else now + overlap
+    old.save(update_fields=["expires_at"])
+    key.expires_at = old.expires_at
+    return new
+
+
+def authenticate_api_key(*, text: str) -> ApiKey:
+    """Return the live key that `text` is, with its organization and maker. Raises InvalidCredentials."""
+    refused = InvalidCredentials("invalid_api_key", "the API key is not valid; create one under Keys")
+    prefix = parse_api_key(text)
+    if prefix is None:
+        raise refused
+    key = ApiKey.objects.filter(prefix=prefix).select_related("organization", "created_by").first()
+    digest = digest_api_key(text, settings.ENV.api_key_pepper)
+    if key is None or not hmac.compare_digest(bytes(key.digest), digest):
+        raise refused
+    now = timezone.now()
+    if key.revoked_at is not None:
+        raise InvalidCredentials("revoked_api_key", "the API key has been revoked")
+    if key.expires_at is not None and key.expires_at <= now:
+        raise InvalidCredentials("expired_api_key", "the API key has expired")
+    if key.last_used_at is None or now - key.last_used_at > LAST_USED_PRECISION:
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+    return key
+
+
+def _active_keys(organization: Organization) -> QuerySet[ApiKey]:
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    return ApiKey.objects.filter(unexpired, organization=organization, revoked_at=None)

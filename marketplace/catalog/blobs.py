@@ -1,0 +1,108 @@
+"""Sealed packages on disk: `uploads/<version id>.part` while they arrive, `packages/<digest>` for good. Ciphertext only."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from django.conf import settings
+
+from marketplace.catalog.errors import OffsetMismatch, StorageUnavailable
+
+_COPY_SIZE = 1 << 18
+
+
+class ByteStream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def part_path(version_id: UUID) -> Path:
+    """Where the bytes of an unfinished upload are."""
+    return Path(settings.ENV.blob_dir) / "uploads" / f"{version_id}.part"
+
+
+def package_path(digest: str) -> Path:
+    """Where a complete package is; `digest` is 64 lower-case hex digits."""
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise ValueError("digest: must be 64 lower-case hex digits")
+    return Path(settings.ENV.blob_dir) / "packages" / digest
+
+
+def part_size(version_id: UUID) -> int:
+    """Bytes that have arrived, 0 if none."""
+    try:
+        return part_path(version_id).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def append(version_id: UUID, *, offset: int, stream: ByteStream, length: int) -> int:
+    """Append up to `length` bytes of `stream`, which start at `offset`, and return the size reached.
+
+    The caller holds the version's row lock, so two appends never interleave. A stream that ends early, or a disk that
+    fills up, keeps what was written: the size says where to continue. Raises OffsetMismatch, StorageUnavailable.
+    """
+    path = part_path(version_id)
+    with _storage():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as part:
+            size = os.fstat(part.fileno()).st_size
+            if size != offset:
+                raise OffsetMismatch(size)
+            while length > 0 and (data := stream.read(min(length, _COPY_SIZE))):
+                view = memoryview(data)
+                while view:
+                    view = view[part.write(view) :]
+                length -= len(data)
+            return os.fstat(part.fileno()).st_size
+
+
+def keep(version_id: UUID, digest: str) -> None:
+    """Make the finished upload durable under `packages/<digest>`, leaving the part for `discard` after the commit.
+
+    Both names point at the same bytes for a moment, so a crash on either side of the database commit loses nothing.
+    """
+    part, package = part_path(version_id), package_path(digest)
+    with _storage():
+        package.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        link = package.with_name(f".{version_id}.link")
+        link.unlink(missing_ok=True)
+        os.link(part, link)
+        # rename() of two names of one file does nothing and leaves both, so the temporary one is removed anyway.
+        link.replace(package)
+        link.unlink(missing_ok=True)
+        folder = os.open(package.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def discard(version_id: UUID) -> None:
+    """Remove the part, if there is one."""
+    part_path(version_id).unlink(missing_ok=True)
+
+
+def parts() -> Iterator[tuple[UUID, float]]:
+    """Yield (version id, unix time of the last write) of every part on disk."""
+    for path in (Path(settings.ENV.blob_dir) / "uploads").glob("*.part"):
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            yield UUID(path.stem), path.stat().st_mtime
+
+
+@contextlib.contextmanager
+def _storage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        message = "the platform's storage is full" if full else "the platform's storage is not available"
+        raise StorageUnavailable("storage_full" if full else "storage_unavailable", f"{message}; try again later") from error

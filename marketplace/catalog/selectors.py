@@ -1,0 +1,160 @@
+"""Reads. What a stranger may see goes through `published_models` and `visible_model`; all else asks for its owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.contrib.postgres.search import SearchQuery, SearchRank, SearchVector
+from django.db.models import Exists, F, Func, OuterRef, Prefetch, Q, QuerySet, Subquery, TextField, Value
+
+from marketplace.accounts.models import Organization
+from marketplace.catalog import policies
+from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
+from marketplace.vault.models import SigningKey
+
+ORDERINGS = ("relevance", "newest", "updated", "price", "name")
+_PUBLISHED = Version.State.PUBLISHED
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a listing shows beside the creator's own words. Prices are None until the creator sets one."""
+
+    price: Price | None
+    newest: Version | None  # the newest published version: what `org/slug` means
+    evaluation: Evaluation | None  # the newest of `newest`
+
+
+def published_models(
+    *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "newest"
+) -> QuerySet[Model]:
+    """The public catalogue: public models with a published version, with everything that `facts_of` needs.
+
+    `query` is a web search over title, slug, tags, organization and summary (PostgreSQL full text, plus the beginning
+    of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
+    one of ORDERINGS (`relevance` without a query is `newest`).
+    """
+    found = listed(Model.objects.filter(visibility=Model.Visibility.PUBLIC)).filter(is_published=True)
+    if industry:
+        found = found.filter(industry__iexact=industry)
+    if base:
+        found = found.filter(Q(base_model__name=base) | Q(base_model__fingerprint=base))
+    if tag:
+        found = found.filter(tags__contains=[tag.lower()])
+    query = query.strip()[:200]
+    if query:
+        found = _search(found, query)
+    if ordering == "relevance" and query:
+        return found.order_by("-rank", "-created_at", "id")
+    if ordering == "price":
+        return found.order_by(F("output_price").asc(nulls_last=True), "id")
+    if ordering == "name":
+        return found.order_by("organization__slug", "slug")
+    return found.order_by("-updated_at" if ordering == "updated" else "-created_at", "-id")
+
+
+def models_of(*, organization: Organization) -> QuerySet[Model]:
+    """Every model of the organization, drafts and private ones too, newest first."""
+    return listed(Model.objects.filter(organization=organization)).order_by("-created_at", "-id")
+
+
+def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> Model | None:
+    """The model `org_slug/slug` if `viewer` may see it, or None."""
+    model = listed(Model.objects.filter(organization__slug=org_slug, slug=slug)).first()
+    if model is None or not policies.may_view(model=model, is_published=model.is_published, viewer=viewer):
+        return None
+    return model
+
+
+def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
+    """The model `org_slug/slug` if it belongs to `organization`, or None."""
+    return listed(Model.objects.filter(organization=organization, organization__slug=org_slug, slug=slug)).first()
+
+
+def facts_of(model: Model) -> ModelFacts:
+    """What the prefetches of `listed` hold, typed."""
+    prices: list[Price] = getattr(model, "newest_prices")  # noqa: B009  set by the prefetch, unknown to the model
+    versions: list[Version] = getattr(model, "newest_versions")  # noqa: B009
+    newest = versions[0] if versions else None
+    evaluations: list[Evaluation] = getattr(newest, "newest_evaluations", [])
+    return ModelFacts(prices[0] if prices else None, newest, evaluations[0] if evaluations else None)
+
+
+def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
+    """The model's versions, newest first; strangers see the published ones."""
+    versions = Version.objects.filter(model=model).select_related("model__organization", "model__base_model")
+    return (versions.filter(state=_PUBLISHED) if published_only else versions).order_by("-number")
+
+
+def owned_version(*, organization: Organization, version_id: UUID) -> Version | None:
+    """One version of the organization's models with model, base and signing key, or None."""
+    related = ("model__organization", "model__base_model", "signing_key")
+    return Version.objects.filter(pk=version_id, model__organization=organization).select_related(*related).first()
+
+
+def evaluations_of(*, model: Model) -> QuerySet[Evaluation]:
+    """Everything the platform measured on the model's versions, newest first."""
+    return Evaluation.objects.filter(version__model=model).select_related("version").order_by("-created_at", "-id")
+
+
+def signing_keys_of(*, organization: Organization) -> QuerySet[SigningKey]:
+    """The organization's signing keys, newest first."""
+    return SigningKey.objects.filter(organization=organization).order_by("-created_at", "-id")
+
+
+def signing_key_of(*, organization: Organization, key_id: UUID) -> SigningKey | None:
+    """One unrevoked signing key of the organization, or None."""
+    return SigningKey.objects.filter(organization=organization, pk=key_id, revoked_at=None).first()
+
+
+def bases() -> QuerySet[BaseModel]:
+    """Every base model, newest first."""
+    return BaseModel.objects.order_by("-created_at", "-id")
+
+
+def base_by_fingerprint(*, fingerprint: str) -> BaseModel | None:
+    """The base model with this fingerprint (64 hex digits), or None."""
+    return BaseModel.objects.filter(fingerprint=fingerprint).first()
+
+
+def industries() -> list[str]:
+    """The industries of the public catalogue, in alphabetical order."""
+    public = Model.objects.filter(visibility=Model.Visibility.PUBLIC, versions__state=_PUBLISHED).exclude(industry="")
+    return list(public.values_list("industry", flat=True).distinct().order_by("industry"))
+
+
+def listed(models: QuerySet[Model]) -> QuerySet[Model]:
+    """Add to `models` what every listing shows, in a fixed number of queries: `is_published`, `output_price`, facts."""
+    price = Price.objects.order_by("model_id", "-id").distinct("model_id")
+    evaluation = Evaluation.objects.order_by("version_id", "-id").distinct("version_id")
+    version = (
+        Version.objects.filter(state=_PUBLISHED)
+        .order_by("model_id", "-number")
+        .distinct("model_id")
+        .prefetch_related(Prefetch("evaluations", queryset=evaluation, to_attr="newest_evaluations"))
+    )
+    newest_price = Price.objects.filter(model=OuterRef("pk")).order_by("-id")
+    return (
+        models.select_related("organization", "base_model")
+        .prefetch_related(
+            Prefetch("prices", queryset=price, to_attr="newest_prices"),
+            Prefetch("versions", queryset=version, to_attr="newest_versions"),
+        )
+        .annotate(
+            is_published=Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED)),
+            output_price=Subquery(newest_price.values("output_micro_usd_per_mtok")[:1]),
+        )
+    )
+
+
+def _search(models: QuerySet[Model], query: str) -> QuerySet[Model]:
+    tags = Func(F("tags"), Value(" "), function="array_to_string", output_field=TextField())
+    vector = (
+        SearchVector("title", "slug", weight="A", config="english")
+        + SearchVector(tags, "industry", "organization__slug", weight="B", config="english")
+        + SearchVector("summary", weight="C", config="english")
+    )
+    words = SearchQuery(query, config="english", search_type="websearch")
+    beginning = Q(slug__istartswith=query) | Q(title__istartswith=query) | Q(title__icontains=f" {query}")
+    return models.annotate(search=vector, rank=SearchRank(vector, words)).filter(Q(search=words) | beginning)

@@ -1,0 +1,78 @@
+"""Base models that replicas serve, and the platform's own listings of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from marketplace.accounts.models import Organization
+from marketplace.catalog.errors import InvalidInput
+from marketplace.catalog.models import BaseModel, Model, Version
+from marketplace.catalog.services.listings import ListingText, create_model, set_price, update_model
+from sealed_weights import base_fingerprint
+
+_MAX_CONFIG_SIZE = 2**20
+
+
+def register_base(*, name: str, fingerprint: str, config: dict[str, Any], context_length: int) -> BaseModel:
+    """Register a base model by its fingerprint (64 hex digits); registering it again returns the first row."""
+    base, _ = BaseModel.objects.get_or_create(
+        fingerprint=fingerprint, defaults={"name": name, "config": config, "context_length": context_length}
+    )
+    return base
+
+
+def register_base_directory(*, name: str, directory: Path) -> BaseModel:
+    """Register the base model in a Hugging Face folder. Raises InvalidInput if the folder is none."""
+    path = directory / "config.json"
+    try:
+        if path.stat().st_size > _MAX_CONFIG_SIZE:
+            raise InvalidInput("invalid", f"{path}: larger than {_MAX_CONFIG_SIZE} bytes", field="base")
+        config = json.loads(path.read_bytes())
+        context_length = int(config["max_position_embeddings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput("invalid", f"{path}: not a model configuration ({error})", field="base") from None
+    fingerprint = base_fingerprint(directory)
+    return register_base(name=name, fingerprint=fingerprint.hex(), config=config, context_length=context_length)
+
+
+@transaction.atomic
+def list_base_model(
+    *,
+    organization: Organization,
+    slug: str,
+    base_model: BaseModel,
+    text: ListingText,
+    input_micro_usd_per_mtok: int,
+    cached_input_micro_usd_per_mtok: int,
+    output_micro_usd_per_mtok: int,
+) -> Model:
+    """List the bare base model under the platform's organization, published as version 1; again, only updates its text.
+
+    It has no package, so none of a version's other states apply to it.
+    """
+    model = Model.objects.filter(organization=organization, slug=slug).first()
+    if model is None:
+        model = create_model(organization=organization, slug=slug, base_model=base_model, text=text)
+        model.kind = Model.Kind.BASE
+        model.save(update_fields=["kind"])
+        set_price(
+            model=model,
+            input_micro_usd_per_mtok=input_micro_usd_per_mtok,
+            cached_input_micro_usd_per_mtok=cached_input_micro_usd_per_mtok,
+            output_micro_usd_per_mtok=output_micro_usd_per_mtok,
+        )
+    elif model.base_model_id != base_model.id:
+        # Another BASE_MODEL than last time: the listing follows what the replicas serve now.
+        model.base_model = base_model
+        model.save(update_fields=["base_model"])
+    update_model(model=model, text=text)
+    now = timezone.now()
+    Version.objects.get_or_create(
+        model=model, number=1, defaults={"state": Version.State.PUBLISHED, "published_at": now, "package_digest": None}
+    )
+    return model

@@ -1,0 +1,138 @@
+"""Models for sale, their prices and their measured evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, models, transaction
+
+from marketplace.accounts.models import Organization
+from marketplace.catalog.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
+
+MAX_MODELS_PER_ORGANIZATION = 500
+MAX_EXAMPLES = 8
+MAX_EXAMPLE_LENGTH = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleMessage:
+    """One message that the playground starts with. `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListingText:
+    """What a creator says about a model. Every field is optional in an update."""
+
+    title: str | None = None
+    summary: str | None = None
+    card_markdown: str | None = None
+    industry: str | None = None
+    tags: Sequence[str] | None = None
+    visibility: str | None = None
+    example_messages: Sequence[ExampleMessage] | None = None
+
+
+def create_model(*, organization: Organization, slug: str, base_model: BaseModel, text: ListingText) -> Model:
+    """Create a listing without a version. Raises InvalidInput, Conflict for a taken slug, NotAllowed past the limit."""
+    if text.title is None:
+        raise InvalidInput("required", "a model needs a title", field="title")
+    model = Model(organization=organization, slug=slug, base_model=base_model)
+    _apply(model, text)
+    with transaction.atomic():
+        Organization.objects.select_for_update().get(pk=organization.pk)
+        if Model.objects.filter(organization=organization).count() >= MAX_MODELS_PER_ORGANIZATION:
+            raise NotAllowed("too_many_models", f"an organization may list {MAX_MODELS_PER_ORGANIZATION} models")
+        try:
+            with transaction.atomic():
+                model.save(force_insert=True)
+        except IntegrityError:
+            raise Conflict("slug_taken", f"{organization.slug}/{slug} exists already", field="slug") from None
+    return model
+
+
+def update_model(*, model: Model, text: ListingText) -> Model:
+    """Change the fields of `text` that are not None. Raises InvalidInput."""
+    changed = _apply(model, text)
+    if changed:
+        model.save(update_fields=[*changed, "updated_at"])
+    return model
+
+
+def set_price(
+    *,
+    model: Model,
+    input_micro_usd_per_mtok: int,
+    output_micro_usd_per_mtok: int,
+    cached_input_micro_usd_per_mtok: int | None = None,
+    per_prediction_nano_usd: int = 0,
+) -> Price:
+    """Append a price, which holds from the next prediction on. Cached input costs as much as input unless it is cheaper.
+
+    Raises InvalidInput for a negative or excessive amount, or for cached input dearer than input.
+    """
+    if cached_input_micro_usd_per_mtok is None:
+        cached_input_micro_usd_per_mtok = input_micro_usd_per_mtok
+    if cached_input_micro_usd_per_mtok > input_micro_usd_per_mtok:
+        # A hold is taken for uncached input: dearer cached tokens could cost more than was set aside.
+        raise InvalidInput(
+            "invalid", "must not be above the input price", field="cached_input_micro_usd_per_mtok"
+        )  # fmt: skip
+    price = Price(
+        model=model,
+        input_micro_usd_per_mtok=input_micro_usd_per_mtok,
+        cached_input_micro_usd_per_mtok=cached_input_micro_usd_per_mtok,
+        output_micro_usd_per_mtok=output_micro_usd_per_mtok,
+        per_prediction_nano_usd=per_prediction_nano_usd,
+    )
+    _clean(price)
+    price.save(force_insert=True)
+    return price
+
+
+def record_evaluation(*, version: Version, dataset: str, rows: int, correct: int, base_correct: int) -> Evaluation:
+    """Record what the platform measured on `rows` held-out rows. Raises InvalidInput."""
+    if rows < 1 or not (0 <= correct <= rows and 0 <= base_correct <= rows):
+        raise InvalidInput("invalid", "correct counts must be between 0 and the number of rows", field="rows")
+    evaluation = Evaluation(version=version, dataset=dataset, rows=rows, correct=correct, base_correct=base_correct)
+    _clean(evaluation)
+    evaluation.save(force_insert=True)
+    return evaluation
+
+
+def _apply(model: Model, text: ListingText) -> list[str]:
+    changed = {name: value for name, value in asdict(text).items() if value is not None}
+    if (tags := changed.get("tags")) is not None:
+        changed["tags"] = list(dict.fromkeys(tag.strip().lower() for tag in tags))
+    if (examples := changed.get("example_messages")) is not None:
+        _check_examples(examples)
+    for name, value in changed.items():
+        setattr(model, name, value)
+    _clean(model, validate_unique=False)
+    return list(changed)
+
+
+def _check_examples(examples: Sequence[dict[str, Any]]) -> None:
+    if len(examples) > MAX_EXAMPLES:
+        raise InvalidInput("invalid", f"at most {MAX_EXAMPLES} messages", field="example_messages")
+    for example in examples:
+        if example["role"] not in ("system", "user", "assistant") or len(example["content"]) > MAX_EXAMPLE_LENGTH:
+            raise InvalidInput(
+                "invalid",
+                f"each needs a role (system, user, assistant) and at most {MAX_EXAMPLE_LENGTH} characters",
+                field="example_messages",
+            )
+
+
+def _clean(instance: models.Model, *, validate_unique: bool = True) -> None:
+    try:
+        instance.full_clean(validate_unique=validate_unique, validate_constraints=validate_unique)
+    except ValidationError as error:
+        field = next(iter(error.message_dict))
+        raise InvalidInput("invalid", " ".join(error.message_dict[field]), field=field) from None

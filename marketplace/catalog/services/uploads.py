@@ -1,0 +1,146 @@
+"""The package of a version: resumable upload, then every check that needs no key, then off to verification."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from django.db import transaction
+from django.utils import timezone
+
+from marketplace.catalog import blobs
+from marketplace.catalog.blobs import ByteStream
+from marketplace.catalog.errors import CatalogError, Conflict, InvalidInput, PackageRefused, TooLarge
+from marketplace.catalog.models import Version
+from marketplace.catalog.services.versions import State, move_version
+from marketplace.vault import services as vault_services
+from marketplace.vault.errors import DataKeyRefused
+from sealed_weights.errors import FormatError, SignatureError
+from sealed_weights.header import read_header
+from sealed_weights.package import verify_signature
+
+MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
+UPLOAD_LIFETIME = timedelta(hours=24)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def upload_offset(*, version: Version) -> int:
+    """Bytes of the package that have arrived: where the next chunk must start."""
+    return blobs.part_size(version.id) if version.state == State.UPLOADING else version.package_size
+
+
+@transaction.atomic
+def append_package_chunk(*, version: Version, offset: int, stream: ByteStream, length: int) -> int:
+    """Append `length` bytes that start at `offset` and return the offset reached.
+
+    Raises Conflict if the upload is closed, OffsetMismatch with the right offset, TooLarge, StorageUnavailable.
+    """
+    if not 0 < length <= MAX_CHUNK_SIZE:
+        raise TooLarge("chunk_too_large", f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes")
+    # The row lock makes chunks of one version take turns; it is held for one local write of at most 8 MiB.
+    locked = Version.objects.select_for_update().get(pk=version.pk)
+    _require_uploading(locked)
+    if offset + length > locked.package_size and offset == blobs.part_size(locked.id):
+        raise TooLarge("package_too_large", f"this upload was announced as {locked.package_size} bytes")
+    return blobs.append(locked.id, offset=offset, stream=stream, length=length)
+
+
+def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) -> Version:
+    """Close the upload: check size, signature, digest and header, take the data key, and start verification.
+
+    Completing it again with the same digest changes nothing. A package that can never become right (bad signature,
+    foreign header) makes the version `refused` and deletes its bytes; a wrong digest or data key can be sent again.
+    Raises InvalidInput, Conflict, PackageRefused, StorageUnavailable.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidInput("invalid", "must be 64 lower-case hex digits", field="digest")
+    if version.package_digest == digest:
+        return version
+    _require_uploading(version)
+    arrived = blobs.part_size(version.id)
+    if arrived != version.package_size:
+        raise Conflict("upload_incomplete", f"{arrived} of {version.package_size} bytes have arrived; continue the upload")
+    # A full part never changes again (no chunk fits), so the long read needs no lock.
+    try:
+        found = _check_package(version, blobs.part_path(version.id))
+    except PackageRefused as refusal:
+        _refuse(version, refusal)
+        raise
+    if found != digest:
+        raise PackageRefused("digest_mismatch", "the uploaded package has another digest", field="digest")
+    _accept(version, digest, wrapped_data_key)
+    return version
+
+
+def expire_abandoned_uploads() -> int:
+    """Refuse uploads a day old and delete parts that no open upload owns. Returns how many versions expired."""
+    expired = 0
+    for version in Version.objects.filter(state=State.UPLOADING, created_at__lt=timezone.now() - UPLOAD_LIFETIME):
+        refusal = PackageRefused("upload_expired", "the upload was not completed within 24 hours", field="package")
+        expired += _refuse(version, refusal)
+    for version_id, written_at in blobs.parts():
+        # Young strays may belong to a transaction that is about to commit.
+        stray = not Version.objects.filter(pk=version_id, state=State.UPLOADING).exists()
+        if stray and time.time() - written_at > UPLOAD_LIFETIME.total_seconds():
+            blobs.discard(version_id)
+    return expired
+
+
+def _require_uploading(version: Version) -> None:
+    if version.state != State.UPLOADING:
+        raise Conflict("upload_closed", f"version {version.number} is {version.state}; start a new version")
+
+
+def _check_package(version: Version, path: Path) -> str:
+    """Return the digest of the package at `path` if signature and header are this version's; raises PackageRefused."""
+    key = version.signing_key
+    if key is None or key.revoked_at is not None:
+        raise PackageRefused("signing_key_revoked", "the signing key of this version is revoked", field="signing_key")
+    try:
+        header = read_header(path)
+        digest = verify_signature(path, bytes(key.public_key))
+    except FormatError as error:
+        raise PackageRefused("malformed_package", str(error), field="package") from None
+    except SignatureError as error:
+        raise PackageRefused("wrong_signature", str(error), field="package") from None
+    expected = (
+        ("creator_id", header.creator_id, version.model.organization_id),
+        ("model_id", header.model_id, version.model_id),
+        ("version", header.version, version.number),
+        ("base_fingerprint", header.base_fingerprint.hex(), version.model.base_model.fingerprint),
+    )
+    for field, found, wanted in expected:
+        if found != wanted:
+            raise PackageRefused("wrong_header", f"header {field}: must be {wanted}, is {found}", field=field)
+    return digest
+
+
+def _refuse(version: Version, refusal: CatalogError) -> bool:
+    report = {"refusal": {"field": refusal.field, "rule": refusal.code, "message": refusal.message}}
+    moved = move_version(version, State.REFUSED, from_state=State.UPLOADING, report=report, strict=False)
+    if moved:
+        blobs.discard(version.id)
+    return moved
+
+
+@transaction.atomic
+def _accept(version: Version, digest: str, wrapped_data_key: bytes) -> None:
+    from marketplace.catalog.tasks import enqueue_verification  # tasks import services
+
+    locked = Version.objects.select_for_update().get(pk=version.pk)
+    _require_uploading(locked)
+    if Version.objects.filter(package_digest=digest).exists():
+        raise Conflict("package_known", "this package is already another version", field="digest")
+    try:
+        vault_services.accept_data_key(version=locked, wrapped=wrapped_data_key, digest=digest)
+    except DataKeyRefused:
+        raise PackageRefused(
+            "wrong_data_key", "the data key is not wrapped to the platform's key for this package", field="wrapped_data_key"
+        ) from None
+    blobs.keep(version.id, digest)
+    move_version(version, State.VERIFYING, package_digest=digest)
+    version_id = version.id
+    transaction.on_commit(lambda: blobs.discard(version_id))
+    transaction.on_commit(lambda: enqueue_verification(version_id))
