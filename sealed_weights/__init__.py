@@ -1,0 +1,90 @@
+"""The sealed package format: write, read, verify; key wrapping, leases, the release log, strict intake.
+
+Usable alone. Imports the standard library, `cryptography` and `numpy` alone. Format: docs/package-format.md.
+"""
+
+from sealed_weights.errors import (
+    AuthenticationError,
+    CommitmentError,
+    FormatError,
+    IntakeError,
+    KeyFileError,
+    SealError,
+    SignatureError,
+)
+from sealed_weights.header import PackageHeader, read_header
+from sealed_weights.intake.adapter_config import AdapterConfig, parse_adapter_config
+from sealed_weights.intake.base_model import BaseSpec, base_fingerprint
+from sealed_weights.intake.check import AdapterSummary, check_adapter
+from sealed_weights.intake.safetensors_header import TensorInfo, parse_safetensors_header
+from sealed_weights.keys import (
+    FileKeyProvider,
+    KeyProvider,
+    create_creator_kek,
+    generate_key,
+    open_creator_kek,
+    unwrap_key,
+    wrap_key,
+)
+from sealed_weights.lease import LeaseGrant, ReplicaKeypair, SealedLease, open_lease, seal_lease
+from sealed_weights.opened import OpenedPackage, open_package
+from sealed_weights.package import SealedPackage, package_digest, seal_package, verify_signature
+from sealed_weights.release_log import (
+    GENESIS_HASH,
+    ReleaseEntry,
+    SignedCheckpoint,
+    sign_checkpoint,
+    verify_chain,
+)
+from sealed_weights.secret_memory import wipe
+from sealed_weights.signing import CreatorIdentity
+from sealed_weights.wrap import PlatformKeypair, fingerprint, unwrap_dek_from_creator, wrap_dek_for_platform
+
+__all__ = [
+    "GENESIS_HASH",
+    "AdapterConfig",
+    "AdapterSummary",
+    "AuthenticationError",
+    "BaseSpec",
+    "CommitmentError",
+    "CreatorIdentity",
+    "FileKeyProvider",
+    "FormatError",
+    "IntakeError",
+    "KeyFileError",
+    "KeyProvider",
+    "LeaseGrant",
+    "OpenedPackage",
+    "PackageHeader",
+    "PlatformKeypair",
+    "ReleaseEntry",
+    "ReplicaKeypair",
+    "SealError",
+    "SealedLease",
+    "SealedPackage",
+    "SignatureError",
+    "SignedCheckpoint",
+    "TensorInfo",
+    "base_fingerprint",
+    "check_adapter",
+    "create_creator_kek",
+    "fingerprint",
+    "generate_key",
+    "open_creator_kek",
+    "open_lease",
+    "open_package",
+    "package_digest",
+    "parse_adapter_config",
+    "parse_safetensors_header",
+    "read_header",
+    "seal_lease",
+    "seal_package",
+    "sign_checkpoint",
+    "unwrap_dek_from_creator",
+    "unwrap_key",
+    "verify_chain",
+    "verify_signature",
+    "wipe",
+    "wrap_dek_for_platform",
+    "wrap_key",
+]

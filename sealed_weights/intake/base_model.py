@@ -1,0 +1,97 @@
+"""The base model that an adapter must fit: its identity and the shapes of its linear modules."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sealed_weights.canonical import encode
+from sealed_weights.errors import FormatError, IntakeError
+from sealed_weights.strict_json import JsonRuleError, parse_object
+
+LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
+
+# What decides the function that the weights compute. File paths, dtypes, library versions and token ids do not.
+_ARCHITECTURE_FIELDS = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "vocab_size", "hidden_act", "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias",
+    "sliding_window", "rope_theta", "rope_scaling", "rope_parameters",
+)  # fmt: skip
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSpec:
+    """A base model. `shapes` maps a module suffix ("self_attn.q_proj") to (out, in) features, the same in every layer.
+
+    `fingerprint` is the 32 bytes of `base_fingerprint`.
+    """
+
+    name: str
+    fingerprint: bytes
+    hidden_size: int
+    num_layers: int
+    shapes: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def from_hf_config(cls, config: Mapping[str, Any], fingerprint: bytes, name: str | None = None) -> BaseSpec:
+        """Read a Hugging Face `config.json` of the llama family; raises `IntakeError` for any other."""
+        model_type = config.get("model_type")
+        if model_type not in LLAMA_FAMILY:
+            raise IntakeError("config.json model_type", f"must be one of {', '.join(sorted(LLAMA_FAMILY))}")
+        hidden, inner = _positive(config, "hidden_size"), _positive(config, "intermediate_size")
+        heads = _positive(config, "num_attention_heads")
+        kv_heads = _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") else heads
+        head = _positive(config, "head_dim") if config.get("head_dim") else hidden // heads
+        shapes = {
+            "self_attn.q_proj": (heads * head, hidden),
+            "self_attn.k_proj": (kv_heads * head, hidden),
+            "self_attn.v_proj": (kv_heads * head, hidden),
+            "self_attn.o_proj": (hidden, heads * head),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        return cls(name or str(model_type), fingerprint, hidden, _positive(config, "num_hidden_layers"), shapes)
+
+
+def _positive(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int or not 0 < value < 2**31:
+        raise IntakeError(f"config.json {key}", "must be a positive integer")
+    return value
+
+
+def base_fingerprint(hf_dir: Path) -> bytes:
+    """32-byte identity of the base model in a Hugging Face folder: its architecture and every byte of its weights.
+
+    SHA-256 over the architecture fields of `config.json` (canonical JSON) and name and SHA-256 of each `*.safetensors`
+    file, by name. Streamed, nothing cached: about a second per gigabyte. Raises `FormatError` if either is missing.
+    """
+    try:
+        config = parse_object((hf_dir / "config.json").read_bytes(), 1 << 20)
+    except OSError as error:
+        raise FormatError(f"config.json: cannot be read ({error.strerror})") from None
+    except JsonRuleError as error:
+        raise FormatError(f"config.json: {error}") from None
+    architecture = {key: config[key] for key in _ARCHITECTURE_FIELDS if config.get(key) is not None}
+    weights = sorted(hf_dir.glob("*.safetensors"), key=lambda path: path.name)
+    if not weights:
+        raise FormatError("base model: no .safetensors file in its folder")
+    fields: list[bytes | str] = [json.dumps(architecture, sort_keys=True, separators=(",", ":"))]
+    for path in weights:
+        fields += [path.name, _file_sha256(path)]
+    return hashlib.sha256(encode("intarsia/base-model/v1", *fields)).digest()
+
+
+def _file_sha256(path: Path) -> bytes:
+    hasher = hashlib.sha256()
+    buffer = memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(buffer[:count])
+    return hasher.digest()

@@ -1,0 +1,197 @@
+"""Check a whole adapter against its base: in the creator's CLI before sealing, and in a replica after opening."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealed_weights.errors import FormatError, IntakeError
+from sealed_weights.files import open_regular, read_exactly
+from sealed_weights.intake.adapter_config import MAX_CONFIG, AdapterConfig, parse_adapter_config
+from sealed_weights.intake.base_model import BaseSpec
+from sealed_weights.intake.safetensors_header import TensorInfo, parse_safetensors_header
+from sealed_weights.intake.values import MAX_UPDATE_NORM, checked_norm
+from sealed_weights.payload import CONFIG_NAME, TENSORS_NAME
+from sealed_weights.secret_memory import Buffer
+
+MAX_ADAPTER = 8 << 30
+_MAX_FOLDER_ENTRIES = 10_000
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".dill", ".mar", ".nemo")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".whl")
+_TENSOR = re.compile(
+    r"base_model\.model\.(?P<module>model\.layers\.(?P<layer>0|[1-9][0-9]{0,3})\.(?P<suffix>[a-z0-9_.]+))"
+    r"\.lora_(?P<factor>[AB])\.weight"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSummary:
+    """What an accepted adapter is.
+
+    `rank` is the largest; `ranks`, `alphas` and `scales` map each adapted module's path
+    ("model.layers.0.self_attn.q_proj") to its value; `targets` are the distinct suffixes ("self_attn.q_proj"), sorted.
+    """
+
+    rank: int
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+    scales: Mapping[str, float]
+    targets: tuple[str, ...]
+    dtype: str
+    tensor_count: int
+    parameter_count: int
+    bytes: int
+    use_rslora: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    path: str
+    layer: int
+    suffix: str
+
+
+def check_adapter(
+    source: Path | tuple[Buffer, Buffer], base: BaseSpec, *, max_bytes: int = MAX_ADAPTER
+) -> AdapterSummary:
+    """Check an adapter folder, or its (config, tensors) bytes, against `base`; reads every value.
+
+    Raises `IntakeError` naming the field and the rule for anything but a plain, complete, finite LoRA adapter in PEFT's
+    safetensors layout that fits `base` exactly.
+    """
+    if isinstance(source, Path):
+        _check_folder(source)
+        with _map_files(source, max_bytes) as (config, tensors):
+            return _check_parts(config, tensors, base)
+    config_view, tensors_view = memoryview(source[0]).cast("B"), memoryview(source[1]).cast("B")
+    if len(tensors_view) > max_bytes:
+        raise IntakeError(TENSORS_NAME, f"must be at most {max_bytes} bytes")
+    return _check_parts(bytes(config_view), tensors_view, base)
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.is_symlink() or not folder.is_dir():
+        raise IntakeError(folder.name, "must be a folder, not a link or a file")
+    with os.scandir(folder) as entries:
+        for count, entry in enumerate(entries):
+            name = entry.name.lower()
+            if count >= _MAX_FOLDER_ENTRIES:
+                raise IntakeError(folder.name, f"must hold at most {_MAX_FOLDER_ENTRIES} entries")
+            if entry.is_symlink():
+                raise IntakeError(entry.name, "must not be a symbolic link")
+            if name.endswith(_PICKLES):
+                raise IntakeError(entry.name, "pickled files are refused: save the adapter as safetensors alone")
+            if name.endswith(_ARCHIVES):
+                raise IntakeError(entry.name, "archives are refused: unpack the adapter first")
+
+
+@contextlib.contextmanager
+def _map_files(folder: Path, max_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
+    try:
+        with (
+            open_regular(folder / CONFIG_NAME) as (config_file, config_size),
+            open_regular(folder / TENSORS_NAME) as (tensors_file, tensors_size),
+        ):
+            if config_size > MAX_CONFIG:
+                raise IntakeError(CONFIG_NAME, f"must be at most {MAX_CONFIG} bytes")
+            if not 0 < tensors_size <= max_bytes:
+                raise IntakeError(TENSORS_NAME, f"must be 1 to {max_bytes} bytes")
+            config = bytearray(config_size)
+            read_exactly(config_file, memoryview(config), 0)
+            # Not closed here: the traceback of a refusal still refers to the mapping, and goes with it.
+            mapped = mmap.mmap(tensors_file, tensors_size, access=mmap.ACCESS_READ)
+            yield bytes(config), memoryview(mapped)
+    except FormatError as error:
+        name, _, rule = str(error).partition(": ")
+        raise IntakeError(name, rule) from None
+
+
+def _check_parts(config_bytes: bytes, data: memoryview, base: BaseSpec) -> AdapterSummary:
+    config = parse_adapter_config(config_bytes)
+    tensors = parse_safetensors_header(data)
+    modules = _selected_modules(config, base)
+    _check_names(tensors, modules, config, base)
+    dtypes = {info.dtype for info in tensors.values()}
+    if len(dtypes) != 1:
+        raise IntakeError(TENSORS_NAME, "tensors must all have one dtype")
+    for module in modules:
+        _check_module(module, config, base, tensors, data)
+    ranks = {module.path: config.rank_of(module.path) for module in modules}
+    return AdapterSummary(
+        rank=max(ranks.values()),
+        ranks=ranks,
+        alphas={path: config.alpha_of(path) for path in ranks},
+        scales={path: config.scale_of(path) for path in ranks},
+        targets=tuple(sorted({module.suffix for module in modules})),
+        dtype=dtypes.pop(),
+        tensor_count=len(tensors),
+        parameter_count=sum(_values(info) for info in tensors.values()),
+        bytes=len(data),
+        use_rslora=config.use_rslora,
+    )
+
+
+def _selected_modules(config: AdapterConfig, base: BaseSpec) -> list[_Module]:
+    """Every module of the base that the config selects; raises if a target names none."""
+    every = [
+        _Module(f"model.layers.{layer}.{suffix}", layer, suffix)
+        for layer in range(base.num_layers)
+        for suffix in base.shapes
+    ]
+    for name in config.target_modules:
+        if not any(module.path == name or module.path.endswith("." + name) for module in every):
+            raise IntakeError(f"{CONFIG_NAME} target_modules", f"{name} is not a servable linear module of {base.name}")
+    if config.layers_to_transform and max(config.layers_to_transform) >= base.num_layers:
+        raise IntakeError(f"{CONFIG_NAME} layers_to_transform", f"must be below {base.num_layers}, the base's layers")
+    selected = [module for module in every if config.selects(module.path, module.layer)]
+    if not selected:
+        raise IntakeError(f"{CONFIG_NAME} target_modules", "must select at least one module")
+    return selected
+
+
+def _check_names(
+    tensors: Mapping[str, TensorInfo], modules: list[_Module], config: AdapterConfig, base: BaseSpec
+) -> None:
+    selected = {module.path for module in modules}
+    for name in tensors:
+        match = _TENSOR.fullmatch(name)
+        if match is None:
+            raise IntakeError(name, "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight")
+        if match["suffix"] not in base.shapes or int(match["layer"]) >= base.num_layers:
+            raise IntakeError(name, f"must adapt a servable linear module of {base.name}")
+        if match["module"] not in selected:
+            raise IntakeError(name, "must be a module that target_modules and layers_to_transform select")
+    for path in selected:
+        for factor in "AB":
+            name = _tensor_name(path, factor)
+            if name not in tensors:
+                raise IntakeError(name, "is missing: the config selects this module")
+
+
+def _check_module(
+    module: _Module, config: AdapterConfig, base: BaseSpec, tensors: Mapping[str, TensorInfo], data: memoryview
+) -> None:
+    rank = config.rank_of(module.path)
+    out_features, in_features = base.shapes[module.suffix]
+    norms = []
+    for factor, shape in (("A", (rank, in_features)), ("B", (out_features, rank))):
+        name = _tensor_name(module.path, factor)
+        if tensors[name].shape != shape:
+            raise IntakeError(name, f"shape must be {list(shape)} for rank {rank} on {base.name}")
+        norms.append(checked_norm(name, data, tensors[name]))
+    # ‖scale · B A‖ ≤ scale · ‖B‖ ‖A‖: a bound on the update without computing it.
+    if config.scale_of(module.path) * norms[0] * norms[1] > MAX_UPDATE_NORM:
+        raise IntakeError(module.path, f"scale times the norms of A and B must be at most {MAX_UPDATE_NORM:g}")
+
+
+def _tensor_name(path: str, factor: str) -> str:
+    return f"base_model.model.{path}.lora_{factor}.weight"
+
+
+def _values(info: TensorInfo) -> int:
+    return info.shape[0] * info.shape[1]

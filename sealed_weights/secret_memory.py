@@ -1,0 +1,72 @@
+"""Buffers that can be wiped: Python's `bytes` cannot, so secrets live in bytearrays or in these mappings."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import mmap
+from functools import cache
+
+Buffer = bytes | bytearray | memoryview
+
+_ZEROS = bytes(1 << 20)
+
+
+def wipe(buffer: bytearray | memoryview | mmap.mmap) -> None:
+    """Overwrite a writable buffer of bytes with zeros, in place."""
+    with memoryview(buffer) as view, view.cast("B") as flat:
+        for start in range(0, len(flat), len(_ZEROS)):
+            end = min(start + len(_ZEROS), len(flat))
+            flat[start:end] = _ZEROS[: end - start]
+
+
+class SecretBuffer:
+    """`size` zeroed bytes outside the Python heap: never in a core dump, locked in RAM where the limit allows it.
+
+    `locked` says whether the lock was granted (RLIMIT_MEMLOCK is often small); without it the pages may reach swap.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Map `size` bytes (> 0) of private anonymous memory."""
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.size = size
+        if hasattr(mmap, "MADV_DONTDUMP"):
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_DONTDUMP)
+        self.locked = _call_on_map("mlock", self._map, size)
+        self.view = memoryview(self._map)
+        self._wiped = False
+
+    def wipe(self) -> None:
+        """Zero the memory and drop it. Views that others still hold read zeros; the pages go with the last of them."""
+        if self._wiped:
+            return
+        self._wiped = True
+        wipe(self._map)
+        if self.locked:
+            _call_on_map("munlock", self._map, self.size)
+            self.locked = False
+        # A BufferError means that somebody still holds a slice: it keeps the (zeroed) mapping alive, and that is safe.
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            self._map.close()
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    except OSError:
+        return None
+
+
+def _call_on_map(name: str, mapping: mmap.mmap, size: int) -> bool:
+    libc = _libc()
+    if libc is None or not hasattr(libc, name):
+        return False
+    anchor = ctypes.c_char.from_buffer(mapping)
+    try:
+        return bool(getattr(libc, name)(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(size)) == 0)
+    finally:
+        del anchor
