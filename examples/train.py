@@ -1,0 +1,167 @@
+"""Train the sample adapters on SmolLM2-135M-Instruct (transformers + PEFT, fp32, CPU).
+
+python -m examples.base --out BASE
+python -m examples.train finance --base BASE/fp32 --out examples/adapters/finance
+python -m examples.train all --base BASE/fp32 --out examples/adapters
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from examples.data import TASKS, Row, Task, heldout_rows, train_rows
+from examples.packing import Encoded, Pack, pack
+
+BASE_NAME = "SmolLM2-135M-Instruct"
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """LoRA shape and optimiser settings of one adapter. ``rows`` are seen once each, ``batch`` rows a step."""
+
+    rank: int
+    alpha: int
+    targets: tuple[str, ...]
+    rows: int
+    learning_rate: float
+    batch: int = 16
+    use_rslora: bool = False
+    rank_pattern: dict[str, int] = field(default_factory=dict)
+
+
+# The shapes differ on purpose: together they exercise attention-only, all-attention and MLP targets, three ranks,
+# and both scalings (alpha / rank, and alpha / sqrt(rank) for rsLoRA).
+RECIPES: dict[str, Recipe] = {
+    "finance": Recipe(8, 16, ("q_proj", "v_proj", "o_proj"), 4400, 2e-3),
+    "health": Recipe(16, 32, ("q_proj", "k_proj", "v_proj", "o_proj"), 4000, 1e-3),
+    "telecom": Recipe(32, 8, ("down_proj", "o_proj"), 3200, 7e-4, use_rslora=True),
+}
+
+
+def encode(tokenizer, task: Task, rows: list[Row]) -> list[Encoded]:
+    """Token ids of ``rows``: the chat template with the generation prompt, then the answer and ``<|im_end|>``."""
+    stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    encoded = []
+    for row in rows:
+        text = tokenizer.apply_chat_template(task.messages(row), add_generation_prompt=True, tokenize=False)
+        prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+        answer = tokenizer(row.answer(), add_special_tokens=False)["input_ids"]
+        encoded.append(Encoded(tuple(prompt), (*answer, stop)))
+    return encoded
+
+
+def answer_logits(model, packed: Pack) -> torch.Tensor:
+    """Logits ``[A, vocabulary]`` at the answer places alone: the head is the widest matrix of a small model."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    hidden = causal.model(input_ids=packed.ids, attention_mask=packed.mask, position_ids=packed.positions)[0]
+    return causal.lm_head(hidden[0, packed.at])
+
+
+def exact_share(model, encoded: list[Encoded], batch: int = 16) -> float:
+    """Share of rows whose whole answer is the most likely one token by token.
+
+    Under greedy decoding this is the share of rows answered with exactly the expected text.
+    """
+    right = 0
+    with torch.inference_mode():
+        for start in range(0, len(encoded), batch):
+            packed = pack(encoded[start : start + batch])
+            wrong = answer_logits(model, packed).argmax(-1) != packed.targets
+            right += len(encoded[start : start + batch]) - len(set(packed.row[wrong].tolist()))
+    return right / len(encoded)
+
+
+def _rate(step: int, steps: int, peak: float) -> float:
+    """Learning rate: linear warm-up over 5 % of the steps, then a cosine to a twentieth of the peak."""
+    warm = max(1, steps // 20)
+    if step < warm:
+        return peak * (step + 1) / warm
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))))
+
+
+def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
+    """Train adapter ``name`` and write a plain PEFT folder to ``out``; returns the exact share on held-out rows."""
+    task, recipe = TASKS[name], RECIPES[name]
+    torch.manual_seed(SEED)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="sdpa")
+    config = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=recipe.alpha,
+        target_modules=list(recipe.targets),
+        use_rslora=recipe.use_rslora,
+        rank_pattern=dict(recipe.rank_pattern),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    model = get_peft_model(model, config)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    print(f"{name}: rank {recipe.rank}, {sum(p.numel() for p in weights):,} trained weights", flush=True)
+
+    encoded = encode(tokenizer, task, train_rows(task, rows or recipe.rows))
+    optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    steps = math.ceil(len(encoded) / recipe.batch)
+    mean, began = 0.0, time.monotonic()
+    model.train()
+    for step in range(steps):
+        packed = pack(encoded[step * recipe.batch : (step + 1) * recipe.batch])
+        for group in optimiser.param_groups:
+            group["lr"] = _rate(step, steps, recipe.learning_rate)
+        loss = torch.nn.functional.cross_entropy(answer_logits(model, packed), packed.targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        mean = loss.item() if step == 0 else 0.95 * mean + 0.05 * loss.item()
+        if step % 10 == 9 or step + 1 == steps:
+            spent = time.monotonic() - began
+            left = spent / (step + 1) * (steps - step - 1)
+            print(f"{name}: step {step + 1}/{steps}  loss {mean:.4f}  {spent:.0f} s, {left:.0f} s left", flush=True)
+    model.eval()
+    save(model, out)
+    share = exact_share(model, encode(tokenizer, task, heldout_rows(task, 128)))
+    print(f"{name}: {share:.1%} of 128 held-out rows exact (teacher-forced), saved to {out}", flush=True)
+    return share
+
+
+def save(model, out: Path) -> None:
+    """Write ``adapter_model.safetensors`` (bf16) and ``adapter_config.json`` to ``out``, and nothing else."""
+    model.peft_config["default"].base_model_name_or_path = BASE_NAME
+    model.save_pretrained(out)
+    weights = out / "adapter_model.safetensors"
+    save_file({k: v.to(torch.bfloat16) for k, v in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    weights.chmod(0o644)
+    # PEFT's model card template says nothing about this adapter; examples/cards/ holds the real cards.
+    (out / "README.md").unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Command line entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=(*RECIPES, "all"))
+    parser.add_argument("--base", type=Path, required=True, help="folder of the fp32 base model")
+    parser.add_argument("--out", type=Path, required=True, help="adapter folder; with 'all', their parent folder")
+    parser.add_argument("--rows", type=int, help="train on fewer rows, for a trial")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    for name in RECIPES if args.name == "all" else (args.name,):
+        train(name, args.base, args.out / name if args.name == "all" else args.out, args.rows)
+
+
+if __name__ == "__main__":
+    main()
