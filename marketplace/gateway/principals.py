@@ -1,0 +1,100 @@
+"""Who is calling: an API key (found by prefix, proven by HMAC in constant time) or a playground token."""
+
+from __future__ import annotations
+
+import hmac
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from marketplace.accounts.api_keys import digest_api_key, parse_api_key
+from marketplace.gateway.cache import TtlCache
+from marketplace.gateway.errors import ApiError, unauthorized
+from marketplace.web.playground import PREFIX as PLAYGROUND_PREFIX
+from marketplace.web.playground import PlaygroundTokenError, verify_playground_token
+
+_KEY_SQL = """
+SELECT k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at
+FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = %s
+"""
+_TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = %s"
+_ORGANIZATION_SQL = """
+SELECT o.slug FROM accounts_organization o JOIN accounts_membership m ON m.organization_id = o.id
+JOIN accounts_user u ON u.id = m.user_id WHERE o.id = %s AND m.user_id = %s AND u.is_active
+"""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """An organization that may spend its money on predictions."""
+
+    organization_id: uuid.UUID
+    organization_slug: str
+    api_key_id: uuid.UUID | None  # None: the playground
+
+
+@dataclass(frozen=True)
+class _KeyRow:
+    id: uuid.UUID
+    digest: bytes
+    organization_id: uuid.UUID
+    organization_slug: str
+    scopes: tuple[str, ...]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class Authenticator:
+    """Checks bearer credentials; a revoked key stops working within the cache's 2 s."""
+
+    def __init__(self, *, pepper: str) -> None:
+        self._pepper = pepper
+        self._keys: TtlCache[str, _KeyRow | None] = TtlCache(seconds=2, size=10_000)
+
+    async def authenticate(self, connection: AsyncConnection[Any], authorization: bytes | None) -> Principal:
+        """Raises ApiError 401 (bad credentials) or 403 (a good key without the `predict` scope)."""
+        if not authorization:
+            raise unauthorized("No API key: send 'Authorization: Bearer ik_…'. Create one under Dashboard → API keys.")
+        scheme, _, credential = authorization.decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer":
+            raise unauthorized("The Authorization header must be 'Bearer <API key>'.")
+        credential = credential.strip()
+        if credential.startswith(PLAYGROUND_PREFIX):
+            return await self._playground(connection, credential)
+        prefix = parse_api_key(credential)
+        if prefix is None:
+            raise unauthorized("This is not an API key of this platform; keys begin with 'ik_'.")
+        row = await self._keys.get(prefix, lambda: self._load(connection, prefix))
+        given = digest_api_key(credential, self._pepper)
+        if row is None or not hmac.compare_digest(given, row.digest):
+            raise unauthorized("This API key is not valid.")
+        now = datetime.now(UTC)
+        if row.revoked_at is not None and row.revoked_at <= now:
+            raise unauthorized("This API key was revoked.")
+        if row.expires_at is not None and row.expires_at <= now:
+            raise unauthorized("This API key has expired.")
+        if "predict" not in row.scopes:
+            raise ApiError(403, "missing_scope", "This API key may not make predictions.", "permission_error")
+        return Principal(row.organization_id, row.organization_slug, row.id)
+
+    async def _load(self, connection: AsyncConnection[Any], prefix: str) -> _KeyRow | None:
+        found = await (await connection.execute(_KEY_SQL, (prefix,))).fetchone()
+        if found is None:
+            return None
+        last_used = found[7]
+        if last_used is None or datetime.now(UTC) - last_used > timedelta(minutes=1):
+            await connection.execute(_TOUCH_SQL, (found[0],))
+        return _KeyRow(found[0], bytes(found[1]), found[2], found[3], tuple(found[4]), found[5], found[6])
+
+    async def _playground(self, connection: AsyncConnection[Any], token: str) -> Principal:
+        try:
+            claims = verify_playground_token(token)
+        except PlaygroundTokenError as error:
+            raise unauthorized(str(error)) from None
+        row = await (await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id))).fetchone()
+        if row is None:
+            raise unauthorized("You are no longer a member of this organization.")
+        return Principal(claims.organization_id, row[0], None)
