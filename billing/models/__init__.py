@@ -1,0 +1,20 @@
+"""Tables of billing, one module a noun. Rules that money depends on are constraints and triggers of the database."""
+
+from billing.models.holds import Hold, KeyBudget
+from billing.models.ledger import Account, Entry, LedgerTransaction
+from billing.models.operations import Incident, Outbox
+from billing.models.payments import StripeEvent, TopUp
+from billing.models.usage import Usage
+
+__all__ = [
+    "Account",
+    "Entry",
+    "Hold",
+    "Incident",
+    "KeyBudget",
+    "LedgerTransaction",
+    "Outbox",
+    "StripeEvent",
+    "TopUp",
+    "Usage",
+]

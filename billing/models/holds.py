@@ -1,0 +1,129 @@
+"""Money set aside for a prediction in flight, and the budgets of API keys. Amounts are nano-dollars.
+
+Rows are written by the functions of migration 0004 alone (billing/hotpath.py calls them).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from billing.models.ledger import Account
+from marketplace.accounts.models import ApiKey
+
+
+class Hold(models.Model):
+    """The worst case of one prediction, with the price it was promised. Its id is the prediction's id.
+
+    Organizations, keys, models and replicas are plain UUIDs: a foreign key would lock a row of theirs for each
+    prediction, and billing does not know the catalogue's tables.
+    """
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        SETTLED = "settled"  # charged `cost_nano_usd`, the rest given back
+        RELEASED = "released"  # all given back
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="holds")
+    organization_id = models.UUIDField()
+    api_key_id = models.UUIDField(null=True)
+    amount_nano_usd = models.BigIntegerField()
+    state = models.CharField(max_length=8, choices=State, default=State.OPEN)
+
+    input_micro_usd_per_mtok = models.BigIntegerField()
+    cached_input_micro_usd_per_mtok = models.BigIntegerField()
+    output_micro_usd_per_mtok = models.BigIntegerField()
+    per_prediction_nano_usd = models.BigIntegerField()
+    creator_bps = models.PositiveIntegerField()
+    model_name = models.CharField(max_length=128)
+    model_id = models.UUIDField()
+    version_id = models.UUIDField(null=True)
+    creator_organization_id = models.UUIDField()
+
+    idempotency_key = models.CharField(max_length=255, null=True)
+    request_hash = models.BinaryField(max_length=32)  # SHA-256 of the request body
+    replica_id = models.UUIDField(null=True)
+    counts_in_budget = models.BooleanField(default=False)  # the key had a budget when the hold was placed
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True)
+    close_reason = models.CharField(max_length=64, blank=True, default="", db_default="")
+    cost_nano_usd = models.BigIntegerField(null=True)
+    creator_nano_usd = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            # A released hold charged nothing, so its key may be used again: only live ones are unique.
+            models.UniqueConstraint(
+                fields=["account", "idempotency_key"],
+                condition=~Q(state="released") & Q(idempotency_key__isnull=False),
+                name="billing_hold_unique_idempotency_key",
+            ),
+            models.CheckConstraint(condition=Q(amount_nano_usd__gte=0), name="billing_hold_amount_not_negative"),
+            models.CheckConstraint(
+                condition=Q(
+                    input_micro_usd_per_mtok__gte=0,
+                    cached_input_micro_usd_per_mtok__gte=0,
+                    output_micro_usd_per_mtok__gte=0,
+                    per_prediction_nano_usd__gte=0,
+                ),
+                name="billing_hold_price_not_negative",
+            ),
+            models.CheckConstraint(condition=Q(creator_bps__lte=10_000), name="billing_hold_creator_bps_range"),
+            models.CheckConstraint(
+                condition=Q(state="open", closed_at__isnull=True, cost_nano_usd__isnull=True)
+                | Q(state="released", closed_at__isnull=False, cost_nano_usd__isnull=True)
+                | Q(
+                    state="settled",
+                    closed_at__isnull=False,
+                    cost_nano_usd__isnull=False,  # a comparison with null would let the row pass
+                    creator_nano_usd__isnull=False,
+                    cost_nano_usd__gte=0,
+                    cost_nano_usd__lte=F("amount_nano_usd"),
+                    creator_nano_usd__gte=0,
+                    creator_nano_usd__lte=F("cost_nano_usd"),
+                ),
+                name="billing_hold_state_fits",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["expires_at"], condition=Q(state="open"), name="billing_hold_open_expiry"),
+            models.Index(
+                fields=["account", "idempotency_key", "-created_at"],
+                condition=Q(idempotency_key__isnull=False),
+                name="billing_hold_idempotency",
+            ),
+        ]
+
+
+class KeyBudget(models.Model):
+    """The most one API key may spend, each calendar month (UTC) and in all. Null means no limit.
+
+    A row is never deleted while its key lives; to lift a budget, set both limits to null.
+    """
+
+    api_key = models.OneToOneField(ApiKey, on_delete=models.CASCADE, primary_key=True, related_name="budget")
+    monthly_limit_nano_usd = models.BigIntegerField(null=True)
+    total_limit_nano_usd = models.BigIntegerField(null=True)
+    month = models.DateField(db_default=models.Func(models.Value("month"), Now(), function="date_trunc"))
+    spent_this_month_nano_usd = models.BigIntegerField(default=0, db_default=0)
+    spent_total_nano_usd = models.BigIntegerField(default=0, db_default=0)
+    held_nano_usd = models.BigIntegerField(default=0, db_default=0)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(held_nano_usd__gte=0, spent_this_month_nano_usd__gte=0, spent_total_nano_usd__gte=0),
+                name="billing_budget_not_negative",
+            ),
+            models.CheckConstraint(
+                condition=(Q(monthly_limit_nano_usd__isnull=True) | Q(monthly_limit_nano_usd__gte=0))
+                & (Q(total_limit_nano_usd__isnull=True) | Q(total_limit_nano_usd__gte=0)),
+                name="billing_budget_limit_not_negative",
+            ),
+        ]

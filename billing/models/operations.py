@@ -1,0 +1,53 @@
+"""Messages waiting to leave the database, and findings a person must look at."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class Outbox(models.Model):
+    """A message written in the same transaction as what it reports; `deliver_outbox` sends it at least once."""
+
+    class Topic(models.TextChoices):
+        PREDICTION_SETTLED = "prediction.settled"
+        TOP_UP_CREDITED = "top_up.credited"
+
+    topic = models.CharField(max_length=40, choices=Topic)
+    key = models.CharField(max_length=64)  # receivers drop what they have seen by (topic, key)
+    payload = models.JSONField()
+    created_at = models.DateTimeField(db_default=Now())
+    delivered_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["topic", "key"], name="billing_outbox_unique_key")]
+        indexes: ClassVar = [
+            models.Index(fields=["id"], condition=Q(delivered_at__isnull=True), name="billing_outbox_waiting"),
+            models.Index(fields=["delivered_at"], name="billing_outbox_delivered"),
+        ]
+
+
+class Incident(models.Model):
+    """Something the books say cannot be. Open until a person resolves it; one open row a kind."""
+
+    class Kind(models.TextChoices):
+        LEDGER_SUM = "ledger_sum"  # the entries of all accounts do not sum to zero
+        BALANCE_CACHE = "balance_cache"  # an account's `posted` is not the sum of its entries
+        HELD_CACHE = "held_cache"  # an account's `held` is not the sum of its open holds
+        PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
+
+    kind = models.CharField(max_length=24, choices=Kind)
+    subject = models.CharField(max_length=64, blank=True, default="", db_default="")
+    detail = models.JSONField()
+    opened_at = models.DateTimeField(db_default=Now())
+    resolved_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["kind", "subject"], condition=Q(resolved_at__isnull=True), name="billing_incident_one_open"
+            )
+        ]

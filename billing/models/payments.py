@@ -1,0 +1,68 @@
+"""Money coming in through Stripe. Stripe is never the ledger: these rows only lead to ledger transactions."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from billing.models.ledger import LedgerTransaction
+from marketplace.accounts.models import Organization
+
+MIN_TOP_UP_CENTS = 100
+MAX_TOP_UP_CENTS = 1_000_000
+
+
+class TopUp(models.Model):
+    """A customer's wish to buy credit. States only move forward; only `credited` has moved money."""
+
+    class State(models.TextChoices):
+        CREATED = "created"  # the row exists, Stripe may or may not know of it
+        PENDING = "pending"  # a checkout page exists; waiting for the payment
+        CREDITED = "credited"
+        EXPIRED = "expired"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="top_ups")
+    amount_cents = models.PositiveIntegerField()
+    state = models.CharField(max_length=8, choices=State, default=State.CREATED)
+    checkout_session_id = models.CharField(max_length=255, null=True, unique=True)
+    checkout_url = models.URLField(max_length=2000, blank=True)
+    payment_intent_id = models.CharField(max_length=255, null=True, unique=True)
+    ledger_transaction = models.OneToOneField(LedgerTransaction, on_delete=models.PROTECT, null=True, related_name="top_up")
+    created_at = models.DateTimeField(db_default=Now())
+    credited_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(amount_cents__gte=MIN_TOP_UP_CENTS, amount_cents__lte=MAX_TOP_UP_CENTS),
+                name="billing_top_up_amount_range",
+            ),
+            models.CheckConstraint(
+                condition=Q(state="credited", ledger_transaction__isnull=False, credited_at__isnull=False)
+                | (~Q(state="credited") & Q(ledger_transaction__isnull=True, credited_at__isnull=True)),
+                name="billing_top_up_credited_has_transaction",
+            ),
+        ]
+
+
+class StripeEvent(models.Model):
+    """An event Stripe told us of. Its body is not kept: the object is fetched again when the event is processed."""
+
+    id = models.CharField(primary_key=True, max_length=255)
+    type = models.CharField(max_length=100)
+    object_id = models.CharField(max_length=255)
+    received_at = models.DateTimeField(db_default=Now())
+    processed_at = models.DateTimeField(null=True)
+    attempts = models.PositiveIntegerField(default=0)
+    last_error = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["received_at"], condition=Q(processed_at__isnull=True), name="billing_event_waiting")
+        ]

@@ -1,0 +1,46 @@
+"""One row for each charged prediction: what invoices, earnings and the usage explorer read.
+
+The table is range-partitioned by month (migration 0002 creates it; Django only knows its columns), append-only, and
+carries the price so that replaying it reproduces every charge. Idempotency lives in the unpartitioned holds.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class Usage(models.Model):
+    """Tokens and nano-dollars of one prediction, posted to the month in which it was settled."""
+
+    pk = models.CompositePrimaryKey("prediction_id", "created_at")
+    prediction_id = models.UUIDField()
+    created_at = models.DateTimeField(db_default=Now())
+    organization_id = models.UUIDField()
+    api_key_id = models.UUIDField(null=True)
+    model_name = models.CharField(max_length=128)
+    model_id = models.UUIDField()
+    version_id = models.UUIDField(null=True)
+    creator_organization_id = models.UUIDField()
+    replica_id = models.UUIDField(null=True)
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    input_micro_usd_per_mtok = models.BigIntegerField()
+    cached_input_micro_usd_per_mtok = models.BigIntegerField()
+    output_micro_usd_per_mtok = models.BigIntegerField()
+    per_prediction_nano_usd = models.BigIntegerField()
+    creator_bps = models.PositiveIntegerField()
+    cost_nano_usd = models.BigIntegerField()
+    creator_nano_usd = models.BigIntegerField()
+    platform_nano_usd = models.BigIntegerField()
+    finish_reason = models.CharField(max_length=32)
+    receipt = models.TextField()  # the JWT the replica signed
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["organization_id", "-created_at"], name="billing_usage_organization"),
+            models.Index(fields=["creator_organization_id", "-created_at"], name="billing_usage_creator"),
+        ]

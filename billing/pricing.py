@@ -1,0 +1,78 @@
+"""What a prediction costs: pure integer arithmetic, no I/O.
+
+A price is integer micro-dollars per million tokens, which is the same number in pico-dollars per token. The ledger
+counts nano-dollars. A prediction is summed in pico-dollars and rounded to nano-dollars once, up.
+The database computes the same in `billing_cost_nano_usd` (migration 0004); a property test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+PICO_PER_NANO = 1_000
+NANO_PER_CENT = 10_000_000
+BASIS_POINTS = 10_000
+
+
+def _require_counts(value: object) -> None:
+    """Raise unless every field of the dataclass instance is a non-negative int (a float or bool is no amount)."""
+    for field in fields(value):  # type: ignore[arg-type]
+        number = getattr(value, field.name)
+        if type(number) is not int:
+            raise TypeError(f"{field.name} must be an int, not {type(number).__name__}")
+        if number < 0:
+            raise ValueError(f"{field.name} must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of one model. Raises TypeError for anything but ints, ValueError for negative numbers."""
+
+    input_micro_usd_per_mtok: int
+    cached_input_micro_usd_per_mtok: int
+    output_micro_usd_per_mtok: int
+    per_prediction_nano_usd: int = 0
+
+    def __post_init__(self) -> None:
+        _require_counts(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of one prediction; `cached_tokens` is the part of `prompt_tokens` found in the prefix cache."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+    def __post_init__(self) -> None:
+        _require_counts(self)
+        if self.cached_tokens > self.prompt_tokens:
+            raise ValueError("cached_tokens is part of prompt_tokens and cannot be larger")
+
+
+def cost_nano_usd(price: Price, usage: TokenUsage) -> int:
+    """Cost of `usage` at `price` in nano-dollars, rounded up once. Monotone in every token count."""
+    pico = (
+        (usage.prompt_tokens - usage.cached_tokens) * price.input_micro_usd_per_mtok
+        + usage.cached_tokens * price.cached_input_micro_usd_per_mtok
+        + usage.completion_tokens * price.output_micro_usd_per_mtok
+    )
+    return -(-pico // PICO_PER_NANO) + price.per_prediction_nano_usd
+
+
+def worst_case_nano_usd(price: Price, max_prompt_tokens: int, max_tokens: int) -> int:
+    """The most that a prediction within these limits can cost: what its hold sets aside, in nano-dollars."""
+    dearest_input = max(price.input_micro_usd_per_mtok, price.cached_input_micro_usd_per_mtok)
+    pico = max_prompt_tokens * dearest_input + max_tokens * price.output_micro_usd_per_mtok
+    return -(-pico // PICO_PER_NANO) + price.per_prediction_nano_usd
+
+
+def split(cost: int, creator_bps: int) -> tuple[int, int]:
+    """Divide `cost` into (creator, platform): the creator's basis points rounded down, the platform the remainder."""
+    if not 0 <= creator_bps <= BASIS_POINTS:
+        raise ValueError("creator_bps must be between 0 and 10000")
+    if cost < 0:
+        raise ValueError("cost must not be negative")
+    creator = cost * creator_bps // BASIS_POINTS
+    return creator, cost - creator
