@@ -1,1 +1,1 @@
-"""The HTML pages: server-rendered templates and htmx."""
+"""HTML pages and static files. Views are thin: they call the services and selectors of the other apps."""

@@ -1,0 +1,52 @@
+"""Filters that print money and digests. Integers in, text out: no float ever holds money."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+register = template.Library()
+
+
+def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
+    """`amount` counted in 10^-digits dollars, exactly, with at least `minimum` decimals: 1500, 9 → $0.0000015."""
+    sign, amount = ("−" if amount < 0 else ""), abs(int(amount))
+    whole, fraction = divmod(amount, 10**digits)
+    text = f"{fraction:0{digits}d}".rstrip("0").ljust(minimum, "0")
+    return f"{sign}${whole:,}.{text}"
+
+
+@register.filter
+def usd(nano: Any) -> str:
+    """Nano-dollars, exactly."""
+    return "" if nano in (None, "") else format_usd(int(nano), digits=9)
+
+
+@register.filter
+def usd_cents(nano: Any) -> str:
+    """Nano-dollars, rounded toward zero to whole cents: a balance never looks larger than it is."""
+    if nano in (None, ""):
+        return ""
+    amount = int(nano)
+    cents = abs(amount) // 10**7
+    return format_usd(-cents if amount < 0 else cents, digits=2)
+
+
+@register.filter
+def usd_micro(micro: Any) -> str:
+    """Micro-dollars, exactly: the unit of prices per million tokens."""
+    return "" if micro in (None, "") else format_usd(int(micro), digits=6)
+
+
+@register.filter
+def hexadecimal(value: Any) -> str:
+    """Bytes from the database as hex."""
+    return bytes(value).hex()
+
+
+@register.filter
+def shortened(text: Any) -> str:
+    """The first and last characters of a long identifier."""
+    value = str(text)
+    return value if len(value) <= 18 else f"{value[:10]}…{value[-6:]}"
