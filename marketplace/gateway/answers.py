@@ -13,7 +13,7 @@ from marketplace.gateway import sse
 from marketplace.gateway.errors import ApiError, unavailable
 from marketplace.gateway.http import Receive, Send, send_json, start_response, wait_for_disconnect
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, charged_usage, describe, on_disconnect
-from marketplace.gateway.receipts import ReceiptError
+from marketplace.vault.errors import ReceiptRefused
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,14 @@ async def relay_whole(
         raw = await response.content.read(MAX_ANSWER_BYTES)
         answer: dict[str, Any] = orjson.loads(raw)
         receipt = prediction.receipt(answer.pop("intarsia", {}).get("receipt"))
-    except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError, AttributeError, ReceiptError) as error:
+    except (
+        aiohttp.ClientError,
+        TimeoutError,
+        OSError,
+        orjson.JSONDecodeError,
+        AttributeError,
+        ReceiptRefused,
+    ) as error:
         logger.error("prediction %s: %s", prediction.id, error)
         await prediction.hand_to_sweeper()
         raise unavailable("The replica was lost while answering. Check your usage before trying again.") from None
@@ -99,13 +106,13 @@ async def _pump(
                 continue
             receipt = prediction.receipt(extra.get("receipt"))
             break
-    except (sse.StreamBroken, ReceiptError, TimeoutError, StopAsyncIteration) as error:
+    except (sse.StreamBroken, ReceiptRefused, TimeoutError, StopAsyncIteration) as error:
         logger.error("prediction %s: %s", prediction.id, error or "the stream ended early")
         await prediction.hand_to_sweeper()
         lost = ApiError(
             503,
             "replica_lost",
-            "The replica was lost while answering; what it delivered will be charged.",
+            "The replica was lost; what it delivered will be charged.",
             "server_error",
         )
         return sse.event({"error": lost.envelope(), "intarsia": describe(prediction, None)}) + sse.DONE

@@ -1,4 +1,4 @@
-"""A tiny per-process cache for rows that every request reads. Short-lived, because revocation must bite within seconds."""
+"""A tiny per-process cache for rows that every request reads. Short-lived: revocation must bite in seconds."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ sees the end of its answer; whatever happens in between, an open hold is settled
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import logging
 import time
@@ -23,13 +22,14 @@ from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from billing.errors import BudgetExceeded, DuplicateRequest, InsufficientFunds
-from billing.pricing import worst_case_nano_usd
+from billing.pricing import TokenUsage, worst_case_nano_usd
 from marketplace.gateway.errors import ApiError, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
-from marketplace.gateway.receipts import Receipt, ReceiptError, verify_receipt
 from marketplace.gateway.requests import PredictionRequest
-from marketplace.vault.signing import TicketSigner
+from marketplace.vault.errors import ReceiptRefused
+from marketplace.vault.receipts import Receipt, verify_receipt
+from marketplace.vault.signing import TicketSigner, body_hash
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,14 @@ class Parts:
     replicas: aiohttp.ClientSession
     signer: TicketSigner
     creator_bps: int
+
+
+@dataclass(frozen=True)
+class SignedReceipt:
+    """A verified receipt, and the token that proves it."""
+
+    token: str
+    receipt: Receipt
 
 
 class Prediction:
@@ -138,13 +146,11 @@ class Prediction:
     def _ticket(self, replica: ReplicaAddress) -> str:
         return self._parts.signer.sign(
             {
-                "iss": "intarsia",
-                "aud": "serving",
                 "act": "predict",
                 "jti": str(self.id),
                 "iat": int(time.time()),
                 "exp": int(self._deadline),
-                "bh": base64.urlsafe_b64encode(self._body_hash).rstrip(b"=").decode(),
+                "bh": body_hash(self._body),
                 "rid": str(replica.id),
                 "org": str(self._principal.organization_id),
                 "adapter": self.offer.digest,
@@ -155,17 +161,19 @@ class Prediction:
             }
         )
 
-    def receipt(self, token: object) -> Receipt:
-        """Verify the receipt that came with the answer. Raises ReceiptError."""
+    def receipt(self, token: object) -> SignedReceipt:
+        """Verify the receipt that came with the answer. Raises ReceiptRefused."""
         assert self.replica is not None
-        return verify_receipt(
-            token,
-            public_key=self.replica.receipt_public_key,
-            prediction_id=self.id,
-            adapter=self.offer.digest,
+        if not isinstance(token, str):
+            raise ReceiptRefused("the replica sent no receipt")
+        receipt = verify_receipt(
+            token, jti=self.id, replica_id=self.replica.id, public_key=bytes(self.replica.receipt_public_key)
         )
+        if receipt.adapter != self.offer.digest:
+            raise ReceiptRefused("the receipt is for another adapter")
+        return SignedReceipt(token, receipt)
 
-    async def settle(self, receipt: Receipt) -> Settlement | None:
+    async def settle(self, signed: SignedReceipt) -> Settlement | None:
         """Charge what the receipt says. None when the database is away: the sweeper will settle from the journal."""
         assert self.replica is not None
         try:
@@ -173,9 +181,13 @@ class Prediction:
                 settlement = await settle_hold(
                     connection,
                     self.id,
-                    receipt.usage,
-                    finish_reason=receipt.finish_reason,
-                    receipt=receipt.token,
+                    TokenUsage(
+                        prompt_tokens=signed.receipt.prompt_tokens,
+                        cached_tokens=signed.receipt.cached_tokens,
+                        completion_tokens=signed.receipt.completion_tokens,
+                    ),
+                    finish_reason=signed.receipt.finish_reason,
+                    receipt=signed.token,
                     replica_id=self.replica.id,
                 )
         except (DatabaseError, PoolTimeout) as error:
@@ -199,7 +211,7 @@ class Prediction:
         """Tell the replica to stop; its stream then ends with a receipt."""
         assert self.replica is not None
         body = orjson.dumps({"jti": str(self.id)})
-        ticket = self._parts.signer.sign_admin("cancel", replica_id=self.replica.id, body=body)
+        ticket = self._parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
         try:
             async with self._parts.replicas.post(
                 self.replica.url + "/admin/cancel",
@@ -282,9 +294,6 @@ def _duplicate(error: DuplicateRequest) -> ApiError:
     return ApiError(
         409,
         "already_processed",
-        f"This Idempotency-Key belongs to prediction {error.prediction_id} ({error.state}); it is not run or charged twice.",
+        f"This Idempotency-Key belongs to prediction {error.prediction_id} ({error.state}); it runs only once.",
         headers=headers,
     )
-
-
-__all__ = ["Parts", "Prediction", "ReceiptError", "charged_usage", "describe", "on_disconnect"]

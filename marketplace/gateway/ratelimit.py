@@ -25,7 +25,8 @@ local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local arrival = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now)
 local earliest = arrival + interval - burst * interval
 if earliest > now then return {0, 0, earliest - now} end
-redis.call('SET', KEYS[1], string.format('%.0f', arrival + interval), 'PX', math.ceil((arrival + interval - now) / 1000) + 1)
+local after = arrival + interval
+redis.call('SET', KEYS[1], string.format('%.0f', after), 'PX', math.ceil((after - now) / 1000) + 1)
 return {1, math.floor((now - earliest) / interval), 0}
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from marketplace.gateway.errors import ApiError, bad_request
+from marketplace.gateway.errors import bad_request
 
 MODEL_PATTERN = re.compile(
     r"^([a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?)/([a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?)(?:@([1-9]\d{0,5}))?$"
@@ -126,6 +126,3 @@ def _prompt_bound(prompt: object) -> int:
     if isinstance(prompt, str) and prompt:
         return len(prompt.encode("utf-8", "surrogatepass")) + 1
     raise bad_request("`prompt` must be one non-empty text or one list of token ids.", "prompt", code="invalid_prompt")
-
-
-__all__ = ["ApiError", "ModelName", "PredictionRequest", "parse_model_name", "parse_prediction_request"]

@@ -1,7 +1,7 @@
 """PostgreSQL from its wheel: initialise a data folder, and the command line that serves it.
 
 The wheel's own launcher changes the permissions of every parent folder when run as root, so its binaries are started
-directly. Listens on loopback with a generated password (SCRAM), no unix socket: its path would be too long in a deep clone.
+directly. Listens on loopback with a generated password (SCRAM), no unix socket: its path can be too long.
 """
 
 from __future__ import annotations

@@ -1,0 +1,34 @@
+# The commands of the README. Each is idempotent; `make setup` is part of every one of them.
+.PHONY: setup setup-dev demo run stop status test lint clean
+.NOTPARALLEL:
+SHELL := /bin/sh
+PYTHON ?= python3
+PORT ?= 8000
+VENV_PYTHON := .venv/bin/python
+
+demo: setup
+	@$(VENV_PYTHON) -m marketplace.local_stack demo
+
+run: setup
+	@$(VENV_PYTHON) -m marketplace.local_stack run --port $(PORT)
+
+stop status clean:
+	@$(VENV_PYTHON) -m marketplace.local_stack $@
+
+setup:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m marketplace.local_stack.bootstrap
+
+setup-dev: setup
+	@$(PYTHON) -m marketplace.local_stack.bootstrap --dev
+	@$(VENV_PYTHON) -m tests.browser
+
+lint: setup-dev
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/lint-imports --no-cache
+	@.venv/bin/mypy
+
+test: lint
+	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile

@@ -1,0 +1,78 @@
+"""The sweeper: an expired hold is settled from the replica's journal, or released. Nothing is lost or charged twice."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from billing.selectors import expired_holds
+from billing.services import release_hold_sync, settle_hold_sync
+from celery import shared_task
+from django.utils import timezone
+
+from billing.models import Hold
+from billing.pricing import TokenUsage
+from marketplace.vault.errors import ReceiptRefused
+from marketplace.vault.models import Replica
+from marketplace.vault.receipts import receipt_replica_id, verify_receipt
+from marketplace.vault.replica_client import ReplicaUnavailable, journal
+
+logger = logging.getLogger(__name__)
+
+BATCH = 200
+# A replica that stays away longer than this took its journal with it: the consumer gets the money back.
+GIVE_UP_AFTER = timedelta(hours=1)
+
+
+@shared_task(name="marketplace.gateway.tasks.sweep_expired_holds")
+def sweep_expired_holds() -> dict[str, int]:
+    """Close expired holds. Returns how many were settled, released, and left for the next round."""
+    counts = {"settled": 0, "released": 0, "left": 0}
+    for hold in expired_holds(BATCH):
+        counts[_sweep(hold)] += 1
+    return counts
+
+
+def _sweep(hold: Hold) -> str:
+    """What became of one hold: `settled`, `released` or `left`."""
+    silent = 0
+    for replica in _journals():
+        try:
+            entry = journal(replica, hold.id)
+        except ReplicaUnavailable:
+            silent += 1
+            continue
+        if entry.state == "running":
+            return "left"
+        if entry.state == "final" and entry.receipt is not None:
+            return _settle(hold, entry.receipt)
+    if silent and timezone.now() - hold.expires_at < GIVE_UP_AFTER:
+        return "left"
+    release_hold_sync(hold.id, reason="no replica knows of it")
+    return "released"
+
+
+def _journals() -> list[Replica]:
+    """The newest boot under each replica name: journals are kept by name, across restarts."""
+    return list(Replica.objects.order_by("name", "-registered_at").distinct("name"))
+
+
+def _settle(hold: Hold, token: str) -> str:
+    try:
+        signer = Replica.objects.get(id=receipt_replica_id(token))
+        receipt = verify_receipt(token, jti=hold.id, replica_id=signer.id, public_key=bytes(signer.receipt_public_key))
+    except (ReceiptRefused, Replica.DoesNotExist) as error:
+        logger.error("hold %s: the journal's receipt is not acceptable: %s", hold.id, error)
+        return "left"
+    settle_hold_sync(
+        hold.id,
+        TokenUsage(
+            prompt_tokens=receipt.prompt_tokens,
+            cached_tokens=receipt.cached_tokens,
+            completion_tokens=receipt.completion_tokens,
+        ),
+        finish_reason=receipt.finish_reason,
+        receipt=token,
+        replica_id=signer.id,
+    )
+    return "settled"

@@ -1,0 +1,36 @@
+"""What `make run` and `make demo` print: steps with their time, a spinner on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+console = Console(highlight=False)
+error_console = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Time a step; on a terminal a spinner turns meanwhile."""
+    started = time.monotonic()
+    if console.is_terminal:
+        with console.status(f"{title} …"):
+            yield
+    else:
+        yield
+    console.print(f"  [green]✓[/green] {title} [dim]{time.monotonic() - started:.1f} s[/dim]")
+
+
+def heading(text: str) -> None:
+    console.print(f"\n[bold]{text}[/bold]")
+
+
+def line(text: str) -> None:
+    console.print(f"  {text}")
+
+
+def fail(text: str) -> None:
+    error_console.print(f"\n[bold red]error:[/bold red] {text}")
