@@ -1,0 +1,109 @@
+"""Write the files in vectors/: `python -m tests.sealed_weights.make_vectors`. Only for a new format version.
+
+The vectors pin format 1 for ever: a change that makes them fail is a new format, not a new vector.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealed_weights import (
+    GENESIS_HASH,
+    LeaseGrant,
+    PlatformKeypair,
+    ReleaseEntry,
+    ReplicaKeypair,
+    seal_lease,
+    sign_checkpoint,
+    wrap_dek_for_platform,
+    wrap_key,
+)
+from sealed_weights.package import _seal
+from tests.sealed_weights.factories import (
+    BASE_FINGERPRINT,
+    CREATOR_ID,
+    DEK,
+    IDENTITY,
+    MODEL_ID,
+    adapter_tensors,
+    write_adapter,
+)
+
+VECTORS = Path(__file__).parent / "vectors"
+SALT = bytes(range(96, 128))
+VAULT_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(128, 160)))
+
+
+def seal_vector(folder: Path, destination: Path) -> str:
+    """Seal the vector's adapter with the fixed salt; the same bytes every time."""
+    write_adapter(folder, adapter_tensors(rank=16), r=16)
+    sealed = _seal(
+        folder, destination, SALT, DEK, IDENTITY, CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT, None, 4096
+    )  # fmt: skip
+    return sealed.digest
+
+
+def main() -> None:
+    """Write every vector."""
+    with tempfile.TemporaryDirectory() as folder:
+        digest = seal_vector(Path(folder), VECTORS / "package-v1.sealed")
+    _write("package-v1", {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex(), "digest": digest})
+
+    context = {"creator_id": str(CREATOR_ID), "purpose": "vector"}
+    kek = bytes(range(160, 192))
+    _write("key-wrap-v1", {
+        "kek": kek.hex(), "key": DEK.hex(), "context": context, "wrapped": wrap_key(kek, DEK, context).hex(),
+    })  # fmt: skip
+
+    platform = PlatformKeypair.generate()
+    wrapped = wrap_dek_for_platform(
+        DEK, platform.public_bytes(), creator_id=CREATOR_ID, model_id=MODEL_ID, version=1, digest=digest
+    )
+    _write("platform-wrap-v1", {
+        "private": platform.private_bytes().hex(), "fingerprint": platform.fingerprint(platform.public_bytes()),
+        "creator_id": str(CREATOR_ID), "model_id": str(MODEL_ID), "version": 1, "digest": digest,
+        "dek": DEK.hex(), "wrapped": wrapped.hex(),
+    })  # fmt: skip
+
+    vault_public = VAULT_KEY.public_key().public_bytes_raw().hex()
+    replica_private = bytes(range(192, 224))
+    replica = ReplicaKeypair.from_private_bytes(replica_private)
+    grant = LeaseGrant(UUID(int=1), UUID(int=2), MODEL_ID, 1, digest, 1_800_000_030, bytes(32))
+    lease = seal_lease(grant, DEK, replica.public_bytes(), VAULT_KEY)
+    _write("lease-v1", {
+        "replica_private": replica_private.hex(), "vault_public": vault_public, "dek": DEK.hex(),
+        "info": grant.info().hex(), "lease": lease.to_json(),
+    })  # fmt: skip
+
+    entry = ReleaseEntry(
+        1,
+        CREATOR_ID,
+        MODEL_ID,
+        1,
+        digest,
+        UUID(int=2),
+        replica.fingerprint(),
+        "serve",
+        1_800_000_000_000_000,
+        GENESIS_HASH,
+    )
+    second = replace(entry, sequence=2, purpose="verify", released_at=1_800_000_010_000_000, previous_hash=entry.hash())
+    checkpoint = sign_checkpoint(2, second.hash(), CREATOR_ID, VAULT_KEY)
+    _write("release-log-v1", {
+        "vault_public": vault_public, "entries": [entry.to_json(), second.to_json()], "checkpoint": checkpoint.to_json(),
+    })  # fmt: skip
+
+
+def _write(name: str, value: dict[str, Any]) -> None:
+    (VECTORS / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
