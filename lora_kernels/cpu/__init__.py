@@ -1,0 +1,1 @@
+"""The CPU backend: a small C library, compiled on first use. build.py compiles, library.py loads, backend.py calls."""

@@ -1,0 +1,80 @@
+/* A kernel set is used only after it agreed with the portable one on this very processor: a wrong instruction path
+ * would corrupt every customer's output without a sign. Takes microseconds, once a process. */
+#include <math.h>
+#include <string.h>
+
+#include "sgmv.h"
+
+enum { K = 50, PADDED_K = 64, N = 90, WIDTH = 74, PAGE = 8, RANKS = 7, ROWS = 11, PAGES = 2 };
+
+typedef struct {
+    /* Rows one after another, in the type under test. */
+    float a[PAGES * PAGE * PADDED_K], b[PAGES * PAGE * N + 16], x[ROWS * K], y[ROWS * WIDTH];
+    float v[ROWS][PAGES * PAGE];
+} problem;
+
+static float next(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(int32_t)*state / 2147483648.0f;
+}
+
+static void fill(float *out, int64_t count, int64_t dtype, uint32_t *state) {
+    for (int64_t i = 0; i < count; i++) {
+        float value = next(state);
+        if (dtype == LK_BF16)
+            ((uint16_t *)out)[i] = lk_f32_to_bf16(value);
+        else
+            out[i] = value;
+    }
+}
+
+static void solve(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype, problem *p) {
+    static const int32_t ranks[PAGES] = {PAGE, RANKS};
+    uint32_t state = 1;
+    float packed[ROWS][PADDED_K];
+    const void *x[ROWS], *b[PAGES];
+    const float *v_read[ROWS];
+    float *v[ROWS];
+    char *y[ROWS];
+    memset(p, 0, sizeof *p);
+    fill(p->a, PAGES * PAGE * PADDED_K, dtype, &state);
+    fill(p->b, PAGES * PAGE * N + 16, dtype, &state);
+    fill(p->x, ROWS * K, x_dtype, &state);
+    fill(p->y, ROWS * WIDTH, x_dtype, &state);
+    for (int t = 0; t < ROWS; t++) {
+        const char *row = (const char *)p->x + t * K * lk_element_size(x_dtype);
+        kernels->pack_row(row, x_dtype, K, PADDED_K, dtype, packed[t]);
+        x[t] = packed[t];
+        v_read[t] = v[t] = p->v[t];
+        y[t] = (char *)p->y + t * WIDTH * lk_element_size(x_dtype);
+    }
+    for (int page = 0; page < PAGES; page++) {
+        const char *a = (const char *)p->a + page * PAGE * PADDED_K * lk_element_size(dtype);
+        kernels->shrink(a, dtype, PADDED_K, ranks[page], x, ROWS, 0.5f, v, page * PAGE);
+        /* One row takes other code paths than many. */
+        kernels->shrink(a, dtype, PADDED_K, ranks[page], x, 1, 0.5f, v, page * PAGE);
+        b[page] = (const char *)p->b + page * PAGE * N * lk_element_size(dtype);
+    }
+    kernels->expand(b, dtype, N, ranks, PAGES, PAGE, v_read, 0, y, x_dtype, 0, ROWS, WIDTH);
+    kernels->expand(b, dtype, N, ranks, PAGES, PAGE, v_read, 0, y, x_dtype, 0, 1, WIDTH);
+}
+
+int lk_agrees(const lk_kernels *candidate, int64_t x_dtype, int64_t dtype) {
+    problem expected, actual;
+    solve(&lk_portable, x_dtype, dtype, &expected);
+    solve(candidate, x_dtype, dtype, &actual);
+    /* Sums of about 50 products and 15 more, all below 1: float32 order costs 1e-5, one bfloat16 rounding of y 2^-8. */
+    float tolerance = x_dtype == LK_BF16 ? 0.01f : 1e-4f;
+    for (int i = 0; i < ROWS * WIDTH; i++) {
+        float e, g;
+        if (x_dtype == LK_BF16) {
+            e = lk_bf16_to_f32(((uint16_t *)expected.y)[i]);
+            g = lk_bf16_to_f32(((uint16_t *)actual.y)[i]);
+        } else {
+            e = expected.y[i];
+            g = actual.y[i];
+        }
+        if (!(fabsf(e - g) <= tolerance * (1 + fabsf(e)))) return 0;
+    }
+    return 1;
+}

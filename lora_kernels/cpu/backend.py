@@ -1,0 +1,190 @@
+"""The C library as a backend: checked tensors in, addresses out."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from lora_kernels.cpu.library import CBatch, CSite, Library, load_library
+from lora_kernels.errors import BackendError, ShapeError
+from lora_kernels.ops import torch_path
+
+if TYPE_CHECKING:
+    from lora_kernels.metadata import BatchMetadata
+    from lora_kernels.pool import SiteStorage
+
+# LK_F32 and LK_BF16 of sgmv.h
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+@dataclass(frozen=True, eq=False)
+class _SiteHandle:
+    """A site of one layer as C sees it, with what its pointers lead to."""
+
+    struct: CSite
+    address: int
+    offsets: ctypes.Array[ctypes.c_int64]
+
+
+def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
+    """y [T, N] += scale · (x [T, K] Aᵀ) Bᵀ, summed in float32, rounded once. Raises ShapeError (overlapping rows)."""
+    if torch.compiler.is_compiling():
+        pool = meta.pool
+        torch.ops.lora_kernels.sgmv_(
+            y, x, storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
+            storage.live[layer], meta.row_order, meta.segment_starts, meta.segment_slots, storage.offsets,
+        )  # fmt: skip
+    elif x.dtype in DTYPE_CODES and y.dtype in DTYPE_CODES:
+        _apply_at(y, x, _site_handle(storage, layer, meta).address, _batch_address(meta))
+    else:
+        torch_path.apply(y, x, storage, layer, meta)
+
+
+def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor) -> None:
+    """v float32 [slices, T, R] = scale · x Aᵀ, written where a row has ranks."""
+    if x.dtype not in DTYPE_CODES or v.stride(2) != 1:
+        torch_path.shrink(x, storage, layer, meta, v)
+        return
+    x = _with_adjacent_columns(x)
+    _finish(
+        _library().shrink(
+            _site_handle(storage, layer, meta).address, _batch_address(meta),
+            x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype],
+            v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
+        )
+    )  # fmt: skip
+
+
+def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
+    """y [T, N] += v Bᵀ, slice by slice."""
+    if y.dtype not in DTYPE_CODES or y.stride(1) != 1 or v.stride(2) != 1:
+        torch_path.expand(v, storage, layer, meta, y)
+        return
+    _check_rows_apart(y)
+    _finish(
+        _library().expand(
+            _site_handle(storage, layer, meta).address, _batch_address(meta),
+            y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
+            v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
+        )
+    )  # fmt: skip
+
+
+def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
+    if y.stride(1) != 1:
+        adjacent = y.contiguous()
+        _apply_at(adjacent, x, site, batch)
+        y.copy_(adjacent)
+        return
+    _check_rows_apart(y)
+    x = _with_adjacent_columns(x)
+    _finish(
+        _library().apply(
+            site, batch,
+            y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
+            x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype], torch.get_num_threads(),
+        )
+    )  # fmt: skip
+
+
+def _site_handle(storage: SiteStorage, layer: int, meta: BatchMetadata) -> _SiteHandle:
+    handle = storage.cache.get(layer)
+    if not isinstance(handle, _SiteHandle):
+        pool = meta.pool
+        handle = _describe_site(
+            storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
+            storage.live[layer], storage.spec.in_features, storage.offsets,
+        )  # fmt: skip
+        storage.cache[layer] = handle
+    return handle
+
+
+def _describe_site(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    page_table: torch.Tensor,
+    page_ranks: torch.Tensor,
+    page_scales: torch.Tensor,
+    live: torch.Tensor,
+    k: int,
+    offsets: tuple[int, ...],
+) -> _SiteHandle:
+    """Addresses stay valid as long as the pool's tensors live."""
+    c_offsets = (ctypes.c_int64 * len(offsets))(*offsets)
+    struct = CSite(
+        a.data_ptr(), b.data_ptr(), page_table.data_ptr(), page_ranks.data_ptr(), page_scales.data_ptr(),
+        live.data_ptr(), ctypes.addressof(c_offsets), k, a.shape[3], b.shape[2], a.shape[1], a.shape[2],
+        page_table.shape[1], DTYPE_CODES[a.dtype],
+    )  # fmt: skip
+    return _SiteHandle(struct, ctypes.addressof(struct), c_offsets)
+
+
+def _describe_batch(row_order: torch.Tensor, segment_starts: torch.Tensor, segment_slots: torch.Tensor) -> CBatch:
+    return CBatch(row_order.data_ptr(), segment_starts.data_ptr(), segment_slots.data_ptr(), len(segment_slots))
+
+
+def _batch_address(meta: BatchMetadata) -> int:
+    struct = meta.cache.get("c")
+    if not isinstance(struct, CBatch):
+        struct = _describe_batch(meta.row_order, meta.segment_starts, meta.segment_slots)
+        meta.cache["c"] = struct
+    return ctypes.addressof(struct)
+
+
+def _library() -> Library:
+    library = load_library()
+    if library is None:
+        raise BackendError("the CPU library is not available")
+    return library
+
+
+def _with_adjacent_columns(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+def _check_rows_apart(y: torch.Tensor) -> None:
+    if y.stride(0) < y.shape[1] and y.shape[0] > 1:
+        raise ShapeError(f"y: rows overlap (row stride {y.stride(0)}, width {y.shape[1]})")
+
+
+def _finish(status: int) -> None:
+    if status:
+        raise MemoryError("the CPU kernels could not allocate their scratch")
+
+
+def _sgmv(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    page_table: torch.Tensor,
+    page_ranks: torch.Tensor,
+    page_scales: torch.Tensor,
+    live: torch.Tensor,
+    row_order: torch.Tensor,
+    segment_starts: torch.Tensor,
+    segment_slots: torch.Tensor,
+    offsets: list[int],
+) -> None:
+    if not len(segment_slots):
+        return
+    site = _describe_site(a, b, page_table, page_ranks, page_scales, live, x.shape[1], tuple(offsets))
+    batch = _describe_batch(row_order, segment_starts, segment_slots)
+    _apply_at(y, x, site.address, ctypes.addressof(batch))
+
+
+def _sgmv_fake(y: torch.Tensor, x: torch.Tensor, *rest: object) -> None:
+    """Shapes under tracing: y is changed in place, nothing is returned."""
+
+
+# For torch.compile, which cannot see through ctypes. Eager calls skip it: the dispatcher costs more than a small batch.
+_ops = torch.library.Library("lora_kernels", "DEF")
+_ops.define(
+    "sgmv_(Tensor(a!) y, Tensor x, Tensor a, Tensor b, Tensor page_table, Tensor page_ranks, Tensor page_scales, "
+    "Tensor live, Tensor row_order, Tensor segment_starts, Tensor segment_slots, int[] offsets) -> ()"
+)
+_ops.impl("sgmv_", _sgmv, "CPU")
+torch.library.register_fake("lora_kernels::sgmv_", _sgmv_fake, lib=_ops)

@@ -1,0 +1,123 @@
+"""Compile the C sources beside this file, once, into the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from lora_kernels.errors import BackendError
+
+SOURCE_FOLDER = Path(__file__).parent
+# The kernels read bfloat16 rows through pointers of several types.
+FLAGS = ("-O3", "-std=c11", "-fPIC", "-fno-strict-aliasing", "-fno-math-errno")
+COMPILE_SECONDS = 120
+
+
+@contextmanager
+def built_library() -> Iterator[Path]:
+    """Path of the compiled library, valid inside the block (a private temporary file where no cache can be written).
+
+    The compiler is `$CC`, else `cc`. The cache is `$XDG_CACHE_HOME/lora_kernels`, else `~/.cache/lora_kernels`; entries
+    are named by a hash of sources, compiler and flags, and appear by an atomic rename.
+    Raises BackendError when there is no compiler or it fails.
+    """
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    if compiler is None:
+        raise BackendError("no C compiler: install one (package gcc or clang) or set CC")
+    name = f"sgmv-{_fingerprint(compiler)}.so"
+    folder = _cache_folder()
+    if folder is not None and _is_ours(folder / name):
+        yield folder / name
+        return
+    with tempfile.TemporaryDirectory(prefix="lora_kernels-") as scratch:
+        library = _compile(compiler, Path(scratch))
+        if folder is not None:
+            try:
+                library = _publish(library, folder / name)
+            except OSError:
+                pass  # full or read-only disk: the private copy will do
+        yield library
+
+
+def _fingerprint(compiler: str) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCE_FOLDER.glob("*.[ch]")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    version = _run([compiler, "--version"])
+    digest.update("\0".join((compiler, version, platform.machine(), *FLAGS)).encode())
+    return digest.hexdigest()[:24]
+
+
+def _cache_folder() -> Path | None:
+    """The cache folder, made if need be; None where there is no place for one that nobody else can write to."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = (Path(base) if base else Path.home() / ".cache") / "lora_kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder if _is_ours(folder) else None
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether `path` exists, is ours, and is writable by nobody else: loading a library runs it."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _compile(compiler: str, scratch: Path) -> Path:
+    """Compile into `scratch`, with OpenMP where the compiler has it."""
+    try:
+        return _compile_with(compiler, scratch, ("-fopenmp",))
+    except BackendError:
+        return _compile_with(compiler, scratch, ("-Wno-unknown-pragmas",))
+
+
+def _compile_with(compiler: str, scratch: Path, extra: tuple[str, ...]) -> Path:
+    sources = sorted(SOURCE_FOLDER.glob("*.c"))
+    objects = [scratch / f"{source.stem}.o" for source in sources]
+    with ThreadPoolExecutor(len(sources)) as workers:
+        jobs = [
+            workers.submit(_run, [compiler, *FLAGS, *extra, "-c", "-o", str(target), str(source)])
+            for source, target in zip(sources, objects, strict=True)
+        ]
+        for job in jobs:
+            job.result()
+    library = scratch / "sgmv.so"
+    _run([compiler, "-shared", *extra, "-o", str(library), *map(str, objects), "-lm"])
+    return library
+
+
+def _publish(library: Path, target: Path) -> Path:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".sgmv-")
+    os.close(handle)
+    try:
+        shutil.copyfile(library, temporary)
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, target)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise BackendError(f"{command[0]} failed: {lines[0] if lines else f'exit status {done.returncode}'}")
+    return done.stdout

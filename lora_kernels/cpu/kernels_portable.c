@@ -1,0 +1,74 @@
+/* Plain C kernels: correct everywhere, vectorised as far as the compiler does it. */
+#include <string.h>
+
+#include "sgmv.h"
+
+enum { LANES = 8, COLUMNS = 16 };
+
+static inline float element(const void *data, int64_t dtype, int64_t i) {
+    return dtype == LK_BF16 ? lk_bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
+}
+
+static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
+    (void)dtype;
+    float *row = out;
+    if (x_dtype == LK_BF16)
+        for (int64_t i = 0; i < k; i++) row[i] = lk_bf16_to_f32(((const uint16_t *)x)[i]);
+    else
+        memcpy(row, x, (size_t)k * sizeof(float));
+    memset(row + k, 0, (size_t)(padded_k - k) * sizeof(float));
+}
+
+static float dot(const void *a, int64_t dtype, const float *x, int64_t k) {
+    float lanes[LANES] = {0};
+    if (dtype == LK_BF16) {
+        const uint16_t *w = a;
+        for (int64_t i = 0; i < k; i += LANES)
+            for (int j = 0; j < LANES; j++) lanes[j] += lk_bf16_to_f32(w[i + j]) * x[i + j];
+    } else {
+        const float *w = a;
+        for (int64_t i = 0; i < k; i += LANES)
+            for (int j = 0; j < LANES; j++) lanes[j] += w[i + j] * x[i + j];
+    }
+    float sum = 0;
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return sum;
+}
+
+static void shrink(const void *a, int64_t dtype, int64_t padded_k, int64_t ranks, const void *const *x, int rows,
+                   float scale, float *const *v, int64_t v_offset) {
+    for (int64_t r = 0; r < ranks; r++) {
+        const char *weights = (const char *)a + r * padded_k * lk_element_size(dtype);
+        for (int t = 0; t < rows; t++) v[t][v_offset + r] = scale * dot(weights, dtype, x[t], padded_k);
+    }
+}
+
+static void expand(const void *const *b, int64_t dtype, int64_t n, const int32_t *ranks, int64_t pages,
+                   int64_t page_size, const float *const *v, int64_t v_offset, char *const *y, int64_t y_dtype,
+                   int64_t y_offset, int rows, int64_t width) {
+    for (int64_t c = 0; c < width; c += COLUMNS) {
+        int64_t columns = width - c < COLUMNS ? width - c : COLUMNS;
+        for (int t = 0; t < rows; t++) {
+            float sum[COLUMNS] = {0};
+            for (int64_t j = 0; j < pages; j++)
+                for (int64_t r = 0; r < ranks[j]; r++) {
+                    float factor = v[t][v_offset + j * page_size + r];
+                    if (dtype == LK_BF16)
+                        for (int i = 0; i < COLUMNS; i++)
+                            sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)b[j])[r * n + c + i]);
+                    else
+                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * ((const float *)b[j])[r * n + c + i];
+                }
+            char *out = y[t] + (y_offset + c) * lk_element_size(y_dtype);
+            for (int64_t i = 0; i < columns; i++) {
+                float total = element(out, y_dtype, i) + sum[i];
+                if (y_dtype == LK_BF16)
+                    ((uint16_t *)out)[i] = lk_f32_to_bf16(total);
+                else
+                    ((float *)out)[i] = total;
+            }
+        }
+    }
+}
+
+const lk_kernels lk_portable = {"portable", {LK_F32, -1}, pack_row, shrink, expand};

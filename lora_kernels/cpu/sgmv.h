@@ -1,0 +1,87 @@
+/* Segmented LoRA matmuls over pages of ranks, on a CPU.
+ *
+ * sgmv.c schedules tiles of rows over threads; a kernel set does the arithmetic for one instruction set. Every kernel
+ * keeps one accumulator chain per output value, in an order that depends on the weights alone: a row gets the same bits
+ * whatever rows it is batched with, however many threads run.
+ */
+#ifndef LORA_KERNELS_SGMV_H
+#define LORA_KERNELS_SGMV_H
+
+#include <stdint.h>
+
+/* Element types of weights and activations. */
+enum { LK_F32 = 0, LK_BF16 = 1 };
+
+/* Rows of one adapter that share one pass over its weights: a multiple of the row groups of 3 (shrink) and 6 (expand)
+ * of the kernels, and small enough that 24 rows of x stay in a 512 KiB second-level cache up to K = 4096. */
+enum { LK_TILE = 24 };
+
+/* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written. */
+typedef struct {
+    const void *a;              /* [pages, slices, page_size, padded_k] */
+    const void *b;              /* [pages, page_size, n]; 15 columns past any row in use may be read */
+    const int32_t *page_table;  /* [slots, max_pages] */
+    const int32_t *page_ranks;  /* [slots, max_pages] */
+    const float *page_scales;   /* [slots, max_pages] */
+    const int32_t *live;        /* [slots], pages of the slot that this site and layer use */
+    const int64_t *offsets;     /* [slices + 1], columns of y */
+    int64_t k, padded_k, n, slices, page_size, max_pages;
+    int64_t dtype;              /* of a and b */
+} lk_site;
+
+/* The rows of a batch, grouped by slot. */
+typedef struct {
+    const int32_t *row_order;       /* [rows with an adapter] */
+    const int32_t *segment_starts;  /* [segments + 1], into row_order */
+    const int32_t *segment_slots;   /* [segments] */
+    int64_t segments;
+} lk_batch;
+
+/* Activations: rows `stride` elements apart, columns adjacent. */
+typedef struct {
+    char *data;
+    int64_t stride;
+    int64_t dtype;
+} lk_rows;
+
+/* The arithmetic of one instruction set. */
+typedef struct {
+    const char *name;
+    /* Activation type that shrink reads where it lies, by weight type; -1: rows must be packed first. */
+    int in_place[2];
+    /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */
+    void (*pack_row)(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
+    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks rounded up to 4 (8 for avx512bf16). */
+    void (*shrink)(const void *a, int64_t dtype, int64_t padded_k, int64_t ranks, const void *const *x, int rows,
+                   float scale, float *const *v, int64_t v_offset);
+    /* y[t][y_offset + c] += sum over pages j and ranks r of v[t][v_offset + j * page_size + r] * b[j][r * n + c]. */
+    void (*expand)(const void *const *b, int64_t dtype, int64_t n, const int32_t *ranks, int64_t pages,
+                   int64_t page_size, const float *const *v, int64_t v_offset, char *const *y, int64_t y_dtype,
+                   int64_t y_offset, int rows, int64_t width);
+} lk_kernels;
+
+extern const lk_kernels lk_portable;
+#if defined(__x86_64__)
+extern const lk_kernels lk_avx2;
+/* bfloat16 weights and activations only. */
+extern const lk_kernels lk_avx512bf16;
+#endif
+
+/* Whether `candidate` agrees with the portable kernels on a small problem of these types. */
+int lk_agrees(const lk_kernels *candidate, int64_t x_dtype, int64_t dtype);
+
+static inline float lk_bf16_to_f32(uint16_t value) {
+    union { uint32_t bits; float value; } u = {(uint32_t)value << 16};
+    return u.value;
+}
+
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t lk_f32_to_bf16(float value) {
+    union { float value; uint32_t bits; } u = {value};
+    if ((u.bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u.bits >> 16 | 0x40);
+    return (uint16_t)((u.bits + 0x7fffu + (u.bits >> 16 & 1)) >> 16);
+}
+
+static inline int64_t lk_element_size(int64_t dtype) { return dtype == LK_BF16 ? 2 : 4; }
+
+#endif
