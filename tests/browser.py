@@ -54,6 +54,10 @@ def install_browser() -> None:
     _unpack_without_rights()
 
 
+def _may_sudo() -> bool:
+    return bool(shutil.which("sudo")) and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
+
+
 def _unpack_without_rights() -> None:
     """Resolve and download the packages with apt's own lists in our folder, then unpack them there."""
     root = _unpacked_launcher().parent
