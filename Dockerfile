@@ -1,0 +1,43 @@
+# One image for every role; the extras decide what is inside.
+#   docker build --target web .        web, worker, beat: no torch
+#   docker build --target serving .    a replica: no Django, no database driver
+FROM python:3.12-slim AS base
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN useradd --create-home --uid 10001 intarsia
+WORKDIR /app
+
+FROM base AS web
+COPY pyproject.toml README.md ./
+COPY billing billing
+COPY creator_cli creator_cli
+COPY lora_kernels lora_kernels
+COPY marketplace marketplace
+COPY sealed_weights sealed_weights
+COPY serving serving
+RUN pip install ".[web]"
+COPY manage.py ./
+COPY templates templates
+RUN install -d -o intarsia -g intarsia /var/lib/intarsia
+USER intarsia
+VOLUME /var/lib/intarsia
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
+CMD ["uvicorn", "marketplace.config.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--lifespan", "on", "--no-access-log", "--timeout-graceful-shutdown", "30"]
+
+FROM base AS serving
+# The C kernels are compiled at first start, as Triton compiles its launcher.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml README.md ./
+COPY creator_cli creator_cli
+COPY lora_kernels lora_kernels
+COPY sealed_weights sealed_weights
+COPY serving serving
+RUN pip install torch==2.13.0 && pip install ".[serving]"
+RUN install -d -o intarsia -g intarsia /var/lib/intarsia
+USER intarsia
+VOLUME /var/lib/intarsia
+EXPOSE 8100
+HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8100/healthz', timeout=2)"]
+ENTRYPOINT ["python", "-m", "serving", "--host", "0.0.0.0", "--port", "8100", "--state-dir", "/var/lib/intarsia"]
