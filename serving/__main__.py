@@ -1,0 +1,91 @@
+"""`python -m serving`: one replica on one port."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+
+import uvicorn
+
+from serving import config as settings
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT. Exit code 2: a setting is wrong; 1: it could not start."""
+    parser = argparse.ArgumentParser(
+        prog="python -m serving", description="Serve one base model and its LoRA adapters."
+    )
+    settings.add_flags(parser)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        config = settings.from_args(arguments)
+        if not config.insecure:
+            raise settings.ConfigError(
+                "--insecure is required to serve plain folders: whoever reaches the port may call every adapter"
+            )
+        # Bound before the model is loaded: a taken port is known at once.
+        listener = _bind(config.host, config.port)
+    except settings.ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _serve(config, listener)
+
+
+def _serve(config: settings.ServingConfig, listener: socket.socket) -> int:
+    # Imported late: a wrong flag should not take torch's start-up time to be told.
+    from sealed_weights import SealError
+    from serving.adapters.directory import DirectoryAdapterSource
+    from serving.http.admission import InsecureAuthorizer
+    from serving.http.app import create_app
+    from serving.models.config import ModelConfigError
+    from serving.replica import Base, build_engine
+    from serving.tokenization.tokenizer import TokenizerError
+
+    try:
+        base = Base.from_dir(config.model)
+        source = DirectoryAdapterSource(config.adapters, base.spec)
+        engine = build_engine(config, base, source)
+    except (settings.ConfigError, ModelConfigError, TokenizerError, SealError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    app = create_app(
+        engine,
+        base.tokenizer,
+        authorizer=InsecureAuthorizer(source, config.request_timeout_s),
+        max_body_bytes=config.max_body_bytes,
+        shutdown_grace_s=config.shutdown_grace_s,
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
+        )
+    )
+    host, port = listener.getsockname()[:2]
+    logging.getLogger("serving").info("listening on http://%s:%d", host, port)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Raises ConfigError when the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise settings.ConfigError(
+            f"--host {host} --port {port}: {error.strerror}; choose another port, or stop what is listening there"
+        ) from error
+    return listener
+
+
+if __name__ == "__main__":
+    sys.exit(main())

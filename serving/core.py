@@ -1,0 +1,247 @@
+"""The engine's nouns: what is asked (`Request`), what is running (`Sequence`), what one step does (`StepPlan`), what
+comes back (`Delta`), and every way a request can be refused or fail. Imports no torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+
+class EngineError(Exception):
+    """A request was refused or failed. `code` is stable and machine-readable; the message is safe to show to a
+    client."""
+
+    code = "engine_error"
+
+
+class QueueFull(EngineError):
+    """Admission refused; try again after `retry_after` seconds."""
+
+    code = "queue_full"
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PromptTooLong(EngineError):
+    """Prompt plus requested output exceed the context length."""
+
+    code = "context_length_exceeded"
+
+
+class AdapterUnavailable(EngineError):
+    """The adapter could not be loaded (missing, malformed, or larger than the whole pool)."""
+
+    code = "adapter_unavailable"
+
+
+class AdapterRevoked(EngineError):
+    """The adapter was revoked: new requests are refused and running ones are aborted."""
+
+    code = "adapter_revoked"
+
+
+class NonFiniteOutput(EngineError):
+    """The adapter drove the logits to NaN or infinity. Only its own requests fail."""
+
+    code = "non_finite_output"
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before it finished."""
+
+    code = "deadline_exceeded"
+
+
+class StepFailed(EngineError):
+    """The forward pass this request was part of raised."""
+
+    code = "internal_error"
+
+
+class EngineStopped(EngineError):
+    """The engine is shutting down or not started."""
+
+    code = "engine_stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRef:
+    """Which adapter answers: the digest of its content, or None for the bare base model."""
+
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. temperature 0 is argmax; `logprobs` is how many alternatives to report (None: no
+    logprobs)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion. `cache_scope` says whose prefixes may be shared; it comes from a trusted caller, never from the
+    client.
+
+    deadline: on the `time.monotonic` clock, in seconds; None for none.
+    """
+
+    request_id: str
+    tenant: str
+    cache_scope: str
+    adapter: AdapterRef
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens consumed so far. cached_tokens is the part of the prompt whose KV was found in the prefix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one chosen token and of its most likely alternatives, over the unscaled logits."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added to one completion. finish_reason is set on the last one: "stop" or "length"."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: str | None
+    usage: Usage
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class OutputText(Protocol):
+    """Turns generated tokens into text that may be shown; see `serving.tokenization.output`."""
+
+    def push(self, token_id: int) -> str: ...
+    def finish(self) -> str: ...
+    @property
+    def stopped(self) -> bool: ...
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request in flight. Invariant: 0 <= computed <= len(tokens), and blocks hold KV for at least `computed`
+    tokens."""
+
+    request: Request
+    arrival: float
+    tokens: list[int]
+    output: OutputText
+    rng: random.Random
+    status: Status = Status.WAITING
+    computed: int = 0
+    cached_tokens: int = 0
+    admitted_once: bool = False
+    blocks: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - len(self.request.prompt_token_ids)
+
+    @property
+    def digest(self) -> str | None:
+        return self.request.adapter.digest
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose KV is still to be computed."""
+        return len(self.tokens) - self.computed
+
+    def usage(self) -> Usage:
+        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens [start, start + count) of one sequence, computed in one step. `samples`: the last one yields a new
+    token."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+    @property
+    def samples(self) -> bool:
+        return self.start + self.count == len(self.sequence.tokens)
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step: decodes come first in `chunks`, then prefill chunks. fresh_blocks hold stale KV and are zeroed before
+    use."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    fresh_blocks: list[int] = field(default_factory=list)
+    expired: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    wanted: list[str] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.count for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The runner's answer for one sampling chunk; token_id is None when the logits were not finite."""
+
+    token_id: int | None
+    logprob: TokenLogprob | None = None
+
+
+class Residency(Protocol):
+    """What the scheduler needs to know about adapters. None (the base model) is always ready."""
+
+    def is_ready(self, digest: str | None) -> bool: ...
+    def pin(self, digest: str | None) -> None: ...
+    def unpin(self, digest: str | None) -> None: ...
+
+
+class StepRunner(Protocol):
+    """Executes a plan: writes KV for every chunk and samples one token for every chunk that asks for one, in order."""
+
+    def execute(self, plan: StepPlan) -> Seq[SampledToken]: ...

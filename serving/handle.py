@@ -1,0 +1,57 @@
+"""The asyncio end of a request: what the engine thread produces, an event loop consumes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from serving.core import Delta, EngineError
+
+
+class RequestHandle:
+    """Async iterator over one completion's deltas. Ends after the delta with a finish_reason; raises EngineError on
+    failure."""
+
+    def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.request_id, self.loop = request_id, loop
+        self._items: asyncio.Queue[Delta | EngineError] = asyncio.Queue()
+        self._ended = False
+
+    def __aiter__(self) -> RequestHandle:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._ended:
+            raise StopAsyncIteration
+        item = await self._items.get()
+        if isinstance(item, EngineError):
+            self._ended = True
+            raise item
+        self._ended = item.finish_reason is not None
+        return item
+
+    def deliver(self, item: Delta | EngineError) -> None:
+        """Called in the handle's event loop."""
+        self._items.put_nowait(item)
+
+
+class Outbox:
+    """Collects a step's results and hands them over with one wake-up per event loop, not one per token."""
+
+    def __init__(self) -> None:
+        self._by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[RequestHandle, Delta | EngineError]]]
+        self._by_loop = defaultdict(list)
+
+    def put(self, handle: RequestHandle, item: Delta | EngineError) -> None:
+        self._by_loop[handle.loop].append((handle, item))
+
+    def flush(self) -> None:
+        for loop, items in self._by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_deliver, items)
+        self._by_loop.clear()
+
+
+def _deliver(items: list[tuple[RequestHandle, Delta | EngineError]]) -> None:
+    for handle, item in items:
+        handle.deliver(item)

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible front: parse, authorize, submit, stream. No torch, no policy."""

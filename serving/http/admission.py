@@ -1,0 +1,97 @@
+"""Who may ask for what, and who is told what came of it: the seam between the front and the platform."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from serving.adapters.directory import DirectoryAdapterSource
+from serving.core import AdapterRef, Usage
+from serving.http.errors import ApiError
+from serving.http.schema import AnyBody
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """What an authorizer sees: header names in lower case, the body's exact bytes, and the body as parsed."""
+
+    path: str
+    headers: Mapping[str, str]
+    raw_body: bytes
+    body: AnyBody
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What an authorizer grants. deadline is on the `time.monotonic` clock; limits None: the model's own."""
+
+    request_id: str
+    tenant: str
+    cache_scope: str
+    adapter: AdapterRef
+    deadline: float | None = None
+    max_prompt_tokens: int | None = None
+    max_tokens: int | None = None
+
+
+class RequestAuthorizer(Protocol):
+    """Maps an HTTP request to what it may do."""
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        """Raises ApiError to refuse."""
+        ...
+
+    async def model_names(self) -> list[str]:
+        """What /v1/models lists."""
+        ...
+
+
+class CompletionObserver(Protocol):
+    """Is told about every admitted request, in the server's event loop. `on_finish` comes exactly once for each.
+
+    finish_reason: stop, length, cancelled (by the client or an administrator), revoked, or error.
+    """
+
+    def on_progress(self, request_id: str, usage: Usage) -> None:
+        """After each delta, before it is sent."""
+        ...
+
+    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
+        """Awaited before the last event; what it returns goes to the client under the key "intarsia"."""
+        ...
+
+
+class SilentObserver:
+    """Observes nothing: a replica without a platform."""
+
+    def on_progress(self, request_id: str, usage: Usage) -> None:
+        pass
+
+    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
+        return None
+
+
+class InsecureAuthorizer:
+    """`--insecure`: everyone may call every adapter in the folder by its name, and the bare base as `base`."""
+
+    BASE = "base"
+
+    def __init__(self, source: DirectoryAdapterSource, timeout_s: float) -> None:
+        self._source, self._timeout = source, timeout_s
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        name = request.body.model
+        digest = None
+        if name != self.BASE:
+            digest = await asyncio.to_thread(self._source.resolve, name)
+            if digest is None:
+                raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
+        deadline = time.monotonic() + self._timeout
+        return Admission(str(uuid.uuid4()), "anyone", "anyone", AdapterRef(digest), deadline)
+
+    async def model_names(self) -> list[str]:
+        return [self.BASE, *await asyncio.to_thread(self._source.names)]

@@ -1,0 +1,112 @@
+"""The application: OpenAI routes, health, metrics. The platform adds its own routes through `extra_routes`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from serving.engine import Engine
+from serving.http.admission import CompletionObserver, RequestAuthorizer, SilentObserver
+from serving.http.completions import CompletionEndpoint
+from serving.http.errors import ApiError, json_response
+from serving.http.metrics import Metrics
+from serving.http.schema import ChatBody, CompletionBody
+from serving.tokenization.tokenizer import Tokenizer
+
+
+def create_app(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    *,
+    authorizer: RequestAuthorizer,
+    observer: CompletionObserver | None = None,
+    extra_routes: Sequence[BaseRoute] = (),
+    lifespans: Sequence[contextlib.AbstractAsyncContextManager[object]] = (),
+    max_body_bytes: int = 1 << 20,
+    shutdown_grace_s: float = 0.0,
+) -> Starlette:
+    """The replica's ASGI application; starts the engine with it and stops it at shutdown.
+
+    lifespans: entered after the engine has started, left before it stops
+    """
+    metrics = Metrics(engine)
+    observer = observer or SilentObserver()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        engine.start()
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                for part in lifespans:
+                    await stack.enter_async_context(part)
+                yield
+        finally:
+            await asyncio.to_thread(engine.stop, shutdown_grace_s)
+
+    async def health(_: Request) -> Response:
+        return json_response(
+            {"status": "ok"} if engine.alive else {"status": "engine stopped"}, 200 if engine.alive else 500
+        )
+
+    async def ready(_: Request) -> Response:
+        if engine.accepting:
+            return json_response({"status": "ready"})
+        return json_response({"status": "not ready"}, 503, {"Retry-After": "1"})
+
+    async def show_metrics(_: Request) -> Response:
+        return Response(metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(_: Request) -> Response:
+        return json_response({"object": "list", "data": [_card(name) for name in await authorizer.model_names()]})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in await authorizer.model_names():
+            raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
+        return json_response(_card(name))
+
+    def endpoint(kind: type) -> CompletionEndpoint:
+        return CompletionEndpoint(kind, engine, tokenizer, authorizer, observer, metrics, max_body_bytes)
+
+    return Starlette(
+        lifespan=lifespan,
+        exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _unexpected},
+        routes=[
+            Route("/v1/completions", endpoint(CompletionBody), methods=["POST"]),
+            Route("/v1/chat/completions", endpoint(ChatBody), methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/healthz", health),
+            Route("/readyz", ready),
+            Route("/metrics", show_metrics),
+            *extra_routes,
+        ],
+    )
+
+
+def _card(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "intarsia"}
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = {404: f"No such path: {request.url.path}", 405: f"{request.method} is not allowed here"}
+    return ApiError(
+        error.status_code, text.get(error.status_code, error.detail), headers=dict(error.headers or {})
+    ).response()
+
+
+async def _unexpected(_: Request, error: Exception) -> Response:
+    return ApiError(500, "The replica failed to answer this request.", code="internal_error").response()

@@ -1,0 +1,69 @@
+"""Errors in OpenAI's envelope: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from serving import core
+
+
+class ApiError(Exception):
+    """An answer that is not 200. type: OpenAI's error class; code: stable and machine-readable."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param, self.headers = status, message, code, param, headers or {}
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": _type(self.status), "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        return json_response(self.envelope, self.status, self.headers)
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def from_engine(error: core.EngineError) -> ApiError:
+    """The HTTP answer to an engine's refusal or failure."""
+    headers = {}
+    if isinstance(error, core.QueueFull):
+        headers["Retry-After"] = str(math.ceil(error.retry_after))
+    param = "messages" if isinstance(error, core.PromptTooLong) else None
+    return ApiError(_STATUS.get(type(error), 500), str(error), code=error.code, param=param, headers=headers)
+
+
+_STATUS: dict[type[core.EngineError], int] = {
+    core.QueueFull: 429,
+    core.PromptTooLong: 400,
+    core.AdapterUnavailable: 404,
+    core.AdapterRevoked: 403,
+    core.DeadlineExceeded: 504,
+    core.EngineStopped: 503,
+}
+
+
+def _type(status: int) -> str:
+    if status == 401:
+        return "authentication_error"
+    if status == 403:
+        return "permission_error"
+    if status == 404:
+        return "not_found_error"
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"

@@ -1,0 +1,148 @@
+"""A pool of KV blocks with reference counts and a prefix cache.
+
+A block is free, used (count > 0), or cached (count 0, content known by key, first to be reclaimed in LRU order). Block
+0 is never handed out: it pads block tables, stays zero, and so can never carry one sequence's numbers into another's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+PAD_BLOCK = 0
+
+
+@dataclass(slots=True)
+class _Block:
+    users: int = 0
+    key: bytes | None = None
+    digest: str | None = None
+
+
+class BlockPool:
+    """Hands out block ids. Not thread-safe: the engine thread owns it."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, caching: bool = True) -> None:
+        if num_blocks < 2:
+            raise ValueError("a pool needs at least one block besides the padding block")
+        self.num_blocks, self.block_size, self.caching = num_blocks, block_size, caching
+        self._blocks = [_Block() for _ in range(num_blocks)]
+        self._free = list(range(num_blocks - 1, PAD_BLOCK, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._by_key: dict[bytes, int] = {}
+        self._by_digest: defaultdict[str | None, set[int]] = defaultdict(set)
+        self.hits = self.evictions = 0
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can hand out: free ones and cached ones nobody uses."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def used(self) -> int:
+        return self.num_blocks - 1 - self.available
+
+    @property
+    def capacity_tokens(self) -> int:
+        return (self.num_blocks - 1) * self.block_size
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks with one user each. Their content is stale: the caller zeroes them. Raises MemoryError if too
+        few."""
+        if count > self.available:
+            raise MemoryError(f"{count} KV blocks wanted, {self.available} available")
+        out = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block, _ = self._cached.popitem(last=False)
+                self._forget(block)
+                self.evictions += 1
+            self._blocks[block].users = 1
+            out.append(block)
+        return out
+
+    def match(self, keys: Iterable[bytes]) -> list[int]:
+        """The cached blocks of the longest known prefix of `keys`, without taking them."""
+        out: list[int] = []
+        for key in keys:
+            block = self._by_key.get(key)
+            if block is None:
+                break
+            out.append(block)
+        return out
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of these count as available now (cached and used by nobody)."""
+        return sum(block in self._cached for block in blocks)
+
+    def take(self, blocks: Sequence[int]) -> None:
+        """Adds a user to blocks found by `match`."""
+        for block in blocks:
+            if self._blocks[block].users == 0:
+                del self._cached[block]
+            self._blocks[block].users += 1
+        self.hits += len(blocks)
+
+    def publish(self, block: int, key: bytes, digest: str | None) -> None:
+        """Makes a full, computed block findable. A second block of the same content stays private to its user."""
+        if not self.caching or key in self._by_key or self._blocks[block].key is not None:
+            return
+        self._blocks[block].key, self._blocks[block].digest = key, digest
+        self._by_key[key] = block
+        self._by_digest[digest].add(block)
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Drops one user of each. Later blocks become reclaimable before earlier ones, so prefixes outlive their
+        tails."""
+        for block in reversed(blocks):
+            state = self._blocks[block]
+            if state.users < 1:
+                raise AssertionError(f"block {block} released more often than taken")
+            state.users -= 1
+            if state.users == 0:
+                if state.key is None:
+                    self._free.append(block)
+                else:
+                    self._cached[block] = None
+
+    def drop(self, digest: str | None) -> list[int]:
+        """Forgets every prefix computed with this adapter; returns the blocks freed by it, for the caller to zero."""
+        freed = []
+        for block in list(self._by_digest.pop(digest, ())):
+            self._forget(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._free.append(block)
+                freed.append(block)
+        return freed
+
+    def _forget(self, block: int) -> None:
+        state = self._blocks[block]
+        if state.key is not None:
+            del self._by_key[state.key]
+            self._by_digest.get(state.digest, set()).discard(block)
+            if not self._by_digest.get(state.digest):
+                self._by_digest.pop(state.digest, None)
+        state.key = state.digest = None
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless every block is exactly one of free, cached or used, and every key finds its
+        block."""
+        free, cached = set(self._free), set(self._cached)
+        assert len(free) == len(self._free) and not free & cached and PAD_BLOCK not in free | cached
+        for index, block in enumerate(self._blocks):
+            if index == PAD_BLOCK or index in free:
+                assert block.users == 0 and block.key is None
+            elif index in cached:
+                assert block.users == 0 and block.key is not None
+            else:
+                assert block.users > 0
+            assert block.key is None or self._by_key[block.key] == index
+        assert len(self._by_key) == sum(block.key is not None for block in self._blocks)
+        assert sum(map(len, self._by_digest.values())) == len(self._by_key)

@@ -1,0 +1,105 @@
+"""Paged attention in plain torch: KV lives in blocks, rows of one step read it through block tables.
+
+Single-token rows (decodes) share one padded gather and one attention call a layer; prefill chunks get one call each.
+Unwritten slots and the padding block hold zeros, never stale numbers: a masked NaN would still poison the sum, because
+0 · NaN is NaN. The runner zeroes blocks when they are handed out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from serving.models.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillChunk:
+    """Rows [row, row + count) of the step are tokens [start, start + count) of one sequence with these blocks."""
+
+    row: int
+    count: int
+    start: int
+    blocks: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepInputs:
+    """One step's rows on the device. The first `decodes` rows are single tokens, then come the chunks' rows.
+
+    token_ids, positions, slots: int64 [rows]; slots index KV by block · block_size + offset
+    block_tables: int64 [decodes, blocks], padded with block 0; mask: bool [decodes, 1, 1, blocks · block_size]
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    decodes: int
+    block_tables: torch.Tensor
+    mask: torch.Tensor
+    chunks: tuple[PrefillChunk, ...]
+
+
+class PagedKV:
+    """Keys and values of every layer: [layers, 2, blocks, block_size, kv_heads, head_dim], zero at first."""
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.block_size = block_size
+        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self._flat = self.data.view(config.num_layers, 2, num_blocks * block_size, config.num_kv_heads, config.head_dim)
+        self._groups = config.num_heads // config.num_kv_heads
+
+    @staticmethod
+    def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+        return 2 * config.num_layers * block_size * config.kv_size * dtype.itemsize
+
+    def zero(self, blocks: list[int]) -> None:
+        """Erases blocks in every layer."""
+        if blocks:
+            self.data.index_fill_(2, torch.tensor(blocks, device=self.data.device), 0)
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> torch.Tensor:
+        """Writes k and v [rows, kv_heads, head_dim], then attends q [rows, heads, head_dim]; returns q's shape."""
+        keys, values = self._flat[layer, 0], self._flat[layer, 1]
+        keys.index_copy_(0, step.slots, k)
+        values.index_copy_(0, step.slots, v)
+        out = torch.empty_like(q)
+        if step.decodes:
+            out[: step.decodes] = self._decode(layer, q[: step.decodes], step)
+        for chunk in step.chunks:
+            rows = slice(chunk.row, chunk.row + chunk.count)
+            if chunk.start == 0:
+                out[rows] = self._causal(q[rows], k[rows], v[rows], None)
+            else:
+                total = chunk.start + chunk.count
+                past_k = self.data[layer, 0, chunk.blocks].flatten(0, 1)[:total]
+                past_v = self.data[layer, 1, chunk.blocks].flatten(0, 1)[:total]
+                mask = torch.ones(chunk.count, total, dtype=torch.bool, device=q.device).tril_(chunk.start)
+                out[rows] = self._causal(q[rows], past_k, past_v, mask)
+        return out
+
+    def _decode(self, layer: int, q: torch.Tensor, step: StepInputs) -> torch.Tensor:
+        """One query token a row. The heads that share a KV head become query rows of it, so KV is never repeated."""
+        rows, heads, dim = q.shape
+        keys = self.data[layer, 0, step.block_tables].flatten(1, 2).transpose(1, 2)
+        values = self.data[layer, 1, step.block_tables].flatten(1, 2).transpose(1, 2)
+        grouped = q.view(rows, heads // self._groups, self._groups, dim)
+        return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=step.mask).reshape(q.shape)
+
+    @staticmethod
+    def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """q [count, heads, dim] over k and v [total, kv_heads, dim]; without a mask count = total and causal."""
+        out = functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            k.transpose(0, 1)[None],
+            v.transpose(0, 1)[None],
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1)

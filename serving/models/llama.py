@@ -1,0 +1,65 @@
+"""The llama forward pass over packed rows, with LoRA applied at four fused sites of every layer."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from lora_kernels import BatchMetadata, PoolSpec, SiteSpec, lora_apply
+from serving.models.attention import PagedKV, StepInputs
+from serving.models.config import ModelConfig
+from serving.models.loader import ModelWeights, part_sizes
+from serving.models.rope import rope_tables, rotate
+
+
+def pool_spec(config: ModelConfig) -> PoolSpec:
+    """The adapter sites of this model: one per fused linear, slices in the order the parts are stacked."""
+    sites = tuple(SiteSpec(name, width, sizes) for name, (width, sizes) in part_sizes(config).items())
+    return PoolSpec(sites=sites, num_layers=config.num_layers)
+
+
+class Llama:
+    """Stateless but for its weights: KV and adapters come with each call."""
+
+    def __init__(self, config: ModelConfig, weights: ModelWeights, max_len: int) -> None:
+        self.config, self.weights = config, weights
+        self._rope = rope_tables(config, max_len, weights.embed.dtype, weights.embed.device)
+
+    def forward(self, step: StepInputs, kv: PagedKV, adapters: BatchMetadata | None) -> torch.Tensor:
+        """Hidden states [rows, hidden] before the final norm. adapters None: no row has one."""
+        config, eps = self.config, self.config.rms_norm_eps
+        q_end, k_end = config.q_size, config.q_size + config.kv_size
+        cos, sin = self._rope[step.positions].unsqueeze(2).unbind(1)
+        hidden = functional.embedding(step.token_ids, self.weights.embed)
+        for index, layer in enumerate(self.weights.layers):
+            x = rms_norm(hidden, layer.input_norm, eps)
+            qkv = _linear(x, layer.qkv, "qkv", index, adapters)
+            rotated = rotate(qkv[:, :k_end].view(len(qkv), -1, config.head_dim), cos, sin)
+            q, k = rotated.split((config.num_heads, config.num_kv_heads), 1)
+            attended = kv.attend(index, q, k, qkv[:, k_end:].view(len(qkv), -1, config.head_dim), step)
+            hidden = hidden + _linear(attended.view(len(qkv), q_end), layer.o, "o", index, adapters)
+            x = rms_norm(hidden, layer.post_norm, eps)
+            gate, up = _linear(x, layer.gate_up, "gate_up", index, adapters).chunk(2, -1)
+            hidden = hidden + _linear(functional.silu(gate) * up, layer.down, "down", index, adapters)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 [rows, vocab] of the given hidden states."""
+        x = rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
+        return functional.linear(x, self.weights.head).float()
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x · weight / rms(x), the mean of squares in float32 (Zhang & Sennrich, arXiv 1910.07467)."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, site: str, layer: int, adapters: BatchMetadata | None
+) -> torch.Tensor:
+    y = functional.linear(x, weight)
+    if adapters is not None:
+        lora_apply(y, x, site, layer, adapters)
+    return y

@@ -1,0 +1,119 @@
+"""Puts one replica together from its settings: base model, KV cache, adapter pool, engine."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lora_kernels import AdapterPool, PoolSpec
+from sealed_weights import BaseSpec, base_fingerprint
+from serving.adapters.manager import AdapterManager
+from serving.adapters.source import AdapterSource
+from serving.config import ConfigError, ServingConfig
+from serving.core import Request
+from serving.engine import Engine
+from serving.kv.pool import BlockPool
+from serving.models.attention import PagedKV
+from serving.models.config import ModelConfig
+from serving.models.llama import Llama, pool_spec
+from serving.models.loader import load_weights
+from serving.runner import Runner
+from serving.scheduler.planner import Limits, Planner
+from serving.tokenization.output import CompletionText
+from serving.tokenization.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The base model on disk, as adapters and the platform know it."""
+
+    folder: Path
+    config: ModelConfig
+    spec: BaseSpec
+    tokenizer: Tokenizer
+
+    @classmethod
+    def from_dir(cls, folder: Path) -> Base:
+        """Reads config and tokenizer and hashes the weights (about a second a gigabyte)."""
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        spec = BaseSpec.from_hf_config(raw, base_fingerprint(folder), folder.name)
+        return cls(folder, ModelConfig.from_hf(raw), spec, Tokenizer.from_dir(folder))
+
+    @property
+    def fingerprint(self) -> str:
+        return self.spec.fingerprint.hex()
+
+
+def choose_device(name: str) -> torch.device:
+    """ "auto" is CUDA where there is one. Raises ConfigError when CUDA is asked for and missing."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: no CUDA device here")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """ "auto" is bfloat16 where the hardware multiplies it: elsewhere it is emulated and several times slower."""
+    if name != "auto":
+        return torch.float32 if name == "float32" else torch.bfloat16
+    if device.type == "cuda":
+        return torch.bfloat16
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> Engine:
+    """Loads the base model and allocates KV cache and adapter pool. The engine is not started.
+
+    Raises ConfigError when the memory settings leave no room, ModelConfigError for a model that is not served.
+    """
+    torch.set_num_threads(config.thread_count)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    model = base.config
+    block_bytes = PagedKV.bytes_per_block(model, config.block_size, dtype)
+    blocks = (config.kv_cache_mb << 20) // block_bytes
+    if blocks < 2:
+        raise ConfigError(
+            f"--kv-cache-mb {config.kv_cache_mb}: one block takes {block_bytes >> 20} MiB, two are needed"
+        )
+    pool = BlockPool(blocks, config.block_size, caching=config.prefix_caching)
+    max_len = min(config.max_model_len or model.max_position, model.max_position, pool.capacity_tokens)
+    spec = pool_spec(model)
+    pages = (config.adapter_memory_mb << 20) // page_bytes(spec, dtype)
+    if pages < 1:
+        raise ConfigError(
+            f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page_bytes(spec, dtype) >> 20} MiB"
+        )
+    log.info("loading %s as %s on %s, %d threads", base.folder, dtype, device, config.thread_count)
+    llama = Llama(model, load_weights(base.folder, model, dtype, device), max_len)
+    adapters = AdapterManager(AdapterPool(spec, pages, config.adapter_slots, dtype, device), source)
+    planner = Planner(
+        Limits(config.max_batched_tokens, config.max_num_seqs, config.max_queue), pool, adapters, base.fingerprint
+    )
+    runner = Runner(llama, PagedKV(model, blocks, config.block_size, dtype, device), adapters)
+    log.info("%d KV blocks of %d tokens, %d adapter pages, context %d", blocks, config.block_size, pages, max_len)
+
+    def make_output(request: Request) -> CompletionText:
+        return CompletionText(base.tokenizer.decode, request.sampling.stop)
+
+    return Engine(
+        runner,
+        planner,
+        adapters,
+        max_model_len=max_len,
+        eos_token_ids=base.tokenizer.eos_token_ids,
+        make_output=make_output,
+        threads=config.thread_count,
+    )
+
+
+def page_bytes(spec: PoolSpec, dtype: torch.dtype) -> int:
+    """Memory of one adapter page over all layers and sites."""
+    ranks = sum(spec.layers_of(s) * (len(s.slices) * s.in_features + s.out_features) for s in spec.sites)
+    return ranks * spec.page_size * dtype.itemsize

@@ -1,0 +1,83 @@
+"""Executes step plans: packs every sequence's rows into one forward pass, then samples where the plan asks for a
+token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lora_kernels import BatchMetadata
+from serving.adapters.manager import AdapterManager
+from serving.core import Chunk, SampledToken, StepPlan
+from serving.models.attention import PagedKV, PrefillChunk, StepInputs
+from serving.models.llama import Llama
+from serving.sampling import sample
+
+
+class Runner:
+    """`serving.core.StepRunner` on one device. Belongs to the engine thread."""
+
+    def __init__(self, model: Llama, kv: PagedKV, adapters: AdapterManager) -> None:
+        self.model, self.kv, self.adapters = model, kv, adapters
+        self._device = kv.data.device
+
+    def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
+        """One token for each chunk that samples, in plan order. KV of every chunk is written."""
+        self.kv.zero(plan.fresh_blocks)
+        # Single tokens first, whether they decode or end a prefill: attention takes them together.
+        chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
+        hidden = self.model.forward(self._inputs(chunks), self.kv, self._adapters(chunks))
+        rows, row = [], 0
+        for chunk in chunks:
+            row += chunk.count
+            if chunk.samples:
+                rows.append((chunk, row - 1))
+        if not rows:
+            return []
+        logits = self.model.logits(hidden[torch.tensor([row for _, row in rows], device=self._device)])
+        tokens = sample(logits, [(c.sequence.request.sampling, c.sequence.rng) for c, _ in rows])
+        by_sequence = {id(chunk.sequence): token for (chunk, _), token in zip(rows, tokens, strict=True)}
+        return [by_sequence[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
+
+    def zero(self, blocks: Sequence[int]) -> None:
+        """Erases KV blocks now, not when they are next handed out."""
+        self.kv.zero(list(blocks))
+
+    def _adapters(self, chunks: Sequence[Chunk]) -> BatchMetadata | None:
+        slots = [self.adapters.slot(chunk.sequence.digest) for chunk in chunks]
+        if all(slot < 0 for slot in slots):
+            return None
+        return BatchMetadata.build(slots, [chunk.count for chunk in chunks], self.adapters.pool)
+
+    def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
+        size = self.kv.block_size
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        prefills, decodes = [], []
+        for chunk in chunks:
+            blocks, end = chunk.sequence.blocks, chunk.start + chunk.count
+            if chunk.count == 1:
+                decodes.append(chunk)
+            else:
+                used = torch.tensor(blocks[: -(-end // size)], device=self._device)
+                prefills.append(PrefillChunk(len(tokens), chunk.count, chunk.start, used))
+            tokens += chunk.sequence.tokens[chunk.start : end]
+            positions += range(chunk.start, end)
+            slots += [blocks[p // size] * size + p % size for p in range(chunk.start, end)]
+        tables = [chunk.sequence.blocks[: chunk.start // size + 1] for chunk in decodes]
+        width = max(map(len, tables), default=0)
+        lengths = torch.tensor([chunk.start + 1 for chunk in decodes], dtype=torch.int64, device=self._device)
+        mask = torch.arange(width * size, device=self._device)[None] < lengths[:, None]
+        return StepInputs(
+            token_ids=torch.tensor(tokens, device=self._device),
+            positions=torch.tensor(positions, device=self._device),
+            slots=torch.tensor(slots, device=self._device),
+            decodes=len(decodes),
+            block_tables=torch.tensor(
+                [t + [0] * (width - len(t)) for t in tables], dtype=torch.int64, device=self._device
+            ),
+            mask=mask[:, None, None, :],
+            chunks=tuple(prefills),
+        )

@@ -1,0 +1,48 @@
+"""Chat templates: Jinja2 in its immutable sandbox, with the helpers and whitespace rules that Hugging Face templates
+expect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+class ChatTemplateError(ValueError):
+    """The template refused these messages (its own `raise_exception`, or a field it needs is missing)."""
+
+
+def _raise_exception(message: str) -> None:
+    raise ChatTemplateError(message)
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+class ChatTemplate:
+    """A compiled template. Raises ChatTemplateError at construction when the source does not parse."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"chat template does not parse: {error}") from error
+        self._special = dict(special_tokens)
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt text for `messages` (each with "role" and "content"), ending where the assistant starts to
+        speak."""
+        try:
+            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._special)
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(str(error)) from error
