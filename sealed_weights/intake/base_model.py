@@ -19,7 +19,7 @@ LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 _ARCHITECTURE_FIELDS = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "vocab_size", "hidden_act", "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias",
-    "sliding_window", "rope_theta", "rope_scaling", "rope_parameters",
+    "sliding_window",
 )  # fmt: skip
 _BLOCK = 1 << 20
 
@@ -78,14 +78,30 @@ def base_fingerprint(hf_dir: Path) -> bytes:
         raise FormatError(f"config.json: cannot be read ({error.strerror})") from None
     except JsonRuleError as error:
         raise FormatError(f"config.json: {error}") from None
-    architecture = {key: config[key] for key in _ARCHITECTURE_FIELDS if config.get(key) is not None}
     weights = sorted(hf_dir.glob("*.safetensors"), key=lambda path: path.name)
     if not weights:
         raise FormatError("base model: no .safetensors file in its folder")
-    fields: list[bytes | str] = [json.dumps(architecture, sort_keys=True, separators=(",", ":"))]
+    fields: list[bytes | str] = [json.dumps(_architecture(config), sort_keys=True, separators=(",", ":"))]
     for path in weights:
         fields += [path.name, _file_sha256(path)]
     return hashlib.sha256(encode("intarsia/base-model/v1", *fields)).digest()
+
+
+def _architecture(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields that decide the function, written the same way whichever transformers version saved the file."""
+    found = {key: config[key] for key in _ARCHITECTURE_FIELDS if config.get(key) not in (None, False)}
+    heads = config.get("num_attention_heads")
+    if isinstance(heads, int) and heads > 0 and isinstance(config.get("hidden_size"), int):
+        found.setdefault("head_dim", config["hidden_size"] // heads)
+        found.setdefault("num_key_value_heads", heads)
+    # Version 4 wrote rope_theta beside rope_scaling, version 5 writes both as rope_parameters.
+    rope: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
+    for key in ("rope_scaling", "rope_parameters"):
+        if isinstance(config.get(key), dict):
+            rope |= config[key]
+    rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type") or "default"
+    found["rope"] = {key: value for key, value in rope.items() if value is not None}
+    return found
 
 
 def _file_sha256(path: Path) -> bytes:

@@ -97,7 +97,8 @@ def main() -> None:
     second = replace(entry, sequence=2, purpose="verify", released_at=1_800_000_010_000_000, previous_hash=entry.hash())
     checkpoint = sign_checkpoint(2, second.hash(), CREATOR_ID, VAULT_KEY)
     _write("release-log-v1", {
-        "vault_public": vault_public, "entries": [entry.to_json(), second.to_json()], "checkpoint": checkpoint.to_json(),
+        "vault_public": vault_public, "entries": [entry.to_json(), second.to_json()],
+        "checkpoint": checkpoint.to_json(),
     })  # fmt: skip
 
 

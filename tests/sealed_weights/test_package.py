@@ -159,7 +159,7 @@ def test_chunks_cannot_be_swapped_reordered_repeated_or_dropped(
 ) -> None:
     header, chunks, footer = chunks_of(package.path.read_bytes())
     first, second, last = chunks
-    for order in ([second, first, last], [first, first, last], [last, second, first], [first, last], chunks + [last]):
+    for order in ([second, first, last], [first, first, last], [last, second, first], [first, last], [*chunks, last]):
         forged = tmp_path / "forged"
         forged.write_bytes(header + b"".join(order) + footer)
         with pytest.raises(SealError):

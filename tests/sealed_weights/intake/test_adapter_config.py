@@ -1,0 +1,210 @@
+"""adapter_config.json: what PEFT writes by default passes, anything that changes the maths is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealed_weights import AdapterConfig, IntakeError, parse_adapter_config
+from tests.sealed_weights.factories import PEFT_CONFIG, config_bytes
+
+
+def parse(**changes: Any) -> AdapterConfig:
+    return parse_adapter_config(config_bytes(changes))
+
+
+def refused(**changes: Any) -> IntakeError:
+    with pytest.raises(IntakeError) as caught:
+        parse(**changes)
+    return caught.value
+
+
+def test_a_file_written_by_peft_passes() -> None:
+    config = parse()
+    assert (config.r, config.lora_alpha, config.use_rslora) == (2, 4, False)
+    assert config.target_modules == ("v_proj", "q_proj")
+    assert config.layers_to_transform is None
+    assert config.rank_pattern == {} and config.alpha_pattern == {}
+
+
+def test_peft_itself_writes_only_keys_that_pass(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    written = peft.LoraConfig(
+        r=8, lora_alpha=16, target_modules=["q_proj"], task_type="CAUSAL_LM", use_rslora=True, lora_dropout=0.1,
+        rank_pattern={"layers.0.self_attn.q_proj": 4}, alpha_pattern={"layers.0.self_attn.q_proj": 8},
+        layers_to_transform=[0, 1], init_lora_weights="gaussian",
+    )  # fmt: skip
+    written.save_pretrained(tmp_path)
+    config = parse_adapter_config((tmp_path / "adapter_config.json").read_bytes())
+    assert config.r == 8 and config.use_rslora and config.layers_to_transform == (0, 1)
+
+
+def test_a_minimal_file_of_an_old_peft_passes() -> None:
+    old = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "enable_lora": None}
+    assert parse_adapter_config(json.dumps(old).encode()).r == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"bias": "all"}, "bias"),
+        ({"bias": "lora_only"}, "bias"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"use_dora": True}, "use_dora"),
+        ({"auto_mapping": {"base_model_class": "X", "parent_library": "os"}}, "auto_mapping"),
+        ({"megatron_config": {"a": 1}}, "megatron_config"),
+        ({"megatron_core": "os.path"}, "megatron_core"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"loftq_config": {"loftq_bits": 4}}, "loftq_config"),
+        ({"use_qalora": True}, "use_qalora"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices"),
+        ({"target_parameters": ["x"]}, "target_parameters"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+        ({"corda_config": {"a": 1}}, "corda_config"),
+        ({"kasa_config": {"beta": 1}}, "kasa_config"),
+        ({"velora_config": {"a": 1}}, "velora_config"),
+        ({"arrow_config": {"a": 1}}, "arrow_config"),
+        ({"use_bdlora": {"a": 1}}, "use_bdlora"),
+        ({"monteclora_config": {"a": 1}}, "monteclora_config"),
+        ({"a_key_from_the_future": True}, "a_key_from_the_future"),
+        ({"a_key_from_the_future": 0}, "a_key_from_the_future"),
+        ({"a_key_from_the_future": "on"}, "a_key_from_the_future"),
+        ({"peft_type": "IA3"}, "peft_type"),
+        ({"task_type": "SEQ_CLS"}, "task_type"),
+        ({"use_rslora": 1}, "use_rslora"),
+        ({"layers_pattern": "h"}, "layers_pattern"),
+        ({"layers_to_transform": [-1]}, "layers_to_transform"),
+        ({"layers_to_transform": [True]}, "layers_to_transform"),
+        ({"layers_to_transform": "0"}, "layers_to_transform"),
+    ],
+)
+def test_everything_beyond_plain_lora_is_refused(change: dict[str, Any], field: str) -> None:
+    assert refused(**change).field == f"adapter_config.json {field}"
+
+
+@pytest.mark.parametrize("init", ["pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "unheard_of", 1, {}])
+def test_initialisations_that_change_the_base_are_refused(init: Any) -> None:
+    assert refused(init_lora_weights=init).field.endswith("init_lora_weights")
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian", "eva", "orthogonal", "mica"])
+def test_initialisations_that_keep_the_base_pass(init: Any) -> None:
+    assert parse(init_lora_weights=init).r == 2
+
+
+def test_a_key_from_a_later_peft_passes_at_its_off_default() -> None:
+    off: tuple[Any, ...] = (None, False, {}, [])
+    for value in off:
+        assert parse(a_key_from_the_future=value).r == 2
+
+
+@pytest.mark.parametrize(
+    "targets",
+    ["all-linear", "(a+)+$", [], None, {}, [1], ["(a+)+$"], ["q|k"], [".*"], ["../q"], [""], ["a"] * 5001],
+)  # fmt: skip
+def test_targets_must_be_a_list_of_literal_names(targets: Any) -> None:
+    assert refused(target_modules=targets).field.endswith("target_modules")
+
+
+@pytest.mark.parametrize("rank", [0, -1, 257, 8.0, "8", True, None, 10**400])
+def test_the_rank_must_be_an_integer_from_1_to_256(rank: Any) -> None:
+    assert refused(r=rank).field.endswith(" r")
+    assert "rank_pattern[q_proj]" in refused(rank_pattern={"q_proj": rank}).field
+
+
+@pytest.mark.parametrize("alpha", [0, -1, 65_537, 1e300, "8", True, None])
+def test_alpha_must_be_a_bounded_positive_number(alpha: Any) -> None:
+    assert refused(lora_alpha=alpha).field.endswith(" lora_alpha")
+    assert "alpha_pattern[q_proj]" in refused(alpha_pattern={"q_proj": alpha}).field
+
+
+@pytest.mark.parametrize("pattern", [{".*": 4}, {"(a+)+$": 4}, {"a|b": 4}, {"a$": 4}, [["q_proj", 4]], "q_proj"])
+def test_patterns_must_be_literal_names(pattern: Any) -> None:
+    assert "rank_pattern" in refused(rank_pattern=pattern).field
+    assert "alpha_pattern" in refused(alpha_pattern=pattern).field
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        (b'{"r": 2, "r": 4}', "repeat the key 'r'"),
+        (b'{"a": {"x": 1, "x": 2}}', "repeat the key 'x'"),
+        (b'{"r": NaN}', "NaN"),
+        (b'{"r": Infinity}', "Infinity"),
+        (b"[]", "object"),
+        (b"", "valid JSON"),
+        (b"{", "valid JSON"),
+        (b"\xff{}", "UTF-8"),
+        (b'{"r":' + b"[" * 100_000, "nested"),
+        (b'{"r":' + b"9" * 5000 + b"}", "valid JSON"),
+        (b" " * (1 << 20) + b"{}", "at most"),
+    ],
+)
+def test_text_that_is_not_strict_json_is_refused(data: bytes, rule: str) -> None:
+    with pytest.raises(IntakeError, match=rule):
+        parse_adapter_config(data)
+
+
+def test_patterns_and_scaling_follow_peft() -> None:
+    config = parse(
+        r=8, lora_alpha=16,
+        rank_pattern={"layers.0.self_attn.q_proj": 4, "q_proj": 2, "^model.layers.1.self_attn.v_proj": 16},
+        alpha_pattern={"v_proj": 32},
+    )  # fmt: skip
+    ranks = [
+        config.rank_of(f"model.layers.{layer}.self_attn.{name}") for layer in (0, 1) for name in ("q_proj", "v_proj")
+    ]
+    assert ranks == [4, 8, 2, 16]
+    assert config.scale_of("model.layers.0.self_attn.v_proj") == 32 / 8
+    rslora = parse(r=8, lora_alpha=16, use_rslora=True)
+    assert rslora.scale_of("model.layers.0.self_attn.v_proj") == 16 / math.sqrt(8)
+
+
+def test_patterns_match_the_same_modules_as_peft() -> None:
+    other = pytest.importorskip("peft.utils.other")
+    patterns = [
+        "layers.0.self_attn.q_proj",
+        "q_proj",
+        "^model.layers.1.mlp.up_proj",
+        "proj",
+        "model.layers.0.mlp.up_proj",
+    ]
+    modules = [
+        f"model.layers.{layer}.{suffix}" for layer in (0, 1, 10) for suffix in ("self_attn.q_proj", "mlp.up_proj")
+    ]
+    for order in (patterns, patterns[::-1]):
+        values = {pattern: index + 1 for index, pattern in enumerate(order)}
+        config = parse(rank_pattern=values, r=100)
+        for module in modules:
+            assert config.rank_of(module) == values.get(other.get_pattern_key(order, module), 100), module
+
+
+def test_selection_follows_peft() -> None:
+    tuners = pytest.importorskip("peft.tuners.tuners_utils")
+    peft = pytest.importorskip("peft")
+    for changes in (
+        {"target_modules": ["q_proj", "mlp.up_proj"]},
+        {"target_modules": ["q_proj"], "layers_to_transform": [1]},
+        {"target_modules": ["q_proj"], "layers_to_transform": 0},
+        {"target_modules": ["q_proj"], "layers_to_transform": []},
+        {"target_modules": ["model.layers.0.mlp.up_proj", "k_proj"], "layers_to_transform": [1]},
+        {"target_modules": ["q_proj", "k_proj"], "exclude_modules": ["layers.1.self_attn.q_proj"]},
+    ):
+        ours = parse(**changes)
+        theirs = peft.LoraConfig(**changes)
+        for layer in (0, 1):
+            for suffix in ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj"):
+                module = f"model.layers.{layer}.{suffix}"
+                expected = tuners.check_target_module_exists(theirs, module)
+                assert ours.selects(module, layer) is (expected is True), (changes, module)
+
+
+def test_harmless_keys_are_not_read() -> None:
+    assert parse(base_model_name_or_path="/etc/passwd", peft_version="9", inference_mode=False) == parse()
+    assert set(PEFT_CONFIG) >= {"peft_version", "qalora_group_size"}
