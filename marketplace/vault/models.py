@@ -62,7 +62,7 @@ class Replica(models.Model):
     hpke_public_key = models.BinaryField(max_length=32)  # X25519, leases are sealed to it
     receipt_public_key = models.BinaryField(max_length=32)  # Ed25519, signs receipts
     evidence = models.JSONField(default=dict)
-    session_digest = models.BinaryField(max_length=32)  # SHA-256 of the session token
+    session_digest = models.BinaryField(max_length=32, db_index=True)  # SHA-256 of the session token
     registered_at = models.DateTimeField(auto_now_add=True)
     last_seen_at = models.DateTimeField(auto_now_add=True)
     gone_at = models.DateTimeField(null=True, blank=True)  # replaced by a newer boot, or silent for too long
@@ -99,7 +99,9 @@ class Release(models.Model):
     entry_hash = models.BinaryField(max_length=32)
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["creator", "sequence"], name="release_sequence_unique")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["creator", "sequence"], name="release_sequence_unique")
+        ]
 
 
 class Lease(models.Model):

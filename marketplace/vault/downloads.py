@@ -1,0 +1,70 @@
+"""Ranged downloads that stream under ASGI (a sync iterator there would be read into memory whole)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+
+from marketplace.vault.errors import UnknownPackage
+
+CHUNK_BYTES = 1 << 20
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
+
+
+def package_response(request: HttpRequest, path: Path) -> HttpResponseBase:
+    """Return the file at `path`, or the single range of it that is asked for (206, or 416 past its end). A `Range` that
+    is not one plain range is ignored, as RFC 9110 allows. Raises UnknownPackage if there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        raise UnknownPackage("the platform has no file of this package") from None
+    size = os.fstat(descriptor).st_size
+    first, last, status = 0, size - 1, 200
+    if asked := _RANGE.fullmatch(request.headers.get("Range", "")):
+        first, last = int(asked[1]), min(int(asked[2] or size - 1), size - 1)
+        status = 206
+        if first > last:
+            os.close(descriptor)
+            return HttpResponse(status=416, headers={"Content-Range": f"bytes */{size}"})
+    chunks = _Chunks(descriptor, first, last + 1 - first)
+    content = chunks.stream() if isinstance(request, ASGIRequest) else chunks.read()
+    response = StreamingHttpResponse(content, status=status, content_type="application/octet-stream")
+    response._resource_closers.append(chunks.close)  # type: ignore[attr-defined]  runs also when the client goes away
+    response["Content-Length"] = str(last + 1 - first)
+    response["Accept-Ranges"] = "bytes"
+    if status == 206:
+        response["Content-Range"] = f"bytes {first}-{last}/{size}"
+    return response
+
+
+class _Chunks:
+    """`count` bytes of a file from `offset`; owns the descriptor."""
+
+    def __init__(self, descriptor: int, offset: int, count: int) -> None:
+        self._descriptor, self._offset, self._left = descriptor, offset, count
+
+    def _next(self) -> bytes:
+        chunk = os.pread(self._descriptor, min(CHUNK_BYTES, self._left), self._offset)
+        self._offset += len(chunk)
+        self._left -= len(chunk)
+        return chunk
+
+    def read(self) -> Iterator[bytes]:
+        while self._left and (chunk := self._next()):
+            yield chunk
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        read = sync_to_async(self._next, thread_sensitive=False)
+        while self._left and (chunk := await read()):
+            yield chunk
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,107 @@
+"""The vault's refusals. `code` goes on the wire, `status` is the HTTP status; messages never hold key material."""
+
+from __future__ import annotations
+
+
+class VaultError(Exception):
+    """Base of the vault's refusals."""
+
+    code = "vault_error"
+    status = 500
+
+
+class NotBootstrapped(VaultError):
+    """The platform's keys do not exist yet: run `manage.py bootstrap_vault`."""
+
+    code = "not_bootstrapped"
+    status = 503
+
+
+class BadRequest(VaultError):
+    """A message outside docs/protocol.md."""
+
+    code = "bad_request"
+    status = 400
+
+
+class BodyTooLarge(VaultError):
+    """A request body over the limit."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class NotEnrolled(VaultError):
+    """The enrolment token, nonce or signature of a registration does not hold."""
+
+    code = "not_enrolled"
+    status = 401
+
+
+class SessionRefused(VaultError):
+    """No living replica has this session: it must register (again)."""
+
+    code = "session_refused"
+    status = 401
+
+
+class WrongBase(VaultError):
+    """The replica serves another base model than it says, or than the version needs."""
+
+    code = "wrong_base"
+    status = 409
+
+
+class UnknownPackage(VaultError):
+    """No version has this package digest, or its file is gone."""
+
+    code = "unknown_package"
+    status = 404
+
+
+class ReleaseDenied(VaultError):
+    """The version's state does not allow its key to leave for this purpose."""
+
+    code = "release_denied"
+    status = 403
+
+
+class VersionRevoked(ReleaseDenied):
+    """The version was retired or revoked."""
+
+    code = "adapter_revoked"
+
+
+class DataKeyRefused(VaultError):
+    """A wrapped data key does not open for this package: it was wrapped for another platform key, version or digest."""
+
+    code = "data_key_refused"
+    status = 400
+
+
+class ChainBroken(VaultError):
+    """A creator's release log does not verify: somebody changed it behind the application's back."""
+
+    code = "chain_broken"
+    status = 500
+
+
+class NoLiveReplica(VaultError):
+    """No live replica serves the base model needed."""
+
+    code = "no_live_replica"
+    status = 503
+
+
+class ReplicaCallFailed(VaultError):
+    """A replica did not answer an administrative call as the protocol says."""
+
+    code = "replica_call_failed"
+    status = 502
+
+
+class ReceiptRefused(VaultError):
+    """A receipt does not verify, or is for something else."""
+
+    code = "receipt_refused"
+    status = 502

@@ -1,0 +1,17 @@
+"""Which key may leave for what. Pure."""
+
+from __future__ import annotations
+
+from marketplace.catalog.models import Version
+from marketplace.vault.models import Release
+
+_ALLOWED: dict[str, frozenset[str]] = {
+    Release.Purpose.VERIFY: frozenset({Version.State.VERIFYING}),
+    Release.Purpose.SERVE: frozenset({Version.State.VERIFIED, Version.State.PUBLISHED}),
+}
+ENDED_STATES = frozenset({Version.State.RETIRED, Version.State.REVOKED})
+
+
+def release_allowed(state: str, purpose: str) -> bool:
+    """Return whether the key of a version in `state` may be held for `purpose`."""
+    return state in _ALLOWED.get(purpose, frozenset())

@@ -1,0 +1,128 @@
+"""Reads: which replicas live, who held which key when, the public keys a CLI pins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from marketplace.accounts.models import Organization
+from marketplace.catalog.models import Model
+from marketplace.vault import keys
+from marketplace.vault.errors import ChainBroken
+from marketplace.vault.models import PlatformKey, Release, Replica
+from sealed_weights import AuthenticationError, ReleaseEntry, SignedCheckpoint, sign_checkpoint, verify_chain
+from sealed_weights.strict_json import to_base64
+
+LIVE_SECONDS = 10  # five missed heartbeats: no new work goes there
+
+
+def live_replicas(base_fingerprint: str | None = None) -> list[Replica]:
+    """Return replicas heard of within 10 s, those that serve `base_fingerprint` if it is given, the newest boot
+    first."""
+    since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
+    rows = Replica.objects.filter(gone_at__isnull=True, last_seen_at__gte=since)
+    if base_fingerprint is not None:
+        rows = rows.filter(base_fingerprint=base_fingerprint)
+    return list(rows.order_by("-registered_at"))
+
+
+def newest_boot(replica_id: UUID) -> Replica | None:
+    """Return the newest living boot with the same name as `replica_id`: it keeps that name's usage journal, so it
+    answers for predictions that an older boot ran. None while there is none."""
+    name = Replica.objects.filter(pk=replica_id).values("name")
+    return Replica.objects.filter(name__in=name, gone_at__isnull=True).order_by("-registered_at").first()
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKeys:
+    """What a creator's CLI pins: the intake key to wrap to (1,216 bytes), and the vault key of checkpoints (32
+    bytes)."""
+
+    intake: bytes
+    vault: bytes
+
+
+def public_keys() -> PublicKeys:
+    """Return the platform's current public keys; raises NotBootstrapped."""
+    return PublicKeys(keys.intake_public_key(), keys.vault_public_key())
+
+
+@dataclass(frozen=True, slots=True)
+class Custody:
+    """The releases to show (newest first) and a signed checkpoint over the creator's whole chain (None if it is
+    empty)."""
+
+    releases: list[Release]
+    checkpoint: SignedCheckpoint | None
+    vault_public_key: bytes
+
+
+def custody(*, organization: Organization, model: Model | None = None, limit: int = 200) -> Custody:
+    """Return the newest releases of `organization`'s keys, of one of its models if given, with replica, version and
+    lease loaded. A model of another organization yields no rows."""
+    rows = Release.objects.filter(creator=organization).select_related("version__model", "replica", "lease")
+    if model is not None:
+        rows = rows.filter(version__model=model)
+    newest = list(rows.order_by("-sequence")[:limit])
+    return Custody(newest, checkpoint(organization=organization), keys.vault_public_key())
+
+
+def checkpoint(*, organization: Organization) -> SignedCheckpoint | None:
+    """Sign the head of a creator's chain as it stands now; None if nothing was ever released."""
+    head = Release.objects.filter(creator=organization).order_by("-sequence").first()
+    if head is None:
+        return None
+    private = keys.signing_pair(PlatformKey.Purpose.VAULT).private
+    return sign_checkpoint(head.sequence, bytes(head.entry_hash), organization.pk, private)
+
+
+def export_chain(*, organization: Organization) -> dict[str, Any]:
+    """Return the whole chain as JSON for `intarsia custody --verify`: everything that is needed to check it offline."""
+    signed = checkpoint(organization=organization)
+    last = signed.sequence if signed else 0
+    rows = Release.objects.filter(creator=organization, sequence__lte=last).select_related("version")
+    return {
+        "format": "intarsia/custody/v1",
+        "creator_id": str(organization.pk),
+        "vault_public_key": to_base64(keys.vault_public_key()),
+        "checkpoint": signed.to_json() if signed else None,
+        "releases": [entry_of(row).to_json() for row in rows.order_by("sequence").iterator(chunk_size=2000)],
+    }
+
+
+def verify_own_chain(*, organization: Organization) -> int:
+    """Recompute a creator's chain from its rows and return how many there are; raises ChainBroken naming the first row
+    that does not fit. Finds changes made past the application; only a checkpoint kept elsewhere finds a rewritten
+    whole."""
+    rows = Release.objects.filter(creator=organization).select_related("version").order_by("sequence")
+    entries = []
+    for row in rows.iterator(chunk_size=2000):
+        entry = entry_of(row)
+        if entry.hash() != bytes(row.entry_hash):
+            raise ChainBroken(f"release {row.sequence}: its fields do not have the hash stored with it")
+        entries.append(entry)
+    try:
+        verify_chain(entries, checkpoint=None, vault_public=keys.vault_public_key())
+    except AuthenticationError as error:
+        raise ChainBroken(str(error)) from None
+    return len(entries)
+
+
+def entry_of(row: Release) -> ReleaseEntry:
+    """Return the hashed form of a row (with its version loaded)."""
+    return ReleaseEntry(
+        sequence=row.sequence,
+        creator_id=row.creator_id,
+        model_id=row.version.model_id,
+        version=row.version.number,
+        digest=row.digest,
+        replica_id=row.replica_id,
+        replica_key_fingerprint=row.replica_key_fingerprint,
+        purpose=row.purpose,
+        released_at=row.released_at_us,
+        previous_hash=bytes(row.previous_hash),
+    )

@@ -1,0 +1,224 @@
+"""Writes about keys: making the platform's, taking in a creator's data key, lending it to a replica, ending the loan.
+
+A key leaves only after its row in the release log has committed (`release_key`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import timedelta
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.db import connection, transaction
+from django.utils import timezone
+
+from marketplace.accounts.models import Organization
+from marketplace.catalog.models import Version
+from marketplace.vault import keys
+from marketplace.vault.attestation import evidence_hash
+from marketplace.vault.enrolment import LEASE_SECONDS
+from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
+from marketplace.vault.models import CreatorKey, DataKey, Lease, PlatformKey, Release, Replica
+from marketplace.vault.policies import ENDED_STATES, release_allowed
+from sealed_weights import (
+    LeaseGrant,
+    PlatformKeypair,
+    ReleaseEntry,
+    SealedLease,
+    SealError,
+    create_creator_kek,
+    open_creator_kek,
+    seal_lease,
+    unwrap_dek_from_creator,
+    unwrap_key,
+    wrap_key,
+)
+from sealed_weights.release_log import GENESIS_HASH
+from sealed_weights.secret_memory import wipe
+from sealed_weights.wrap import fingerprint
+
+BOOTSTRAP_LOCK = 0x696E7461  # the session-independent name of the advisory lock
+
+
+def bootstrap_platform_keys() -> list[PlatformKey]:
+    """Make the intake, ticket and vault keys that do not exist yet; return the new rows. Safe to run at any time, also
+    twice at once."""
+    created = []
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [BOOTSTRAP_LOCK])
+        for purpose in PlatformKey.Purpose.values:
+            if PlatformKey.objects.filter(purpose=purpose, retired_at__isnull=True).exists():
+                continue
+            key_id = uuid.uuid4()
+            pair = PlatformKeypair.generate() if purpose == PlatformKey.Purpose.INTAKE else _SigningKeypair()
+            private = bytearray(pair.private_bytes())
+            try:
+                wrapped = keys.root_key().wrap(private, keys.platform_key_context(purpose, key_id))
+            finally:
+                wipe(private)
+            created.append(
+                PlatformKey.objects.create(
+                    id=key_id, purpose=purpose, public_key=pair.public_bytes(), wrapped_private_key=wrapped
+                )
+            )
+    return created
+
+
+class _SigningKeypair:
+    def __init__(self) -> None:
+        self._key = Ed25519PrivateKey.generate()
+
+    def private_bytes(self) -> bytes:
+        return self._key.private_bytes_raw()
+
+    def public_bytes(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
+
+
+def accept_data_key(*, version: Version, wrapped: bytes, digest: str) -> DataKey:
+    """Take in the data key of `version`, whose package is `digest`: open the creator's HPKE wrap, store the key wrapped
+    by the creator's KEK, forget it. Repeating an accepted call changes nothing.
+
+    Raises DataKeyRefused if the wrap is not for this platform, creator, model, version and digest.
+    """
+    creator = version.model.organization
+    dek = _open_intake(version=version, wrapped=wrapped, digest=digest)
+    try:
+        kek = _creator_kek(creator)
+        try:
+            stored = wrap_key(kek, dek, _data_key_context(version, digest))
+        finally:
+            wipe(kek)
+    finally:
+        wipe(dek)
+    row, _ = DataKey.objects.get_or_create(version=version, defaults={"wrapped_key": stored})
+    return row
+
+
+def _open_intake(*, version: Version, wrapped: bytes, digest: str) -> bytearray:
+    model = version.model
+    for pair in keys.intake_pairs():
+        try:
+            return unwrap_dek_from_creator(
+                wrapped,
+                pair,
+                creator_id=model.organization_id,
+                model_id=model.pk,
+                version=version.number,
+                digest=digest,
+            )
+        except SealError:
+            continue  # wrapped to an older intake key, or not for us at all
+    raise DataKeyRefused(
+        "the wrapped key does not open for this package: it must be wrapped to the platform's intake key, for this "
+        "creator, model, version and digest"
+    )
+
+
+def _creator_kek(creator: Organization) -> bytearray:
+    row = CreatorKey.objects.filter(organization=creator).first()
+    if row is None:
+        wrapped = create_creator_kek(keys.root_key(), creator.pk)
+        row, _ = CreatorKey.objects.get_or_create(organization=creator, defaults={"wrapped_key": wrapped})
+    return open_creator_kek(keys.root_key(), bytes(row.wrapped_key), creator.pk)
+
+
+def _data_key_context(version: Version, digest: str) -> dict[str, str]:
+    return {"purpose": "data-key", "version_id": str(version.pk), "digest": digest}
+
+
+def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
+    """Lend the key of package `digest` to `replica` for 30 s. The release-log row commits before the key is touched: if
+    it cannot be written, nothing leaves.
+
+    Raises UnknownPackage, ReleaseDenied or VersionRevoked (the version's state forbids it), WrongBase, NotBootstrapped.
+    Must not be called inside a transaction.
+    """
+    vault_key = keys.signing_pair(PlatformKey.Purpose.VAULT).private
+    with transaction.atomic(durable=True):
+        # Both locks are held to the commit: the version's, so that a revocation either sees this lease or stops it;
+        # the creator's key row, as the head of the creator's chain.
+        version = (
+            Version.objects.select_for_update(of=("self",), no_key=True)
+            .select_related("model__base_model")
+            .filter(package_digest=digest)
+            .first()
+        )
+        if version is None:
+            raise UnknownPackage("no version has this package")
+        _check_release(version, replica, purpose)
+        creator_id = version.model.organization_id
+        creator_key = CreatorKey.objects.select_for_update(no_key=True).filter(organization_id=creator_id).first()
+        data_key = DataKey.objects.filter(version=version).first()
+        if creator_key is None or data_key is None:
+            raise UnknownPackage("the platform holds no key of this package")
+        release = _append_release(version, replica, purpose)
+        expires_at = timezone.now() + timedelta(seconds=LEASE_SECONDS)
+        Lease.objects.create(release=release, expires_at=expires_at)
+    grant = LeaseGrant(
+        release_id=release.pk,
+        replica_id=replica.pk,
+        model_id=version.model_id,
+        version=version.number,
+        digest=digest,
+        expires_at=int(expires_at.timestamp()),
+        evidence_hash=evidence_hash(replica.evidence),
+    )
+    kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), creator_id)
+    try:
+        dek = unwrap_key(kek, bytes(data_key.wrapped_key), _data_key_context(version, digest))
+        try:
+            return seal_lease(grant, dek, bytes(replica.hpke_public_key), vault_key)
+        finally:
+            wipe(dek)
+    finally:
+        wipe(kek)
+
+
+def _check_release(version: Version, replica: Replica, purpose: str) -> None:
+    if version.state in ENDED_STATES:
+        raise VersionRevoked("this version was withdrawn")
+    if not release_allowed(version.state, purpose):
+        raise ReleaseDenied(f"a version that is {version.state} is not released to {purpose}")
+    if version.model.base_model.fingerprint != replica.base_fingerprint:
+        raise WrongBase("this version is for another base model than the replica serves")
+
+
+def _append_release(version: Version, replica: Replica, purpose: str) -> Release:
+    creator_id = version.model.organization_id
+    head = Release.objects.filter(creator_id=creator_id).order_by("-sequence").first()
+    entry = ReleaseEntry(
+        sequence=head.sequence + 1 if head else 1,
+        creator_id=creator_id,
+        model_id=version.model_id,
+        version=version.number,
+        digest=str(version.package_digest),
+        replica_id=replica.pk,
+        replica_key_fingerprint=fingerprint(bytes(replica.hpke_public_key)),
+        purpose=purpose,
+        released_at=time.time_ns() // 1000,
+        previous_hash=bytes(head.entry_hash) if head else GENESIS_HASH,
+    )
+    return Release.objects.create(
+        creator_id=creator_id,
+        sequence=entry.sequence,
+        version=version,
+        digest=entry.digest,
+        replica=replica,
+        replica_key_fingerprint=entry.replica_key_fingerprint,
+        purpose=purpose,
+        released_at_us=entry.released_at,
+        previous_hash=entry.previous_hash,
+        entry_hash=entry.hash(),
+    )
+
+
+def revoke_leases(*, version: Version) -> int:
+    """End every live lease on `version` and return how many there were; heartbeats renew none of them any more.
+
+    The caller has already moved the version to a state that allows no release. `tasks.push_revocation` calls this, then
+    tells the replicas; from an open transaction queue that task on commit.
+    """
+    live = Lease.objects.filter(release__version=version, revoked_at__isnull=True, expires_at__gt=timezone.now())
+    return live.update(revoked_at=timezone.now())

@@ -1,0 +1,168 @@
+"""The replica-facing internal API, `/internal/v1/` (docs/protocol.md section 3). Never expose it beyond the replicas'
+network: a proxy in front of the platform should refuse the prefix."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from marketplace.catalog.models import Version
+from marketplace.vault import enrolment, keys, services, wire
+from marketplace.vault.downloads import package_response
+from marketplace.vault.errors import BadRequest, BodyTooLarge, NotEnrolled, SessionRefused, UnknownPackage, VaultError
+from marketplace.vault.models import Replica
+from marketplace.vault.wire import encode_bytes
+from sealed_weights import SealError
+
+log = logging.getLogger(__name__)
+Message = TypeVar("Message")
+View = Callable[..., HttpResponseBase]
+
+
+def endpoint(method: str) -> Callable[[View], View]:
+    """Wrap a view: no CSRF (there are no cookies here), one method, typed errors as the protocol's JSON."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt
+        @wraps(view)
+        def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if request.method != method:
+                return _error("method_not_allowed", f"use {method}", 405)
+            try:
+                return view(request, *args, **kwargs)
+            except VaultError as error:
+                return _error(error.code, str(error), error.status)
+            except (SealError, OSError) as error:
+                # The root key or a stored key cannot be used: an operator's matter, and nothing for the wire.
+                log.error("the vault cannot work: %s", error)
+                return _error("vault_error", "the vault cannot answer now", 500)
+
+        return wrapped
+
+    return decorate
+
+
+def _error(code: str, message: str, status: int) -> JsonResponse:
+    return JsonResponse({"error": {"code": code, "message": message}}, status=status)
+
+
+def _raw_body(request: HttpRequest) -> bytes:
+    length = request.headers.get("Content-Length", "")
+    if length.isdigit() and int(length) > wire.MAX_BODY_BYTES:
+        raise BodyTooLarge(f"the body may be {wire.MAX_BODY_BYTES} bytes long")
+    body = request.read(wire.MAX_BODY_BYTES + 1)
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise BodyTooLarge(f"the body may be {wire.MAX_BODY_BYTES} bytes long")
+    return body
+
+
+def _parse(body: bytes, message: type[Message]) -> Message:
+    try:
+        return msgspec.json.decode(body, type=message)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(str(error)) from None
+
+
+def _bearer(request: HttpRequest) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" and len(token) <= 512 else ""
+
+
+def _require_enrolment(request: HttpRequest) -> None:
+    # Hashed first, so that neither the length nor a common prefix shows in the time taken.
+    shown = hashlib.sha256(_bearer(request).encode()).digest()
+    if not hmac.compare_digest(shown, hashlib.sha256(settings.ENV.enrolment_token.encode()).digest()):
+        raise NotEnrolled("the enrolment token is wrong")
+
+
+def _session(request: HttpRequest) -> Replica:
+    return enrolment.authenticate_session(_bearer(request))
+
+
+def _ticket_keys() -> dict[str, str]:
+    return {kid: encode_bytes(public) for kid, public in keys.ticket_public_keys().items()}
+
+
+@endpoint("POST")
+def challenge(request: HttpRequest) -> HttpResponseBase:
+    """Hand out a nonce."""
+    _require_enrolment(request)
+    _parse(_raw_body(request), wire.Empty)
+    return JsonResponse({"nonce": encode_bytes(enrolment.issue_challenge())})
+
+
+@endpoint("POST")
+def register(request: HttpRequest) -> HttpResponseBase:
+    """Enrol one boot of a replica."""
+    _require_enrolment(request)
+    body = _raw_body(request)
+    registration = _parse(body, wire.Registration)
+    # Python's own parser here, since the replica's signature covers the fields as Python writes them.
+    fields = json.loads(body)
+    fields.pop("signature")
+    enrolled = enrolment.register_replica(registration=registration, signed_fields=fields)
+    return JsonResponse({
+        "replica_id": str(enrolled.replica.pk),
+        "session_token": enrolled.session_token,
+        "vault_public_key": encode_bytes(keys.vault_public_key()),
+        "ticket_keys": _ticket_keys(),
+        "heartbeat_seconds": enrolment.HEARTBEAT_SECONDS,
+        "lease_seconds": enrolment.LEASE_SECONDS,
+    })  # fmt: skip
+
+
+@endpoint("POST")
+def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
+    """Renew leases, name revoked digests."""
+    replica = _session(request)
+    if replica.pk != replica_id:
+        raise SessionRefused("this session is of another replica")
+    beat = _parse(_raw_body(request), wire.Heartbeat)
+    answer = enrolment.record_heartbeat(replica=replica, release_ids=beat.leases, stats=beat.stats)
+    return JsonResponse({"leases": answer.leases, "revoked": answer.revoked, "ticket_keys": _ticket_keys()})
+
+
+@endpoint("POST")
+def lease(request: HttpRequest) -> HttpResponseBase:
+    """Lend the key of one package. The release-log row commits first (`services.release_key`)."""
+    replica = _session(request)
+    asked = _parse(_raw_body(request), wire.LeaseRequest)
+    version = _version(asked.digest)
+    sealed = services.release_key(replica=replica, digest=asked.digest, purpose=asked.purpose)
+    return JsonResponse({
+        "lease": sealed.to_json(),
+        "creator_public_key": encode_bytes(bytes(version.signing_key.public_key)),
+        "identity": {
+            "creator_id": str(version.model.organization_id),
+            "model_id": str(version.model_id),
+            "version": version.number,
+        },
+        "package_size": version.package_size,
+    })  # fmt: skip
+
+
+def _version(digest: str) -> Version:
+    version = Version.objects.select_related("model", "signing_key").filter(package_digest=digest).first()
+    if version is None or version.signing_key is None:
+        raise UnknownPackage("no version has this package")
+    return version
+
+
+@endpoint("GET")
+def package(request: HttpRequest, digest: str) -> HttpResponseBase:
+    """Stream a sealed package, from the byte that `Range` asks for. It is ciphertext; the session is asked for all the
+    same."""
+    _session(request)
+    _version(digest)
+    return package_response(request, settings.ENV.blob_dir / "packages" / digest)

@@ -1,0 +1,241 @@
+"""The replica-facing API: registration, sessions, heartbeats, leases and package downloads over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+
+from marketplace.catalog.models import BaseModel, Version
+from marketplace.vault import enrolment, keys, selectors, services
+from marketplace.vault.models import Lease, Release, Replica, ReplicaChallenge
+from marketplace.vault.wire import canonical_json, decode_bytes, encode_bytes
+from sealed_weights import ReplicaKeypair, SealedLease, open_lease
+from tests.marketplace.vault.factories import FINGERPRINT, make_replica, make_sold, write_package
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.marketplace.vault.urls")]
+CONFIG = {"model_type": "llama", "rms_norm_eps": 1e-05, "name": "größe", "rope_theta": 100000}
+
+
+def post(client: Client, path: str, body: Any, token: str) -> Any:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {token}"}
+    return client.post(f"/internal/v1/{path}", data=data, content_type="application/json", headers=headers)
+
+
+class Registrar:
+    """Registers as a replica does; a test may change any field before or after signing."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.receipt_key, self.keypair = Ed25519PrivateKey.generate(), ReplicaKeypair.generate()
+
+    def nonce(self) -> str:
+        answer = post(self.client, "replicas/challenge", {}, settings.ENV.enrolment_token)
+        assert answer.status_code == 200
+        return str(answer.json()["nonce"])
+
+    def message(self, **changes: Any) -> dict[str, Any]:
+        fields = {
+            "name": "r1",
+            "url": "http://127.0.0.1:8100",
+            "base": {"name": "tiny", "fingerprint": FINGERPRINT, "config": CONFIG, "context_length": 64},
+            "hpke_public_key": encode_bytes(self.keypair.public_bytes()),
+            "receipt_public_key": encode_bytes(self.receipt_key.public_key().public_bytes_raw()),
+            "nonce": self.nonce() if "nonce" not in changes else changes["nonce"],
+            "evidence": {"kind": "none"},
+        } | changes
+        signed = b"intarsia/replica/v1" + hashlib.sha256(canonical_json(fields)).digest()
+        return fields | {"signature": encode_bytes(self.receipt_key.sign(signed))}
+
+    def register(self, message: dict[str, Any] | None = None, token: str | None = None) -> Any:
+        message = message or self.message()
+        return post(self.client, "replicas", message, token or settings.ENV.enrolment_token)
+
+
+@pytest.fixture
+def registrar(client: Client) -> Registrar:
+    services.bootstrap_platform_keys()
+    return Registrar(client)
+
+
+def test_a_registered_replica_can_use_its_session(registrar: Registrar) -> None:
+    answer = registrar.register().json()
+    replica = Replica.objects.get()
+    assert answer["replica_id"] == str(replica.pk)
+    assert decode_bytes(answer["vault_public_key"]) == keys.vault_public_key()
+    assert list(answer["ticket_keys"].values()) == [encode_bytes(p) for p in keys.ticket_public_keys().values()]
+    assert (answer["heartbeat_seconds"], answer["lease_seconds"]) == (2, 30)
+    assert BaseModel.objects.get(fingerprint=FINGERPRINT).config == CONFIG
+    assert answer["session_token"].encode() not in bytes(replica.session_digest)
+    beat = {"leases": [], "stats": {"running": 1}}
+    alive = post(registrar.client, f"replicas/{replica.pk}/heartbeat", beat, answer["session_token"])
+    assert alive.json() == {"leases": {}, "revoked": [], "ticket_keys": answer["ticket_keys"]}
+    assert selectors.live_replicas(FINGERPRINT) == [replica]
+    assert selectors.live_replicas("00" * 32) == []
+
+
+def test_a_newer_boot_of_the_same_name_replaces_the_older_one(registrar: Registrar) -> None:
+    first, second = registrar.register().json(), registrar.register().json()
+    assert Replica.objects.get(pk=first["replica_id"]).gone_at is not None
+    assert [str(r.pk) for r in selectors.live_replicas()] == [second["replica_id"]]
+    newest = selectors.newest_boot(Replica.objects.get(pk=first["replica_id"]).pk)
+    assert newest is not None and str(newest.pk) == second["replica_id"]
+    beat = {"leases": [], "stats": {}}
+    refused = post(registrar.client, f"replicas/{first['replica_id']}/heartbeat", beat, first["session_token"])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "session_refused")
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "test-enrolment-"])
+def test_without_the_enrolment_token_there_is_not_even_a_nonce(registrar: Registrar, token: str) -> None:
+    assert post(registrar.client, "replicas/challenge", {}, token).status_code == 401
+    assert not ReplicaChallenge.objects.exists()
+    assert registrar.register(token=token or "x").status_code == 401
+    assert not Replica.objects.exists()
+
+
+def test_a_nonce_is_good_once_and_for_a_minute(registrar: Registrar) -> None:
+    nonce = registrar.nonce()
+    assert registrar.register(registrar.message(nonce=nonce)).status_code == 200
+    assert registrar.register(registrar.message(nonce=nonce)).status_code == 401
+    stale = registrar.nonce()
+    ReplicaChallenge.objects.update(created_at=timezone.now() - timedelta(seconds=61))
+    assert registrar.register(registrar.message(nonce=stale)).status_code == 401
+    assert registrar.register(registrar.message(nonce=encode_bytes(bytes(32)))).status_code == 401
+    assert Replica.objects.count() == 1
+
+
+def test_a_registration_changed_after_signing_is_refused(registrar: Registrar) -> None:
+    for field, value in (
+        ("url", "http://evil.example:80"),
+        ("hpke_public_key", encode_bytes(ReplicaKeypair.generate().public_bytes())),
+        ("evidence", {"kind": "build-digest", "digest": "00" * 32}),
+        ("receipt_public_key", encode_bytes(Ed25519PrivateKey.generate().public_key().public_bytes_raw())),
+    ):
+        refused = registrar.register(registrar.message() | {field: value})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "not_enrolled"), field
+    assert not Replica.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"name": "../r1"}, 400),
+        ({"url": "file:///etc/passwd"}, 400),
+        ({"url": "http://user:secret@127.0.0.1:1"}, 400),
+        ({"url": "http://127.0.0.1:8100/path"}, 400),
+        ({"url": "http://127.0.0.1:99999"}, 400),
+        ({"hpke_public_key": "AAAA"}, 400),
+        ({"hpke_public_key": encode_bytes(bytes(32))}, 400),
+        ({"evidence": {"kind": "trust me"}}, 401),
+        ({"evidence": {"kind": "build-digest", "digest": "x"}}, 401),
+        ({"more": 1}, 400),
+    ],
+)
+def test_a_malformed_registration_is_refused(registrar: Registrar, change: dict[str, Any], status: int) -> None:
+    refused = registrar.register(registrar.message(**change))
+    assert refused.status_code == status, refused.content
+    assert not Replica.objects.exists()
+
+
+def test_bodies_that_are_not_the_protocols_are_refused(registrar: Registrar) -> None:
+    token = settings.ENV.enrolment_token
+    assert post(registrar.client, "replicas/challenge", b"[" * 100_000, token).status_code == 400
+    assert post(registrar.client, "replicas/challenge", b"nonsense", token).status_code == 400
+    assert post(registrar.client, "replicas/challenge", b" " * (2**20 + 1), token).status_code == 413
+    assert registrar.client.get("/internal/v1/replicas/challenge").status_code == 405
+    assert not ReplicaChallenge.objects.exists()
+
+
+def test_a_replica_leases_a_key_over_http(client: Client) -> None:
+    sold, booted = make_sold(), make_replica()
+    answer = post(client, "leases", {"digest": sold.digest, "purpose": "serve"}, booted.session_token)
+    assert answer.status_code == 200
+    lease = answer.json()
+    sealed = SealedLease.from_json(lease["lease"])
+    assert open_lease(sealed, booted.keypair, keys.vault_public_key()) == sold.dek
+    assert decode_bytes(lease["creator_public_key"]) == sold.identity.public_bytes()
+    assert lease["identity"] == {
+        "creator_id": str(sold.organization.pk), "model_id": str(sold.version.model_id), "version": 1,
+    }  # fmt: skip
+    assert lease["package_size"] == 1234
+    assert bytes(sold.dek) not in answer.content
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code"),
+    [("revoked", 403, "adapter_revoked"), ("retired", 403, "adapter_revoked"), ("verifying", 403, "release_denied")],
+)
+def test_a_denied_lease_says_why_and_logs_nothing(client: Client, state: str, status: int, code: str) -> None:
+    sold, booted = make_sold(state), make_replica()
+    answer = post(client, "leases", {"digest": sold.digest, "purpose": "serve"}, booted.session_token)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert not Release.objects.exists()
+
+
+def test_a_stranger_or_a_gone_replica_gets_no_lease_heartbeat_or_package(client: Client, tmp_path: Path) -> None:
+    sold, booted, other = make_sold(), make_replica("r1"), make_replica("r2")
+    ask = {"digest": sold.digest, "purpose": "serve"}
+    assert post(client, "leases", ask, "no such session").status_code == 401
+    assert post(client, "leases", ask, settings.ENV.enrolment_token).status_code == 401
+    beat = {"leases": [], "stats": {}}
+    assert post(client, f"replicas/{other.replica.pk}/heartbeat", beat, booted.session_token).status_code == 401
+    Replica.objects.filter(pk=booted.replica.pk).update(last_seen_at=timezone.now() - timedelta(seconds=31))
+    assert enrolment.mark_silent_replicas() == 1
+    assert post(client, "leases", ask, booted.session_token).status_code == 401
+    assert client.get(f"/internal/v1/packages/{sold.digest}").status_code == 401
+    assert not Release.objects.exists()
+
+
+def test_a_package_downloads_whole_and_from_any_byte(client: Client) -> None:
+    sold, booted = make_sold(), make_replica()
+    content = bytes(range(256)) * 5000
+    write_package(settings.ENV.blob_dir, sold.digest, content)
+    headers = {"Authorization": f"Bearer {booted.session_token}"}
+
+    def get(asked: str | None = None) -> Any:
+        extra = {"Range": asked} if asked else {}
+        return client.get(f"/internal/v1/packages/{sold.digest}", headers=headers | extra)
+
+    whole = get()
+    assert (whole.status_code, b"".join(whole.streaming_content)) == (200, content)
+    part = get("bytes=1000000-")
+    assert (part.status_code, b"".join(part.streaming_content)) == (206, content[1000000:])
+    assert part["Content-Range"] == f"bytes 1000000-{len(content) - 1}/{len(content)}"
+    middle = get("bytes=5-9")
+    assert (middle["Content-Length"], b"".join(middle.streaming_content)) == ("5", content[5:10])
+    assert get(f"bytes={len(content)}-").status_code == 416
+    assert get("bytes=9-5").status_code == 416
+    assert get("bytes=a-b").status_code == 200
+
+
+def test_there_is_no_download_of_what_is_not_a_package(client: Client) -> None:
+    sold, booted = make_sold(), make_replica()
+    headers = {"Authorization": f"Bearer {booted.session_token}"}
+    missing = client.get(f"/internal/v1/packages/{sold.digest}", headers=headers)
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_package")
+    write_package(settings.ENV.blob_dir, "00" * 32, b"not of any version")
+    assert client.get(f"/internal/v1/packages/{'00' * 32}", headers=headers).status_code == 404
+    assert client.get("/internal/v1/packages/..%2froot.key", headers=headers).status_code == 404
+
+
+def test_a_revoked_versions_lease_ends_with_the_next_heartbeat(client: Client) -> None:
+    sold, booted = make_sold(), make_replica()
+    answer = post(client, "leases", {"digest": sold.digest, "purpose": "serve"}, booted.session_token).json()
+    release_id = answer["lease"]["release_id"]
+    beat = {"leases": [release_id], "stats": {}}
+    path = f"replicas/{booted.replica.pk}/heartbeat"
+    assert post(client, path, beat, booted.session_token).json()["leases"] == {release_id: 30}
+    Version.objects.filter(pk=sold.version.pk).update(state=Version.State.REVOKED)
+    services.revoke_leases(version=sold.version)
+    after = post(client, path, beat, booted.session_token).json()
+    assert (after["leases"], after["revoked"]) == ({}, [sold.digest])
+    assert Lease.objects.get().revoked_at is not None
