@@ -10,7 +10,8 @@ from uuid import UUID
 
 import numpy as np
 
-from sealed_weights import BaseSpec, CreatorIdentity, SealedPackage, seal_package
+from sealed_weights import BaseSpec, CreatorIdentity, OpenedPackage, SealedPackage, open_package, seal_package
+from sealed_weights.secret_memory import SecretBuffer
 
 CREATOR_ID = UUID("11111111-2222-4333-8444-555555555555")
 MODEL_ID = UUID("66666666-7777-4888-9999-aaaaaaaaaaaa")
@@ -105,3 +106,20 @@ def seal(source: Path, destination: Path, **changes: Any) -> SealedPackage:
         "chunk_size": 4096,
     }
     return seal_package(source, destination, **(arguments | changes))
+
+
+def open_it(path: Path, **changes: Any) -> OpenedPackage:
+    """Open with the fixed test identity and key."""
+    arguments: dict[str, Any] = {
+        "dek": DEK,
+        "creator_public_key": IDENTITY.public_bytes(),
+        "expected_digest": None,
+        "max_plaintext": 1 << 30,
+    }
+    return open_package(path, **(arguments | changes))
+
+
+def assert_wiped(buffers: list[SecretBuffer]) -> None:
+    """Every buffer watched by the `buffers` fixture holds zeros alone."""
+    for buffer in buffers:
+        assert not any(buffer.alias)  # type: ignore[attr-defined]
