@@ -74,7 +74,7 @@ class Membership(models.Model):
 
 
 class ApiKey(models.Model):
-    """`ik_<prefix>_<secret>`: the prefix finds the row, an HMAC of the whole key proves it. Shown once, never stored."""
+    """`ik_<prefix>_<secret>`: the prefix finds the row, an HMAC of the key proves it. Shown once, never stored."""
 
     class Scope(models.TextChoices):
         PREDICT = "predict"  # /v1: spend the organization's money on predictions

@@ -20,7 +20,7 @@ _openers: list[OrganizationOpener] = []
 
 
 def register_organization_opener(opener: OrganizationOpener) -> None:
-    """Have `opener(organization=…)` called in the transaction that creates each organization. Registering twice is once."""
+    """Have `opener(organization=…)` called in the transaction that creates each organization. Twice is once."""
     if opener not in _openers:
         _openers.append(opener)
 

@@ -38,8 +38,12 @@ def scopes_of_role(role: str) -> frozenset[str]:
 
 
 def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
-    """True if somebody who holds the scopes `held` may hand out `wanted`: never more than they have themselves."""
-    return set(wanted) <= set(held)
+    """True if somebody who holds the scopes `held` may hand out `wanted`: what they have themselves, and `predict` for
+    who manages the account's money and keys. `publish` reaches weights, so only who holds it hands it on."""
+    grantable = set(held)
+    if Scope.ACCOUNT in grantable:
+        grantable.add(Scope.PREDICT)
+    return set(wanted) <= grantable
 
 
 def is_operator(*, user: User | None, key_organization_slug: str | None) -> bool:

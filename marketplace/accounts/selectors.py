@@ -32,5 +32,3 @@ def api_key_of(*, organization: Organization, key_id: UUID) -> ApiKey | None:
 def organization_by_slug(*, slug: str) -> Organization | None:
     """The organization with this slug, or None."""
     return Organization.objects.filter(slug=slug).first()
-
-

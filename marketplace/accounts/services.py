@@ -89,7 +89,9 @@ def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bo
 
 def create_personal_organization(*, user: User) -> Organization:
     """Create the organization that every user starts with; its slug comes from the e-mail's local part."""
-    local = re.sub(r"[^a-z0-9]+", "-", user.email.partition("@")[0].lower()).strip("-")[:30].strip("-") or "organization"
+    local = (
+        re.sub(r"[^a-z0-9]+", "-", user.email.partition("@")[0].lower()).strip("-")[:30].strip("-") or "organization"
+    )
     slug = local
     for _ in range(8):
         try:
@@ -124,7 +126,9 @@ def create_api_key(
     with transaction.atomic():
         Organization.objects.select_for_update().get(pk=organization.pk)
         if _active_keys(organization).count() >= MAX_ACTIVE_KEYS:
-            raise NotAllowed("too_many_keys", f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first")
+            raise NotAllowed(
+                "too_many_keys", f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first"
+            )
         key = ApiKey.objects.create(
             organization=organization,
             name=name.strip(),
@@ -145,7 +149,9 @@ def revoke_api_key(*, key: ApiKey) -> ApiKey:
 
 
 @transaction.atomic
-def rotate_api_key(*, key: ApiKey, created_by: User | None, overlap: timedelta = ROTATION_OVERLAP) -> tuple[ApiKey, str]:
+def rotate_api_key(
+    *, key: ApiKey, created_by: User | None, overlap: timedelta = ROTATION_OVERLAP
+) -> tuple[ApiKey, str]:
     """Create a key like `key` and let the old one work for `overlap` more. Raises Conflict if it works no more."""
     now = timezone.now()
     old = ApiKey.objects.select_for_update(of=("self",)).select_related("organization").get(pk=key.pk)
@@ -153,7 +159,11 @@ def rotate_api_key(*, key: ApiKey, created_by: User | None, overlap: timedelta =
         raise Conflict("key_inactive", "this key is revoked or expired; create a new one")
     # A key that was to end at a date keeps that date: rotation must not make access last longer than was granted.
     new = create_api_key(
-        organization=old.organization, name=old.name, scopes=old.scopes, created_by=created_by, expires_at=old.expires_at
+        organization=old.organization,
+        name=old.name,
+        scopes=old.scopes,
+        created_by=created_by,
+        expires_at=old.expires_at,
     )
     old.expires_at = min(now + overlap, old.expires_at) if old.expires_at else now + overlap
     old.save(update_fields=["expires_at"])

@@ -1,4 +1,4 @@
-"""Sealed packages on disk: `uploads/<version id>.part` while they arrive, `packages/<digest>` for good. Ciphertext only."""
+"""Sealed packages (ciphertext) on disk: `uploads/<version id>.part` while they arrive, then `packages/<digest>`."""
 
 from __future__ import annotations
 
@@ -105,4 +105,6 @@ def _storage() -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         message = "the platform's storage is full" if full else "the platform's storage is not available"
-        raise StorageUnavailable("storage_full" if full else "storage_unavailable", f"{message}; try again later") from error
+        raise StorageUnavailable(
+            "storage_full" if full else "storage_unavailable", f"{message}; try again later"
+        ) from error

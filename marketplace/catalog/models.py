@@ -12,6 +12,7 @@ from django.db import models
 from marketplace.accounts.models import Organization, slug_validator
 
 MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
+_at_most_maximum = MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)
 
 
 class BaseModel(models.Model):
@@ -90,7 +91,7 @@ class Version(models.Model):
     signing_key = models.ForeignKey("vault.SigningKey", on_delete=models.PROTECT, null=True, related_name="versions")
     package_digest = models.CharField(max_length=64, null=True, unique=True)  # hex; null until complete, and for a base
     package_size = models.PositiveBigIntegerField(default=0)  # bytes of ciphertext announced at creation
-    report = models.JSONField(default=dict, blank=True)  # what verification found: rank, targets, parameters, or the refusal
+    report = models.JSONField(default=dict, blank=True)  # what verification found, or the refusal
     state_changed_at = models.DateTimeField(auto_now_add=True)
     published_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -103,11 +104,9 @@ class Price(models.Model):
     """Append-only; the newest row is the price. Micro-dollars per million tokens = pico-dollars per token."""
 
     model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="prices")
-    input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)])
-    cached_input_micro_usd_per_mtok = models.PositiveBigIntegerField(
-        validators=[MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)]
-    )
-    output_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)])
+    input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
+    cached_input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
+    output_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
     per_prediction_nano_usd = models.PositiveBigIntegerField(default=0, validators=[MaxValueValidator(10**11)])
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -1,11 +1,13 @@
-"""Who may see and change what: pure functions."""
+"""Who may see what: pure functions.
+
+Who may change a model: its own organization, acting with the scope `publish`, which a key carries or the roles owner,
+admin and developer do (`accounts.policies.SCOPES_OF_ROLE`). For anybody else the selectors `owned_model` and
+`owned_version` find nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from uuid import UUID
-
-from marketplace.accounts.models import ApiKey, Organization
+from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Model
 
 
@@ -14,8 +16,3 @@ def may_view(*, model: Model, is_published: bool, viewer: Organization | None) -
     if viewer is not None and viewer.id == model.organization_id:
         return True
     return is_published and model.visibility != Model.Visibility.PRIVATE
-
-
-def may_write(*, owner_id: UUID, organization: Organization | None, scopes: Collection[str]) -> bool:
-    """Only the owning organization, through a key or a role (owner, admin, developer) that carries `publish`."""
-    return organization is not None and organization.id == owner_id and ApiKey.Scope.PUBLISH in scopes

@@ -87,6 +87,14 @@ def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
     return (versions.filter(state=_PUBLISHED) if published_only else versions).order_by("-number")
 
 
+def published_version(*, org_slug: str, slug: str, number: int | None) -> Version | None:
+    """The published version `number` of a model, or its newest one; for the platform itself, whoever owns the model."""
+    versions = Version.objects.filter(model__organization__slug=org_slug, model__slug=slug, state=_PUBLISHED)
+    if number is not None:
+        versions = versions.filter(number=number)
+    return versions.select_related("model__organization").order_by("-number").first()
+
+
 def owned_version(*, organization: Organization, version_id: UUID) -> Version | None:
     """One version of the organization's models with model, base and signing key, or None."""
     related = ("model__organization", "model__base_model", "signing_key")
@@ -113,9 +121,9 @@ def bases() -> QuerySet[BaseModel]:
     return BaseModel.objects.order_by("-created_at", "-id")
 
 
-def base_by_fingerprint(*, fingerprint: str) -> BaseModel | None:
-    """The base model with this fingerprint (64 hex digits), or None."""
-    return BaseModel.objects.filter(fingerprint=fingerprint).first()
+def bases_named(name: str) -> list[BaseModel]:
+    """The base with this fingerprint, or every base with this name (a name may have been used for several)."""
+    return list(BaseModel.objects.filter(Q(fingerprint=name) | Q(name=name)).order_by("-created_at", "-id"))
 
 
 def industries() -> list[str]:

@@ -54,7 +54,7 @@ def verify_version(self: Any, version_id: str) -> None:
 
 @shared_task(ignore_result=True)
 def resume_stuck_verifications() -> None:
-    """Queue again what has been `verifying` for long: its task was lost, or no replica was there. Also expire uploads."""
+    """Queue again what has been `verifying` for long (a lost task, or no replica), and expire old uploads."""
     before = timezone.now() - timedelta(seconds=30)
     stuck = Version.objects.filter(state=Version.State.VERIFYING, state_changed_at__lt=before)
     for version_id in stuck.order_by("state_changed_at").values_list("pk", flat=True)[:100]:

@@ -73,7 +73,7 @@ def set_price(
     cached_input_micro_usd_per_mtok: int | None = None,
     per_prediction_nano_usd: int = 0,
 ) -> Price:
-    """Append a price, which holds from the next prediction on. Cached input costs as much as input unless it is cheaper.
+    """Append a price, which holds from the next prediction on. Cached input costs as much as input unless said.
 
     Raises InvalidInput for a negative or excessive amount, or for cached input dearer than input.
     """

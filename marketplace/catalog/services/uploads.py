@@ -61,7 +61,9 @@ def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) 
     _require_uploading(version)
     arrived = blobs.part_size(version.id)
     if arrived != version.package_size:
-        raise Conflict("upload_incomplete", f"{arrived} of {version.package_size} bytes have arrived; continue the upload")
+        raise Conflict(
+            "upload_incomplete", f"{arrived} of {version.package_size} bytes have arrived; continue the upload"
+        )
     # A full part never changes again (no chunk fits), so the long read needs no lock.
     try:
         found = _check_package(version, blobs.part_path(version.id))
@@ -137,7 +139,9 @@ def _accept(version: Version, digest: str, wrapped_data_key: bytes) -> None:
         vault_services.accept_data_key(version=locked, wrapped=wrapped_data_key, digest=digest)
     except DataKeyRefused:
         raise PackageRefused(
-            "wrong_data_key", "the data key is not wrapped to the platform's key for this package", field="wrapped_data_key"
+            "wrong_data_key",
+            "the data key is not wrapped to the platform's key for this package",
+            field="wrapped_data_key",
         ) from None
     blobs.keep(version.id, digest)
     move_version(version, State.VERIFYING, package_digest=digest)

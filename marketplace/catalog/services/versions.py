@@ -1,4 +1,4 @@
-"""A version's life. States move only along `Version.NEXT_STATES`, each step one conditional UPDATE: no update is lost."""
+"""A version's life. States move along `Version.NEXT_STATES` only, each step one conditional UPDATE: none is lost."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def start_version(*, model: Model, signing_key: SigningKey, package_size: int, c
     open_uploads = Version.objects.filter(model__organization_id=model.organization_id, state=State.UPLOADING).count()
     if open_uploads >= MAX_OPEN_UPLOADS:
         raise NotAllowed(
-            "too_many_uploads", f"{MAX_OPEN_UPLOADS} uploads are open; finish one, or wait a day for the oldest to expire"
+            "too_many_uploads",
+            f"{MAX_OPEN_UPLOADS} uploads are open; finish one, or wait for the oldest to expire",
         )
     Model.objects.select_for_update().get(pk=model.pk)
     newest = Version.objects.filter(model=model).aggregate(newest=Max("number"))["newest"] or 0
@@ -75,8 +76,10 @@ def start_version(*, model: Model, signing_key: SigningKey, package_size: int, c
 
 
 def record_verification(*, version: Version, ok: bool, report: Mapping[str, Any]) -> Version:
-    """Record what a replica found: `report` holds the measured facts, or the refusal. A late second answer is ignored."""
-    move_version(version, State.VERIFIED if ok else State.REFUSED, from_state=State.VERIFYING, report=dict(report), strict=False)
+    """Record what a replica found: `report` holds the facts, or the refusal. A late second answer is ignored."""
+    move_version(
+        version, State.VERIFIED if ok else State.REFUSED, from_state=State.VERIFYING, report=dict(report), strict=False
+    )
     return version
 
 
@@ -90,10 +93,12 @@ def publish_version(*, version: Version) -> Version:
     return version
 
 
+@transaction.atomic
 def retire_version(*, version: Version) -> Version:
-    """Take a version off sale: no new predictions. Retiring it twice is once. Raises Conflict."""
+    """Take a version off sale; replicas drop it. Retiring it again only tells them again. Raises Conflict."""
     if version.state != State.RETIRED:
         move_version(version, State.RETIRED)
+    _tell_replicas(version)
     return version
 
 
@@ -102,8 +107,7 @@ def revoke_version(*, version: Version, reason: str) -> Version:
     """Pull the kill switch: replicas refuse, abort and zero it. Revoking again pushes again. Raises Conflict."""
     if version.state != State.REVOKED:
         move_version(version, State.REVOKED, report={**version.report, "revocation": {"reason": reason}})
-    version_id = str(version.id)
-    transaction.on_commit(lambda: vault_tasks.push_revocation.delay(version_id))
+    _tell_replicas(version)
     return version
 
 
@@ -112,8 +116,8 @@ def move_version(
 ) -> bool:
     """Move `version` to state `to` together with `changes` and refresh it; True if this call moved it.
 
-    One UPDATE guarded by the states that may precede `to` (or `from_state` alone). Raises Conflict, unless not `strict`,
-    when the row is in none of them.
+    One UPDATE guarded by the states that may precede `to` (or `from_state` alone). Raises Conflict when the row is in
+    none of them, unless not `strict`.
     """
     before = [state for state, following in Version.NEXT_STATES.items() if to in following]
     if from_state is not None:
@@ -126,3 +130,8 @@ def move_version(
     if not moved and strict:
         raise Conflict("wrong_state", f"version {version.number} is {version.state} and cannot become {to}")
     return bool(moved)
+
+
+def _tell_replicas(version: Version) -> None:
+    version_id = str(version.id)
+    transaction.on_commit(lambda: vault_tasks.push_revocation.delay(version_id))

@@ -1,0 +1,97 @@
+"""Who calls: an API key (its organization) or a signed-in user (an organization they belong to)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+from rest_framework import exceptions
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
+
+from marketplace.accounts import policies, selectors, services
+from marketplace.accounts.errors import InvalidCredentials
+from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.api.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """`request.user` of a key whose maker has left: somebody authenticated, and nobody in person."""
+
+    is_authenticated: bool = True
+    is_active: bool = True
+    is_staff: bool = False
+
+
+class ApiKeyAuthentication(BaseAuthentication):
+    """`Authorization: Bearer ik_…`; sets `request.auth` to the ApiKey."""
+
+    def authenticate(self, request: Request) -> tuple[User | KeyHolder, ApiKey] | None:
+        """Return (user, key), or None without a bearer token; raises AuthenticationFailed for no live key."""
+        scheme, _, text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        try:
+            key = services.authenticate_api_key(text=text.strip())
+        except InvalidCredentials as error:
+            raise exceptions.AuthenticationFailed(error.message, code=error.code) from None
+        return key.created_by or KeyHolder(), key
+
+    def authenticate_header(self, request: Request) -> str:
+        """Answer 401, not 403, to the unauthenticated."""
+        return 'Bearer realm="intarsia"'
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The resolved caller of one request. `organization` is None where none was, or could be, chosen."""
+
+    user: User | None
+    key: ApiKey | None
+    organization: Organization | None
+    scopes: frozenset[str]
+
+    @property
+    def is_operator(self) -> bool:
+        """True for the platform's staff, through a session or a key of the platform's organization."""
+        slug = self.key.organization.slug if self.key else None
+        return policies.is_operator(user=self.user, key_organization_slug=slug)
+
+
+ANONYMOUS = Caller(user=None, key=None, organization=None, scopes=frozenset())
+
+
+def resolve_caller(request: Request) -> Caller:
+    """Find the organization and scopes of a request; raises Refusal 404 for an unknown `X-Organization`."""
+    if isinstance(request.auth, ApiKey):
+        key = request.auth
+        wanted = _wanted_organization(request)
+        if wanted and wanted != key.organization.slug:
+            raise Refusal(404, "not_found", "this key belongs to another organization", field="X-Organization")
+        user = request.user if isinstance(request.user, User) else None
+        return Caller(user=user, key=key, organization=key.organization, scopes=frozenset(key.scopes))
+    if not isinstance(request.user, User):
+        return ANONYMOUS
+    wanted = _wanted_organization(request)
+    if wanted:
+        membership = selectors.membership_in(user=request.user, slug=wanted)
+        if membership is None:
+            raise Refusal(404, "not_found", "you are in no organization of this name", field="X-Organization")
+    else:
+        memberships = list(selectors.memberships_of(user=request.user)[:2])
+        membership = memberships[0] if len(memberships) == 1 else None
+    if membership is None:
+        return Caller(user=request.user, key=None, organization=None, scopes=frozenset())
+    return Caller(
+        user=request.user,
+        key=None,
+        organization=membership.organization,
+        scopes=policies.scopes_of_role(membership.role),
+    )
+
+
+def _wanted_organization(request: Request | HttpRequest) -> str:
+    # Cut: longer than any slug is no slug, and must not reach the database at length.
+    wanted: str = request.META.get("HTTP_X_ORGANIZATION", "")[:64]
+    return wanted if wanted.isascii() and wanted.isprintable() else "?"

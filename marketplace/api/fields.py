@@ -1,0 +1,41 @@
+"""Serializer fields of the API's own."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from marketplace.accounts.models import SLUG_PATTERN
+
+
+@extend_schema_field({"type": "string", "contentEncoding": "base64url"})
+class Base64UrlField(serializers.CharField):
+    """Bytes as URL-safe base64 without padding."""
+
+    def to_internal_value(self, data: object) -> bytes:  # type: ignore[override]
+        """Decode; raises ValidationError for anything else than canonical base64url."""
+        text = super().to_internal_value(data)
+        try:
+            value = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise serializers.ValidationError("must be URL-safe base64 without padding", code="invalid") from None
+        return value
+
+    def to_representation(self, value: bytes | memoryview) -> str:
+        """Encode."""
+        return base64.urlsafe_b64encode(bytes(value)).rstrip(b"=").decode()
+
+
+class SlugField(serializers.RegexField):
+    """The name of an organization or a model."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(
+            SLUG_PATTERN,
+            max_length=40,
+            error_messages={"invalid": "must be 1 to 40 lower-case letters, digits and inner hyphens"},
+            **options,
+        )

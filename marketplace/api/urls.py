@@ -1,0 +1,51 @@
+"""Addresses below /api/v1/. None ends in a slash."""
+
+from django.urls import path, re_path, register_converter
+from django.urls.converters import StringConverter
+
+from marketplace.api.views import custody, identity, keys, models, money, schema, versions
+from marketplace.api.views.base import UnknownPath
+
+
+class NameConverter(StringConverter):
+    """The name of an organization or a model; what cannot be one never reaches the database."""
+
+    regex = "[a-z0-9-]{1,40}"
+
+
+register_converter(NameConverter, "name")
+
+app_name = "api"
+urlpatterns = [
+    path("tokens", identity.CreateTokenView.as_view(), name="tokens"),
+    path("me", identity.MeView.as_view(), name="me"),
+    path("organizations", identity.OrganizationsView.as_view(), name="organizations"),
+    path("organizations/<name:org>/signing-keys", keys.SigningKeysView.as_view(), name="signing-keys"),
+    path("keys", keys.KeysView.as_view(), name="keys"),
+    path("keys/<uuid:key_id>", keys.DeleteKeyView.as_view(), name="key"),
+    path("keys/<uuid:key_id>/rotate", keys.RotateKeyView.as_view(), name="rotate-key"),
+    path("bases", models.BasesView.as_view(), name="bases"),
+    path("models", models.ModelsView.as_view(), name="models"),
+    path("models/<name:org>/<name:slug>", models.ModelView.as_view(), name="model"),
+    path("models/<name:org>/<name:slug>/prices", models.PricesView.as_view(), name="prices"),
+    path("models/<name:org>/<name:slug>/evaluations", models.EvaluationsView.as_view(), name="evaluations"),
+    path("models/<name:org>/<name:slug>/versions", versions.VersionsView.as_view(), name="versions"),
+    path("models/<name:org>/<name:slug>/custody", custody.CustodyView.as_view(), name="custody"),
+    path("versions/<uuid:version_id>", versions.VersionView.as_view(), name="version"),
+    path("versions/<uuid:version_id>/package", versions.PackageView.as_view(), name="package"),
+    path("versions/<uuid:version_id>/complete", versions.CompleteVersionView.as_view(), name="complete"),
+    path("versions/<uuid:version_id>/publish", versions.PublishVersionView.as_view(), name="publish"),
+    path("versions/<uuid:version_id>/retire", versions.RetireVersionView.as_view(), name="retire"),
+    path("versions/<uuid:version_id>/revoke", versions.RevokeVersionView.as_view(), name="revoke"),
+    path("custody", custody.CustodyExportView.as_view(), name="custody-export"),
+    path("vault/intake-key", custody.IntakeKeyView.as_view(), name="intake-key"),
+    path("wallet", money.WalletView.as_view(), name="wallet"),
+    path("topups", money.TopUpsView.as_view(), name="top-ups"),
+    path("topups/<uuid:top_up_id>", money.TopUpView.as_view(), name="top-up"),
+    path("usage", money.UsageView.as_view(), name="usage"),
+    path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
+    path("earnings", money.EarningsView.as_view(), name="earnings"),
+    path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),
+    path("schema", schema.SchemaView.as_view(), name="schema"),
+    re_path(r"^.*$", UnknownPath.as_view()),
+]

@@ -1,0 +1,1 @@
+"""One APIView for each operation or resource, with its input serializer inside."""

@@ -1,0 +1,147 @@
+"""What every operation has: a request id, a resolved caller, scopes, a body limit and the error envelope."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from django.db.models import Model as DjangoModel
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from rest_framework import serializers
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from marketplace.accounts.models import Organization
+from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
+from marketplace.api.errors import Refusal, not_found
+from marketplace.api.pagination import CreatedCursorPagination
+from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
+from marketplace.catalog import selectors as catalog_selectors
+from marketplace.catalog.models import Model, Version
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
+Row = TypeVar("Row", bound=DjangoModel)
+
+
+class HasScope(BasePermission):
+    """The view's `scopes` say what each method needs; `public` names the methods that need nobody."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Refuse the unauthenticated (401) and the caller without the scope (403, saying which)."""
+        assert isinstance(view, ControlView), "HasScope is made for ControlView"
+        method = "GET" if request.method == "HEAD" else request.method
+        if method in view.public or method == "OPTIONS":
+            return True
+        if not request.user:
+            return False
+        if view.staff_only and not view.caller.is_operator:
+            raise Refusal(403, "staff_only", "only the platform's staff may do this")
+        needed = view.scopes.get(str(method), ())
+        if needed and not view.caller.scopes & set(needed):
+            if view.caller.organization is None:
+                raise organization_required()
+            raise Refusal(403, "scope_missing", f"this needs the scope {' or '.join(needed)}")
+        return True
+
+
+class ControlView(APIView):
+    """Base of every operation."""
+
+    permission_classes: ClassVar = [HasScope]
+    parser_classes: ClassVar = [BoundedJSONParser]
+    pagination_class: ClassVar = CreatedCursorPagination
+    scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # method → any of these scopes
+    public: ClassVar[frozenset[str]] = frozenset()
+    staff_only: ClassVar[bool] = False
+    max_body_size: ClassVar[int] = MAX_JSON_SIZE
+    caller: Caller = ANONYMOUS
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        """Give the request its id: the client's own, if it is a sane one."""
+        given = request.META.get("HTTP_X_REQUEST_ID", "")
+        wrapped: Request = super().initialize_request(request, *args, **kwargs)
+        wrapped.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex  # type: ignore[attr-defined]
+        return wrapped
+
+    def perform_authentication(self, request: Request) -> None:
+        """Authenticate, then resolve the caller; a body that is too large is refused before anything reads it."""
+        length = str(request.META.get("CONTENT_LENGTH") or "0")
+        if not length.isdigit() or int(length) > self.max_body_size:
+            raise Refusal(413, "body_too_large", f"a request body may have {self.max_body_size} bytes")
+        super().perform_authentication(request)
+        self.caller = resolve_caller(request)
+
+    def finalize_response(self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any) -> Response:
+        """Name the request on every answer, and keep answers out of shared caches."""
+        final: Response = super().finalize_response(request, response, *args, **kwargs)
+        final["X-Request-Id"] = getattr(request, "request_id", "")
+        final.headers.setdefault("Cache-Control", "no-store")
+        return final
+
+    @property
+    def organization(self) -> Organization:
+        """The organization that the caller acts for; raises Refusal 400 if none was chosen."""
+        if self.caller.organization is None:
+            raise organization_required()
+        return self.caller.organization
+
+    def parse(self, serializer: type[serializers.Serializer], *, query: bool = False, partial: bool = False) -> Any:
+        """Validate the body (or the query string) and return the typed values; raises ValidationError."""
+        data = self.request.query_params if query else self.request.data
+        checked = serializer(data=data, partial=partial)
+        checked.is_valid(raise_exception=True)
+        return checked.validated_data
+
+    def page(
+        self,
+        rows: QuerySet[Row],
+        render: Callable[[list[Row]], list[dict[str, Any]]],
+        *,
+        ordering: tuple[str, ...] | None = None,
+    ) -> Response:
+        """One page of `rows`, newest first."""
+        paginator = self.pagination_class()
+        if ordering:
+            paginator.ordering = ordering
+        return paginator.get_paginated_response(
+            render(paginator.paginate_queryset(rows, self.request, view=self) or [])
+        )
+
+    def owned_model(self, org: str, slug: str) -> Model:
+        """The model `org/slug` of the caller's organization; anybody else's is not found."""
+        model = catalog_selectors.owned_model(organization=self.organization, org_slug=org, slug=slug)
+        if model is None:
+            raise not_found("model")
+        return model
+
+    def owned_version(self, version_id: uuid.UUID) -> Version:
+        """The version of a model of the caller's organization; anybody else's is not found."""
+        version = catalog_selectors.owned_version(organization=self.organization, version_id=version_id)
+        if version is None:
+            raise not_found("version")
+        return version
+
+
+class UnknownPath(ControlView):
+    """Every path below /api/v1/ that is none."""
+
+    public = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+    schema = None
+
+    def _refuse(self, request: Request, **_: Any) -> Response:
+        raise Refusal(404, "not_found", "there is no such operation; see /api/v1/schema")
+
+    get = post = put = patch = delete = _refuse
+
+
+def organization_required() -> Refusal:
+    """The refusal for a signed-in user who did not say for which of several organizations they act."""
+    return Refusal(
+        400, "organization_required", "say which organization, in the header X-Organization", field="X-Organization"
+    )

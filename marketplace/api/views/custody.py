@@ -1,0 +1,82 @@
+"""Who held which key, when: the release log, and the key that creators wrap theirs to."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.api.fields import Base64UrlField
+from marketplace.api.serializers import IntakeKey, intake_key_data
+from marketplace.api.views.base import ControlView
+from marketplace.vault import selectors as vault_selectors
+
+
+class CustodyView(ControlView):
+    """Every release of the keys of one model."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class Custody(serializers.Serializer):
+        model = serializers.CharField()
+        creator_id = serializers.UUIDField()
+        vault_public_key = Base64UrlField()
+        checkpoint = serializers.DictField(allow_null=True, help_text="signed head of the creator's whole chain")
+        releases = serializers.ListField(child=serializers.DictField(), help_text="newest first, at most 200")
+
+    @extend_schema(operation_id="get_custody", responses=Custody)
+    def get(self, request: Request, org: str, slug: str) -> Response:
+        """Which replica was lent the keys of this model, when and for what; with hashes and a signed checkpoint."""
+        model = self.owned_model(org, slug)
+        found = vault_selectors.custody(organization=self.organization, model=model)
+        releases = [
+            {
+                **vault_selectors.entry_of(row).to_json(),
+                "entry_hash": Base64UrlField().to_representation(row.entry_hash),
+                "replica": row.replica.name,
+                "lease_expires_at": row.lease.expires_at,
+                "lease_revoked_at": row.lease.revoked_at,
+            }
+            for row in found.releases
+        ]
+        return Response(
+            {
+                "model": model.full_name,
+                "creator_id": self.organization.id,
+                "vault_public_key": Base64UrlField().to_representation(found.vault_public_key),
+                "checkpoint": found.checkpoint.to_json() if found.checkpoint else None,
+                "releases": releases,
+            }
+        )
+
+
+class CustodyExportView(ControlView):
+    """The whole chain of one creator."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class CustodyExport(serializers.Serializer):
+        format = serializers.CharField()
+        creator_id = serializers.UUIDField()
+        vault_public_key = Base64UrlField()
+        checkpoint = serializers.DictField(allow_null=True)
+        releases = serializers.ListField(child=serializers.DictField(), help_text="oldest first, complete")
+
+    @extend_schema(operation_id="export_custody", responses=CustodyExport)
+    def get(self, request: Request) -> Response:
+        """Every release of the organization's keys, as a hash chain that can be checked offline."""
+        return Response(vault_selectors.export_chain(organization=self.organization))
+
+
+class IntakeKeyView(ControlView):
+    """The platform's intake key."""
+
+    public = frozenset({"GET"})
+
+    @extend_schema(operation_id="get_intake_key", responses=IntakeKey, auth=[{}])
+    def get(self, request: Request) -> Response:
+        """The public key that data keys are wrapped to. Pin its fingerprint."""
+        return Response(intake_key_data(vault_selectors.public_keys().intake))

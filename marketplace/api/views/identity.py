@@ -1,0 +1,131 @@
+"""Who am I: tokens for the CLI, the caller, organizations."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.accounts import policies, selectors, services
+from marketplace.accounts.errors import InvalidCredentials
+from marketplace.accounts.models import ApiKey, Membership, User
+from marketplace.api.errors import Refusal, not_found
+from marketplace.api.fields import SlugField
+from marketplace.api.serializers import Key, NewKey, Organizations, key_data, membership_data, new_key_data
+from marketplace.api.serializers import organization_data as organization_data_of
+from marketplace.api.throttling import SignUpThrottle, TokenThrottle, check_failures, count_failure
+from marketplace.api.views.base import ControlView
+
+SCOPES = ApiKey.Scope.values
+
+
+class CreateTokenView(ControlView):
+    """`intarsia login`: e-mail and password for an API key."""
+
+    authentication_classes: ClassVar = []  # neither a session nor an old key has a say in it
+    throttle_classes: ClassVar = [TokenThrottle]
+    public = frozenset({"POST"})
+
+    class CreateToken(serializers.Serializer):
+        email = serializers.EmailField(max_length=254)
+        password = serializers.CharField(max_length=1000, trim_whitespace=False)
+        scopes = serializers.ListField(
+            child=serializers.ChoiceField(SCOPES), min_length=1, max_length=10, default=["publish", "account"]
+        )
+        organization = SlugField(required=False)
+        name = serializers.CharField(max_length=100, default="intarsia command line")
+        expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+
+    @extend_schema(operation_id="create_token", request=CreateToken, responses={201: NewKey}, auth=[])
+    def post(self, request: Request) -> Response:
+        """Create an API key with e-mail and password. The key is in the answer, once."""
+        wanted = self.parse(self.CreateToken)
+        check_failures(wanted["email"])
+        try:
+            user = services.authenticate_user(email=wanted["email"], password=wanted["password"])
+        except InvalidCredentials:
+            count_failure(wanted["email"])
+            raise
+        membership = _chosen_membership(user, wanted.get("organization"))
+        if not policies.may_grant(policies.scopes_of_role(membership.role), wanted["scopes"]):
+            raise Refusal(
+                403, "scope_missing", f"the role {membership.role} does not carry these scopes", field="scopes"
+            )
+        key, text = services.create_api_key(
+            organization=membership.organization,
+            name=wanted["name"],
+            scopes=wanted["scopes"],
+            created_by=user,
+            expires_at=wanted["expires_at"],
+        )
+        return Response(new_key_data(key, text), status=201)
+
+
+class MeView(ControlView):
+    """The caller."""
+
+    class Me(serializers.Serializer):
+        email = serializers.EmailField(allow_null=True, help_text="null for a key whose maker has left")
+        is_staff = serializers.BooleanField()
+        organization = Organizations(allow_null=True, help_text="the one this request acts for")
+        organizations = Organizations(many=True)
+        scopes = serializers.ListField(child=serializers.CharField())
+        key = Key(allow_null=True)
+
+    @extend_schema(operation_id="get_me", responses=Me)
+    def get(self, request: Request) -> Response:
+        """Who the request is from, for which organization, with which scopes."""
+        caller = self.caller
+        memberships = list(selectors.memberships_of(user=caller.user)) if caller.user else []
+        if caller.key is not None:
+            # A key speaks for one organization; what else its maker belongs to is not its business.
+            memberships = [one for one in memberships if one.organization_id == caller.key.organization_id]
+        roles = {one.organization_id: one.role for one in memberships}
+        organization: dict[str, Any] | None = None
+        if caller.organization is not None:
+            organization = organization_data_of(caller.organization, roles.get(caller.organization.id))
+        return Response(
+            {
+                "email": caller.user.email if caller.user else None,
+                "is_staff": caller.is_operator,
+                "organization": organization,
+                "organizations": membership_data(memberships),
+                "scopes": sorted(caller.scopes),
+                "key": key_data(caller.key) if caller.key else None,
+            }
+        )
+
+
+class OrganizationsView(ControlView):
+    """Organizations of the caller."""
+
+    throttle_classes: ClassVar = [SignUpThrottle]
+
+    class CreateOrganization(serializers.Serializer):
+        slug = SlugField()
+        name = serializers.CharField(max_length=100)
+
+    @extend_schema(operation_id="create_organization", request=CreateOrganization, responses={201: Organizations})
+    def post(self, request: Request) -> Response:
+        """Create an organization owned by the signed-in user, with its wallet. A key cannot do this."""
+        if self.caller.user is None or self.caller.key is not None:
+            raise Refusal(403, "session_required", "sign in on the web site to create an organization")
+        wanted = self.parse(self.CreateOrganization)
+        organization = services.create_organization(owner=self.caller.user, slug=wanted["slug"], name=wanted["name"])
+        return Response(organization_data_of(organization, Membership.Role.OWNER), status=201)
+
+
+def _chosen_membership(user: User, slug: str | None) -> Membership:
+    if slug:
+        membership = selectors.membership_in(user=user, slug=slug)
+        if membership is None:
+            raise not_found("organization of yours")
+        return membership
+    memberships = list(selectors.memberships_of(user=user)[:20])
+    if len(memberships) == 1:
+        return memberships[0]
+    names = ", ".join(one.organization.slug for one in memberships) or "none"
+    raise Refusal(400, "organization_required", f"name the organization; yours are: {names}", field="organization")

@@ -1,0 +1,128 @@
+"""API keys and signing keys of the caller's organization."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.accounts import policies, selectors, services
+from marketplace.accounts.models import ApiKey
+from marketplace.api.errors import Refusal, not_found
+from marketplace.api.fields import Base64UrlField
+from marketplace.api.serializers import (
+    CreatorSigningKey,
+    Key,
+    NewKey,
+    key_data,
+    new_key_data,
+    signing_key_data,
+)
+from marketplace.api.views.base import ControlView
+from marketplace.catalog import selectors as catalog_selectors
+from marketplace.catalog import services as catalog_services
+
+
+class KeyView(ControlView):
+    """What the operations on one key share."""
+
+    def own_key(self, key_id: UUID) -> ApiKey:
+        """The key, if it is the organization's; anybody else's is not found."""
+        key = selectors.api_key_of(organization=self.organization, key_id=key_id)
+        if key is None:
+            raise not_found("key")
+        return key
+
+    def require_grant(self, scopes: list[str]) -> None:
+        """Nobody hands out, or renews, more than they may (`policies.may_grant`)."""
+        if not policies.may_grant(self.caller.scopes, scopes):
+            raise Refusal(403, "scope_missing", "a key can only be given scopes that you may hand out", field="scopes")
+
+
+class KeysView(KeyView):
+    """List and create."""
+
+    scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+
+    class CreateKey(serializers.Serializer):
+        name = serializers.CharField(max_length=100)
+        scopes = serializers.ListField(child=serializers.ChoiceField(ApiKey.Scope.values), min_length=1, max_length=10)
+        expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+
+    @extend_schema(operation_id="list_keys", responses=Key(many=True))
+    def get(self, request: Request) -> Response:
+        """The organization's keys, newest first. Never the keys themselves."""
+        keys = selectors.api_keys_of(organization=self.organization)
+        return self.page(keys, lambda rows: [key_data(key) for key in rows])
+
+    @extend_schema(operation_id="create_key", request=CreateKey, responses={201: NewKey})
+    def post(self, request: Request) -> Response:
+        """Create a key. It is in the answer, once."""
+        wanted = self.parse(self.CreateKey)
+        self.require_grant(wanted["scopes"])
+        key, text = services.create_api_key(
+            organization=self.organization,
+            name=wanted["name"],
+            scopes=wanted["scopes"],
+            created_by=self.caller.user,
+            expires_at=wanted["expires_at"],
+        )
+        return Response(new_key_data(key, text), status=201)
+
+
+class DeleteKeyView(KeyView):
+    """Revoke one key."""
+
+    scopes: ClassVar = {"DELETE": ("account",)}
+
+    @extend_schema(operation_id="revoke_key", responses={204: None})
+    def delete(self, request: Request, key_id: UUID) -> Response:
+        """Revoke a key: it stops working within five seconds, everywhere. Its row stays for the records."""
+        services.revoke_api_key(key=self.own_key(key_id))
+        return Response(status=204)
+
+
+class RotateKeyView(KeyView):
+    """Replace one key."""
+
+    scopes: ClassVar = {"POST": ("account",)}
+
+    @extend_schema(operation_id="rotate_key", request=None, responses={201: NewKey})
+    def post(self, request: Request, key_id: UUID) -> Response:
+        """Create a key with the same name and scopes; the old one works for 24 hours more."""
+        key = self.own_key(key_id)
+        self.require_grant(key.scopes)
+        new, text = services.rotate_api_key(key=key, created_by=self.caller.user)
+        return Response(new_key_data(new, text), status=201)
+
+
+class SigningKeysView(ControlView):
+    """The public keys that the organization's packages are signed with."""
+
+    scopes: ClassVar = {"GET": ("publish", "account"), "POST": ("publish",)}
+
+    class RegisterSigningKey(serializers.Serializer):
+        public_key = Base64UrlField(max_length=43, help_text="32 bytes of an Ed25519 public key")
+
+    @extend_schema(operation_id="list_signing_keys", responses=CreatorSigningKey(many=True))
+    def get(self, request: Request, org: str) -> Response:
+        """The organization's signing keys, newest first."""
+        self._require_own(org)
+        keys = catalog_selectors.signing_keys_of(organization=self.organization)
+        return self.page(keys, lambda rows: [signing_key_data(key) for key in rows])
+
+    @extend_schema(operation_id="register_signing_key", request=RegisterSigningKey, responses={201: CreatorSigningKey})
+    def post(self, request: Request, org: str) -> Response:
+        """Register a public key; registering it again gives the same row."""
+        self._require_own(org)
+        wanted = self.parse(self.RegisterSigningKey)
+        key = catalog_services.register_signing_key(organization=self.organization, public_key=wanted["public_key"])
+        return Response(signing_key_data(key), status=201)
+
+    def _require_own(self, org: str) -> None:
+        if org != self.organization.slug:
+            raise not_found("organization of yours")

@@ -1,0 +1,186 @@
+"""The catalogue: listings, their prices and evaluations."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.api.errors import Refusal, not_found
+from marketplace.api.fields import SlugField
+from marketplace.api.serializers import (
+    BaseWithConfig,
+    EvaluationOut,
+    ExampleMessageOut,
+    ModelOut,
+    ModelPage,
+    PriceOut,
+    base_data,
+    evaluation_data,
+    model_data,
+    model_page_data,
+    price_data,
+)
+from marketplace.api.views.base import ControlView
+from marketplace.catalog import selectors, services
+from marketplace.catalog.models import MAX_PRICE_MICRO_USD_PER_MTOK, BaseModel, Model
+from marketplace.catalog.services.listings import ExampleMessage, ListingText
+
+
+class ListingFields(serializers.Serializer):
+    """What a creator may say about a model."""
+
+    title = serializers.CharField(max_length=120)
+    summary = serializers.CharField(max_length=280, allow_blank=True, required=False)
+    card_markdown = serializers.CharField(max_length=100_000, allow_blank=True, trim_whitespace=False, required=False)
+    industry = serializers.CharField(max_length=40, allow_blank=True, required=False)
+    tags = serializers.ListField(child=serializers.CharField(max_length=30), max_length=10, required=False)
+    visibility = serializers.ChoiceField(Model.Visibility.values, required=False)
+    example_messages = ExampleMessageOut(many=True, required=False, max_length=8)
+
+
+class ModelsView(ControlView):
+    """Browse and create."""
+
+    public = frozenset({"GET"})
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    class BrowseModels(serializers.Serializer):
+        q = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
+        industry = serializers.CharField(max_length=40, required=False, default="", allow_blank=True)
+        base = serializers.CharField(max_length=100, required=False, default="", allow_blank=True)
+        tag = serializers.CharField(max_length=30, required=False, default="", allow_blank=True)
+        mine = serializers.BooleanField(required=False, default=False)
+
+    class CreateModel(ListingFields):
+        slug = SlugField()
+        base = serializers.CharField(
+            max_length=100, required=False, help_text="name or fingerprint; may be left out while there is one base"
+        )
+
+    @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=ModelOut(many=True), auth=[{}])
+    def get(self, request: Request) -> Response:
+        """The public catalogue, newest first; with `mine=true` the caller's own models, drafts too."""
+        wanted = self.parse(self.BrowseModels, query=True)
+        if wanted["mine"]:
+            if self.caller.user is None and self.caller.key is None:
+                raise Refusal(401, "not_authenticated", "sign in, or send an API key, to see your own models")
+            found = selectors.models_of(organization=self.organization)
+        else:
+            found = selectors.published_models(
+                query=wanted["q"], industry=wanted["industry"], base=wanted["base"], tag=wanted["tag"]
+            )
+        return self.page(found, lambda rows: [model_data(model) for model in rows])
+
+    @extend_schema(operation_id="create_model", request=CreateModel, responses={201: ModelPage})
+    def post(self, request: Request) -> Response:
+        """Create a listing. It is seen by others once a version of it is published."""
+        wanted = self.parse(self.CreateModel)
+        model = services.create_model(
+            organization=self.organization,
+            slug=wanted["slug"],
+            base_model=_chosen_base(wanted.get("base")),
+            text=_listing_text(wanted),
+        )
+        return Response(model_page_data(self.owned_model(self.organization.slug, model.slug)), status=201)
+
+
+class ModelView(ControlView):
+    """One listing."""
+
+    public = frozenset({"GET"})
+    scopes: ClassVar = {"PATCH": ("publish",)}
+
+    class UpdateModel(ListingFields):
+        title = serializers.CharField(max_length=120, required=False)
+
+    @extend_schema(operation_id="get_model", responses=ModelPage, auth=[{}])
+    def get(self, request: Request, org: str, slug: str) -> Response:
+        """A listing with its card. Drafts and private models exist for their own organization only."""
+        model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
+        if model is None:
+            raise not_found("model")
+        return Response(model_page_data(model))
+
+    @extend_schema(operation_id="update_model", request=UpdateModel, responses=ModelPage)
+    def patch(self, request: Request, org: str, slug: str) -> Response:
+        """Change what the listing says; fields left out stay."""
+        model = self.owned_model(org, slug)
+        services.update_model(model=model, text=_listing_text(self.parse(self.UpdateModel)))
+        return Response(model_page_data(self.owned_model(org, slug)))
+
+
+class PricesView(ControlView):
+    """Prices are appended, never edited."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    class SetPrice(serializers.Serializer):
+        input_micro_usd_per_mtok = serializers.IntegerField(min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK)
+        cached_input_micro_usd_per_mtok = serializers.IntegerField(
+            min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK, required=False
+        )
+        output_micro_usd_per_mtok = serializers.IntegerField(min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK)
+        per_prediction_nano_usd = serializers.IntegerField(min_value=0, max_value=10**11, default=0)
+
+    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: PriceOut})
+    def post(self, request: Request, org: str, slug: str) -> Response:
+        """Set the price from the next prediction on. Micro-dollars per million tokens."""
+        model = self.owned_model(org, slug)
+        return Response(price_data(services.set_price(model=model, **self.parse(self.SetPrice))), status=201)
+
+
+class EvaluationsView(ControlView):
+    """What the platform measured itself."""
+
+    staff_only = True
+
+    class RecordEvaluation(serializers.Serializer):
+        version = serializers.IntegerField(
+            min_value=1, max_value=2**31 - 1, required=False, help_text="the newest published one if left out"
+        )
+        dataset = serializers.CharField(max_length=100)
+        rows = serializers.IntegerField(min_value=1, max_value=10**9)
+        correct = serializers.IntegerField(min_value=0, max_value=10**9)
+        base_correct = serializers.IntegerField(min_value=0, max_value=10**9)
+
+    @extend_schema(operation_id="record_evaluation", request=RecordEvaluation, responses={201: EvaluationOut})
+    def post(self, request: Request, org: str, slug: str) -> Response:
+        """Record an accuracy measured through the metered API on held-out rows. Platform staff only."""
+        wanted = self.parse(self.RecordEvaluation)
+        version = selectors.published_version(org_slug=org, slug=slug, number=wanted.pop("version", None))
+        if version is None:
+            raise not_found("version")
+        evaluation = services.record_evaluation(version=version, **wanted)
+        return Response(evaluation_data(evaluation, version), status=201)
+
+
+class BasesView(ControlView):
+    """Base models."""
+
+    public = frozenset({"GET"})
+
+    @extend_schema(operation_id="list_bases", responses=BaseWithConfig(many=True), auth=[{}])
+    def get(self, request: Request) -> Response:
+        """The base models that adapters may be made for, newest first."""
+        return self.page(selectors.bases(), lambda rows: [{**base_data(row), "config": row.config} for row in rows])
+
+
+def _listing_text(wanted: dict[str, Any]) -> ListingText:
+    names = ("title", "summary", "card_markdown", "industry", "tags", "visibility")
+    examples = wanted.get("example_messages")
+    return ListingText(
+        **{name: wanted[name] for name in names if name in wanted},
+        example_messages=None if examples is None else [ExampleMessage(**example) for example in examples],
+    )
+
+
+def _chosen_base(name: str | None) -> BaseModel:
+    found = selectors.bases_named(name) if name else list(selectors.bases()[:2])
+    if len(found) == 1:
+        return found[0]
+    message = "there is no such base model" if not found else "there are several: give the fingerprint"
+    raise Refusal(400, "unknown_base" if not found else "ambiguous_base", f"{message}; see /api/v1/bases", field="base")

@@ -1,0 +1,222 @@
+"""Wallet, top-ups, usage and earnings of the caller's organization; the operator's summary. In nano-dollars."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from billing import selectors, services
+from billing.models import TopUp, Usage
+from marketplace.api.errors import not_found
+from marketplace.api.views.base import ControlView
+
+
+class Period(serializers.Serializer):
+    since = serializers.DateTimeField(required=False, help_text="from this moment on")
+    until = serializers.DateTimeField(required=False, help_text="before this moment")
+
+
+class TopUpOut(serializers.Serializer):
+    id = serializers.UUIDField()
+    amount_cents = serializers.IntegerField()
+    state = serializers.CharField(help_text="created, pending, credited, expired or failed; only credited moved money")
+    checkout_url = serializers.CharField(help_text="the payment page")
+    created_at = serializers.DateTimeField()
+    credited_at = serializers.DateTimeField(allow_null=True)
+
+
+class WalletView(ControlView):
+    """Credit."""
+
+    scopes: ClassVar = {"GET": ("account",)}
+
+    class Wallet(serializers.Serializer):
+        posted_nano_usd = serializers.IntegerField()
+        held_nano_usd = serializers.IntegerField(help_text="set aside for predictions in flight")
+        available_nano_usd = serializers.IntegerField()
+
+    @extend_schema(operation_id="get_wallet", responses=Wallet)
+    def get(self, request: Request) -> Response:
+        """The organization's credit: available = posted - held."""
+        wallet = selectors.wallet(self.organization)
+        return Response(
+            {"posted_nano_usd": wallet.posted, "held_nano_usd": wallet.held, "available_nano_usd": wallet.available}
+        )
+
+
+class TopUpsView(ControlView):
+    """Buying credit."""
+
+    scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+
+    class StartTopUp(serializers.Serializer):
+        amount_cents = serializers.IntegerField(min_value=1, max_value=10**9)
+
+    @extend_schema(operation_id="list_top_ups", responses=TopUpOut(many=True))
+    def get(self, request: Request) -> Response:
+        """The organization's top-ups, newest first."""
+        rows = TopUp.objects.filter(organization=self.organization)
+        return self.page(rows, lambda found: [dict(TopUpOut(row).data) for row in found])
+
+    @extend_schema(operation_id="start_top_up", request=StartTopUp, responses={201: TopUpOut})
+    def post(self, request: Request) -> Response:
+        """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
+        amount = self.parse(self.StartTopUp)["amount_cents"]
+        top_up = services.start_top_up(organization=self.organization, amount_cents=amount)
+        return Response(dict(TopUpOut(top_up).data), status=201)
+
+
+class TopUpView(ControlView):
+    """One top-up."""
+
+    scopes: ClassVar = {"GET": ("account",)}
+
+    @extend_schema(operation_id="get_top_up", responses=TopUpOut)
+    def get(self, request: Request, top_up_id: UUID) -> Response:
+        """How far a top-up is."""
+        top_up = selectors.top_up(self.organization, top_up_id)
+        if top_up is None:
+            raise not_found("top-up")
+        return Response(dict(TopUpOut(top_up).data))
+
+
+class UsageView(ControlView):
+    """What was predicted, and what it cost."""
+
+    scopes: ClassVar = {"GET": ("account",)}
+
+    class UsageQuery(Period):
+        model = serializers.CharField(max_length=128, required=False, help_text="org/slug")
+        key = serializers.UUIDField(required=False, help_text="id of an API key")
+
+    class Prediction(serializers.Serializer):
+        prediction_id = serializers.UUIDField()
+        created_at = serializers.DateTimeField()
+        model = serializers.CharField(source="model_name")
+        key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
+        prompt_tokens = serializers.IntegerField()
+        cached_tokens = serializers.IntegerField()
+        completion_tokens = serializers.IntegerField()
+        cost_nano_usd = serializers.IntegerField()
+        finish_reason = serializers.CharField()
+
+    @extend_schema(operation_id="list_usage", parameters=[UsageQuery], responses=Prediction(many=True))
+    def get(self, request: Request) -> Response:
+        """Single predictions that the organization paid for, newest first."""
+        wanted = self.parse(self.UsageQuery, query=True)
+        columns = {"since": "created_at__gte", "until": "created_at__lt", "model": "model_name", "key": "api_key_id"}
+        # The rows themselves, not billing's list of them: the cursor needs a query that it can go on with.
+        rows = Usage.objects.filter(organization_id=self.organization.id).defer("receipt")
+        rows = rows.filter(**{column: wanted[name] for name, column in columns.items() if name in wanted})
+        return self.page(
+            rows,
+            lambda found: [dict(self.Prediction(row).data) for row in found],
+            ordering=("-created_at", "-prediction_id"),
+        )
+
+
+class UsageSummaryView(ControlView):
+    """Usage in groups."""
+
+    scopes: ClassVar = {"GET": ("account",)}
+
+    class UsageSummaryQuery(Period):
+        group_by = serializers.RegexField(
+            r"^(day|model|key)(,(day|model|key)){0,2}$", default="day,model,key", help_text="any of day, model, key"
+        )
+
+    class UsageGroup(serializers.Serializer):
+        day = serializers.DateField(allow_null=True)
+        model = serializers.CharField(source="model_name", allow_null=True)
+        key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
+        predictions = serializers.IntegerField()
+        prompt_tokens = serializers.IntegerField()
+        completion_tokens = serializers.IntegerField()
+        cost_nano_usd = serializers.IntegerField()
+
+    @extend_schema(
+        operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroup(many=True), filters=False
+    )
+    def get(self, request: Request) -> Response:
+        """Totals by day (UTC), model and key; newest day first, at most 1,000 groups."""
+        wanted = self.parse(self.UsageSummaryQuery, query=True)
+        groups = selectors.usage_summary(
+            self.organization,
+            group_by=dict.fromkeys(wanted["group_by"].split(",")),
+            since=wanted.get("since"),
+            until=wanted.get("until"),
+        )
+        return Response({"results": [dict(self.UsageGroup(group).data) for group in groups]})
+
+
+class EarningsGroup(serializers.Serializer):
+    day = serializers.DateField(allow_null=True)
+    model = serializers.CharField(source="model_name", allow_null=True)
+    predictions = serializers.IntegerField()
+    consumers = serializers.IntegerField(help_text="how many organizations; who they are is not told")
+    completion_tokens = serializers.IntegerField()
+    charged_nano_usd = serializers.IntegerField()
+    creator_nano_usd = serializers.IntegerField()
+
+
+class EarningsView(ControlView):
+    """What a creator earned."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class Earnings(serializers.Serializer):
+        payable_nano_usd = serializers.IntegerField(help_text="what the platform owes now")
+        total_nano_usd = serializers.IntegerField(help_text="the creator's share over the period")
+        predictions = serializers.IntegerField()
+        consumers = serializers.IntegerField()
+        by_day = EarningsGroup(many=True)
+        by_model = EarningsGroup(many=True)
+
+    @extend_schema(operation_id="get_earnings", parameters=[Period], responses=Earnings)
+    def get(self, request: Request) -> Response:
+        """The organization's earnings as a creator: in all, by day (UTC) and by model."""
+        found = selectors.earnings(self.organization, **self.parse(Period, query=True))
+        return Response(
+            {
+                "payable_nano_usd": found.payable_nano_usd,
+                "total_nano_usd": found.total.creator_nano_usd,
+                "predictions": found.total.predictions,
+                "consumers": found.total.consumers,
+                "by_day": [dict(EarningsGroup(line).data) for line in found.by_day],
+                "by_model": [dict(EarningsGroup(line).data) for line in found.by_model],
+            }
+        )
+
+
+class PlatformSummaryView(ControlView):
+    """The operator's figures."""
+
+    staff_only = True
+
+    class PlatformSummary(serializers.Serializer):
+        predictions = serializers.IntegerField()
+        charged_nano_usd = serializers.IntegerField()
+        creator_nano_usd = serializers.IntegerField()
+        platform_nano_usd = serializers.IntegerField()
+        ledger_sum_nano_usd = serializers.IntegerField(help_text="0, or something is wrong")
+        open_holds = serializers.IntegerField()
+
+    @extend_schema(operation_id="get_platform_summary", responses=PlatformSummary)
+    def get(self, request: Request) -> Response:
+        """Totals over the whole platform. Platform staff only."""
+        found = selectors.platform_summary()
+        return Response(
+            {
+                "predictions": found.predictions,
+                "charged_nano_usd": found.charged,
+                "creator_nano_usd": found.creator,
+                "platform_nano_usd": found.platform,
+                "ledger_sum_nano_usd": found.ledger_sum,
+                "open_holds": found.open_holds,
+            }
+        )

@@ -1,0 +1,198 @@
+"""A version's life: start, upload, complete, publish, retire, revoke; and who held its key."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+
+from marketplace.api.errors import Refusal, not_found
+from marketplace.api.fields import Base64UrlField
+from marketplace.api.parsers import RawParser
+from marketplace.api.serializers import (
+    OwnVersion,
+    StartedVersion,
+    VersionOut,
+    intake_key_data,
+    own_version_data,
+    version_data,
+)
+from marketplace.api.views.base import ControlView
+from marketplace.catalog import selectors, services
+from marketplace.catalog.models import Version
+from marketplace.catalog.services.uploads import MAX_CHUNK_SIZE
+from marketplace.catalog.services.versions import MAX_PACKAGE_SIZE
+from marketplace.vault import selectors as vault_selectors
+
+UPLOAD_OFFSET = OpenApiParameter(
+    "Upload-Offset", OpenApiTypes.INT64, OpenApiParameter.HEADER, required=True, description="where the chunk starts"
+)
+
+
+def _own_data(version: Version) -> dict[str, Any]:
+    return own_version_data(version, uploaded_bytes=services.upload_offset(version=version))
+
+
+class VersionsView(ControlView):
+    """The versions of one model."""
+
+    public = frozenset({"GET"})
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    class StartVersion(serializers.Serializer):
+        signing_key_id = serializers.UUIDField()
+        package_size = serializers.IntegerField(min_value=1, max_value=MAX_PACKAGE_SIZE, help_text="bytes when sealed")
+        changelog = serializers.CharField(max_length=10_000, allow_blank=True, required=False, default="")
+
+    @extend_schema(operation_id="list_versions", responses=VersionOut(many=True), auth=[{}])
+    def get(self, request: Request, org: str, slug: str) -> Response:
+        """Published versions, newest first; its own organization sees every version, with reports."""
+        model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
+        if model is None:
+            raise not_found("model")
+        own = self.caller.organization is not None and self.caller.organization.id == model.organization_id
+        render = _own_data if own else version_data
+        return self.page(
+            selectors.versions_of(model=model, published_only=not own),
+            lambda rows: [render(version) for version in rows],
+            ordering=("-number",),
+        )
+
+    @extend_schema(operation_id="start_version", request=StartVersion, responses={201: StartedVersion})
+    def post(self, request: Request, org: str, slug: str) -> Response:
+        """Open the upload of the next version. Seal with the answer's ids and number, then PUT to `upload_url`."""
+        model = self.owned_model(org, slug)
+        wanted = self.parse(self.StartVersion)
+        signing_key = selectors.signing_key_of(organization=self.organization, key_id=wanted["signing_key_id"])
+        if signing_key is None:
+            raise Refusal(
+                400,
+                "unknown_signing_key",
+                "not a signing key of this organization; register it",
+                field="signing_key_id",
+            )
+        intake = vault_selectors.public_keys().intake
+        version = services.start_version(
+            model=model, signing_key=signing_key, package_size=wanted["package_size"], changelog=wanted["changelog"]
+        )
+        return Response(
+            {
+                **_own_data(version),
+                "base_config": model.base_model.config,
+                "intake_key": intake_key_data(intake),
+                "upload_url": reverse("api:package", kwargs={"version_id": version.id}, request=request),
+            },
+            status=201,
+        )
+
+
+class VersionView(ControlView):
+    """One version."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    @extend_schema(operation_id="get_version", responses=OwnVersion)
+    def get(self, request: Request, version_id: UUID) -> Response:
+        """A version of one's own: its state, how much has been uploaded, what verification found."""
+        return Response(_own_data(self.owned_version(version_id)))
+
+
+class PackageView(ControlView):
+    """The resumable upload."""
+
+    parser_classes: ClassVar = [RawParser]
+    scopes: ClassVar = {"GET": ("publish",), "PUT": ("publish",)}
+    max_body_size = MAX_CHUNK_SIZE
+    http_method_names: ClassVar = ["head", "put", "options"]
+
+    @extend_schema(operation_id="get_upload_offset", responses={200: None})
+    def head(self, request: Request, version_id: UUID) -> Response:
+        """`Upload-Offset`: how many bytes have arrived. `Upload-Length`: how many were announced."""
+        version = self.owned_version(version_id)
+        headers = {
+            "Upload-Offset": str(services.upload_offset(version=version)),
+            "Upload-Length": str(version.package_size),
+        }
+        return Response(status=200, headers=headers)
+
+    @extend_schema(
+        operation_id="upload_chunk",
+        parameters=[UPLOAD_OFFSET],
+        request={"application/octet-stream": OpenApiTypes.BINARY},
+        responses={204: None},
+    )
+    def put(self, request: Request, version_id: UUID) -> Response:
+        """Append up to 8 MiB at `Upload-Offset`. 409 with the right `Upload-Offset` if the upload is elsewhere."""
+        version = self.owned_version(version_id)
+        offset = request.headers.get("Upload-Offset", "")
+        if not (offset.isascii() and offset.isdigit() and len(offset) <= 12):
+            raise Refusal(400, "invalid", "must be where this chunk starts, in bytes", field="Upload-Offset")
+        length = int(request.META.get("CONTENT_LENGTH") or 0)
+        if length == 0:
+            raise Refusal(411, "length_required", "send Content-Length and at least one byte", field="Content-Length")
+        reached = services.append_package_chunk(version=version, offset=int(offset), stream=request.data, length=length)
+        return Response(status=204, headers={"Upload-Offset": str(reached)})
+
+
+class CompleteVersionView(ControlView):
+    """The end of the upload."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    class CompleteVersion(serializers.Serializer):
+        digest = serializers.RegexField(r"^[0-9a-f]{64}$", help_text="of the package, in hex")
+        wrapped_data_key = Base64UrlField(max_length=4000, help_text="wrapped to the intake key for this very package")
+
+    @extend_schema(operation_id="complete_version", request=CompleteVersion, responses=OwnVersion)
+    def post(self, request: Request, version_id: UUID) -> Response:
+        """Check signature, digest and header, take the data key, and have a replica verify the adapter."""
+        version = self.owned_version(version_id)
+        wanted = self.parse(self.CompleteVersion)
+        version = services.complete_version(
+            version=version, digest=wanted["digest"], wrapped_data_key=wanted["wrapped_data_key"]
+        )
+        return Response(_own_data(version))
+
+
+class PublishVersionView(ControlView):
+    """Offer it for sale."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    @extend_schema(operation_id="publish_version", request=None, responses=OwnVersion)
+    def post(self, request: Request, version_id: UUID) -> Response:
+        """Publish a verified version of a model that has a price."""
+        return Response(_own_data(services.publish_version(version=self.owned_version(version_id))))
+
+
+class RetireVersionView(ControlView):
+    """Take it off sale."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    @extend_schema(operation_id="retire_version", request=None, responses=OwnVersion)
+    def post(self, request: Request, version_id: UUID) -> Response:
+        """Retire a version: no new predictions, replicas drop it. It cannot be published again."""
+        return Response(_own_data(services.retire_version(version=self.owned_version(version_id))))
+
+
+class RevokeVersionView(ControlView):
+    """The kill switch."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    class RevokeVersion(serializers.Serializer):
+        reason = serializers.CharField(max_length=500)
+
+    @extend_schema(operation_id="revoke_version", request=RevokeVersion, responses=OwnVersion)
+    def post(self, request: Request, version_id: UUID) -> Response:
+        """Revoke a version: replicas refuse it, stop what runs and zero it within 5 s (30 s if cut off)."""
+        version = self.owned_version(version_id)
+        reason = self.parse(self.RevokeVersion)["reason"]
+        return Response(_own_data(services.revoke_version(version=version, reason=reason)))
