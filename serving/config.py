@@ -5,53 +5,41 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, get_args, get_type_hints
 
 
 class ConfigError(ValueError):
     """A flag has an impossible value; the message names it."""
 
 
-def _flag(default: Any, help_text: str, **kw: Any) -> Any:
-    return field(default=default, metadata={"help": help_text, **kw})
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingConfig:
     """Validated settings. Sizes are tokens unless the name says otherwise."""
 
-    model: Path = _flag(
-        None, "Hugging Face folder of the base model (config.json, *.safetensors, tokenizer.json)", type=Path
-    )
-    adapters: Path | None = _flag(
-        None, "folder of plain PEFT folders; each is served under its folder's name", type=Path
-    )
-    host: str = _flag("127.0.0.1", "address to listen on", type=str)
-    port: int = _flag(8000, "port to listen on; 0 picks a free one", type=int)
-    insecure: bool = _flag(False, "answer without tickets; for one user on one machine", action="store_true")
-    dtype: str = _flag("auto", "float32, bfloat16, or auto (bfloat16 where the hardware multiplies it)", type=str)
-    device: str = _flag("auto", "cpu, cuda, or auto", type=str)
-    threads: int = _flag(0, "CPU threads for the forward pass; 0 means every core", type=int)
-    max_model_len: int = _flag(
-        0, "longest prompt + output; 0 means the model's own limit, as far as the KV cache reaches", type=int
-    )
-    kv_cache_mb: int = _flag(512, "memory for the KV cache, in MiB", type=int)
-    block_size: int = _flag(16, "tokens per KV block", type=int)
-    max_batched_tokens: int = _flag(512, "tokens computed in one step", type=int)
-    max_num_seqs: int = _flag(64, "sequences running at once", type=int)
-    max_queue: int = _flag(512, "requests waiting before new ones get 429", type=int)
-    prefix_caching: bool = _flag(True, "reuse the KV of shared prefixes", action=argparse.BooleanOptionalAction)
-    adapter_slots: int = _flag(64, "adapters resident at once", type=int)
-    adapter_memory_mb: int = _flag(1024, "memory for resident adapters, in MiB", type=int)
-    max_body_bytes: int = _flag(1 << 20, "largest accepted request body, in bytes", type=int)
-    request_timeout_s: float = _flag(600.0, "seconds a request may take before it is ended", type=float)
-    shutdown_grace_s: float = _flag(10.0, "seconds running requests get to finish after SIGTERM", type=float)
+    model: Annotated[Path, "Hugging Face folder of the base model (config.json, *.safetensors, tokenizer.json)"]
+    adapters: Annotated[Path | None, "folder of plain PEFT folders; each is served under its folder's name"] = None
+    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    port: Annotated[int, "port to listen on; 0 picks a free one"] = 8000
+    insecure: Annotated[bool, "answer without tickets: for one user on one machine"] = False
+    dtype: Annotated[str, "float32, bfloat16, or auto: bfloat16 where the hardware multiplies it"] = "auto"
+    device: Annotated[str, "cpu, cuda, or auto"] = "auto"
+    threads: Annotated[int, "CPU threads for the forward pass; 0: every core"] = 0
+    max_model_len: Annotated[int, "longest prompt plus output; 0: what model and KV cache allow"] = 0
+    kv_cache_mb: Annotated[int, "memory for the KV cache, in MiB"] = 512
+    block_size: Annotated[int, "tokens per KV block"] = 16
+    max_batched_tokens: Annotated[int, "tokens computed in one step"] = 512
+    max_num_seqs: Annotated[int, "sequences running at once"] = 64
+    max_queue: Annotated[int, "requests waiting before new ones get 429"] = 512
+    prefix_caching: Annotated[bool, "reuse the KV of shared prefixes"] = True
+    adapter_slots: Annotated[int, "adapters resident at once"] = 64
+    adapter_memory_mb: Annotated[int, "memory for resident adapters, in MiB"] = 1024
+    max_body_bytes: Annotated[int, "largest accepted request body, in bytes"] = 1 << 20
+    request_timeout_s: Annotated[float, "seconds a request may take before it is ended"] = 600.0
+    shutdown_grace_s: Annotated[float, "seconds running requests get to finish after SIGTERM"] = 10.0
 
     def __post_init__(self) -> None:
-        if self.model is None:
-            raise ConfigError("--model is required: the folder of the base model")
         if not (self.model / "config.json").is_file():
             raise ConfigError(f"--model {self.model}: no config.json there")
         if self.adapters is not None and not self.adapters.is_dir():
@@ -91,12 +79,18 @@ class ServingConfig:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds one flag per field, with its help and default."""
+    hints = get_type_hints(ServingConfig, include_extras=True)
     for item in dataclasses.fields(ServingConfig):
-        kwargs = {k: v for k, v in item.metadata.items() if k != "help"}
-        shown = "" if item.default in (None, False) else f" (default {item.default})"
-        parser.add_argument(
-            "--" + item.name.replace("_", "-"), default=item.default, help=item.metadata["help"] + shown, **kwargs
-        )
+        kind, text = get_args(hints[item.name])
+        flag = "--" + item.name.replace("_", "-")
+        if item.default is dataclasses.MISSING:
+            parser.add_argument(flag, type=kind, required=True, help=text)
+        elif kind is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=text)
+        else:
+            parse = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
+            shown = text if item.default is None else f"{text} (default {item.default})"
+            parser.add_argument(flag, type=parse, default=item.default, help=shown)
 
 
 def from_args(args: argparse.Namespace) -> ServingConfig:

@@ -3,7 +3,7 @@ token."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -40,7 +40,7 @@ class Runner:
         by_sequence = {id(chunk.sequence): token for (chunk, _), token in zip(rows, tokens, strict=True)}
         return [by_sequence[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
-    def zero(self, blocks: Sequence[int]) -> None:
+    def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks now, not when they are next handed out."""
         self.kv.zero(list(blocks))
 

@@ -17,7 +17,7 @@ from serving.http.admission import CompletionObserver, RequestAuthorizer, Silent
 from serving.http.completions import CompletionEndpoint
 from serving.http.errors import ApiError, json_response
 from serving.http.metrics import Metrics
-from serving.http.schema import ChatBody, CompletionBody
+from serving.http.schema import Body, ChatBody, CompletionBody
 from serving.tokenization.tokenizer import Tokenizer
 
 
@@ -72,7 +72,7 @@ def create_app(
             raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
         return json_response(_card(name))
 
-    def endpoint(kind: type) -> CompletionEndpoint:
+    def endpoint(kind: type[Body]) -> CompletionEndpoint[Body]:
         return CompletionEndpoint(kind, engine, tokenizer, authorizer, observer, metrics, max_body_bytes)
 
     return Starlette(

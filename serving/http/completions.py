@@ -77,7 +77,8 @@ class CompletionEndpoint(Generic[schema.Body]):
         metrics: Metrics,
         max_body_bytes: int,
     ) -> None:
-        self._kind, self._engine, self._tokenizer = kind, engine, tokenizer
+        self._kind: type[schema.Body] = kind
+        self._engine, self._tokenizer = engine, tokenizer
         self._authorizer, self._observer, self._metrics = authorizer, observer, metrics
         self._max_body_bytes = max_body_bytes
 

@@ -1,0 +1,183 @@
+"""`python -m serving.models.convert_gguf SRC.gguf DEST_DIR`: a llama in GGUF becomes a Hugging Face folder.
+
+Weights are dequantised and stored as bfloat16. The folder appears whole or not at all, and a second run on the same
+file does nothing. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from serving.models.gguf_tokenizer import TokenizerConversionError, convert_tokenizer
+
+MARKER = "converted.json"
+# Raised when the output changes for the same input: folders of an older format are then converted anew.
+FORMAT = 1
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class ConversionError(ValueError):
+    """The file cannot be converted, or the destination is something else's folder."""
+
+
+def convert(source: Path, dest: Path, report: Callable[[str], None] = print) -> bool:
+    """Converts `source` into the folder `dest`; returns False if it had been done already.
+
+    Raises ConversionError for a file that is not a supported llama, or a destination that this did not write.
+    """
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with (dest.parent / f".{dest.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second converter waits, then finds the work done
+        stamp = {"format": FORMAT, "source_sha256": _sha256(source)}
+        if dest.exists() and any(dest.iterdir()):
+            if not (dest / MARKER).is_file():
+                raise ConversionError(f"{dest} holds something else; choose another folder or remove it")
+            if json.loads((dest / MARKER).read_text()) == stamp:
+                report(f"{dest} is already converted from {source.name}")
+                return False
+        partial = dest.parent / f".{dest.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _write_folder(source, partial, report)
+        (partial / MARKER).write_text(json.dumps(stamp))
+        if dest.exists():
+            shutil.rmtree(dest)
+        partial.rename(dest)
+    report(f"wrote {dest}")
+    return True
+
+
+def _write_folder(source: Path, folder: Path, report: Callable[[str], None]) -> None:
+    report(f"reading {source.name} ({source.stat().st_size >> 20} MiB)")
+    try:
+        reader = gguf.GGUFReader(source)
+    except (ValueError, IndexError) as error:
+        raise ConversionError(f"{source}: not a GGUF file: {error}") from error
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    if fields.get("general.architecture") != "llama":
+        raise ConversionError(f"{source}: architecture {fields.get('general.architecture')!r}, only llama is converted")
+    tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
+    config = _model_config(fields, tied)
+    report("writing tokenizer")
+    tokenizer, tokenizer_config = convert_tokenizer(fields)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "tokenizer_config.json", tokenizer_config)
+    _write_json(folder / "config.json", config)
+    ids = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config}
+    _write_json(folder / "generation_config.json", ids)
+    tensors = {}
+    for count, tensor in enumerate(reader.tensors, 1):
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        name = _hf_name(tensor.name)
+        if ".attn_q." in tensor.name or ".attn_k." in tensor.name:
+            heads = config["num_attention_heads" if ".attn_q." in tensor.name else "num_key_value_heads"]
+            values = _half_split(values, heads)
+        tensors[name] = torch.from_numpy(np.array(values, order="C")).to(torch.bfloat16)
+        if count % 90 == 0 or count == len(reader.tensors):
+            report(f"dequantised {count} of {len(reader.tensors)} tensors")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # public weights; the library writes 0600
+
+
+def _half_split(values: np.ndarray, heads: int) -> np.ndarray:
+    """GGUF pairs rotary dimensions (0,1), (2,3), …; Hugging Face pairs (0, d/2), (1, d/2 + 1), …: reorder rows to
+    match."""
+    rows, columns = values.shape
+    return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _hf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    if kind == "weight" and stem in _TOP:
+        return f"{_TOP[stem]}.weight"
+    parts = stem.split(".")
+    if kind == "weight" and len(parts) == 3 and parts[0] == "blk" and parts[2] in _LAYER:
+        return f"model.layers.{parts[1]}.{_LAYER[parts[2]]}.weight"
+    raise ConversionError(f"tensor {name!r} has no place in a llama")
+
+
+def _model_config(fields: dict[str, Any], tied: bool) -> dict[str, Any]:
+    """config.json as Hugging Face writes it."""
+    for key in fields:
+        if key.startswith("llama.rope.scaling.") or key.startswith("llama.expert_"):
+            raise ConversionError(f"{key} is not supported")
+    try:
+        heads = fields["llama.attention.head_count"]
+        config = {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "hidden_act": "silu",
+            "hidden_size": fields["llama.embedding_length"],
+            "intermediate_size": fields["llama.feed_forward_length"],
+            "num_hidden_layers": fields["llama.block_count"],
+            "num_attention_heads": heads,
+            "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
+            "head_dim": fields.get("llama.rope.dimension_count", fields["llama.embedding_length"] // heads),
+            "max_position_embeddings": fields["llama.context_length"],
+            # Stored as float32: its shortest decimal is the number that was meant.
+            "rms_norm_eps": float(str(np.float32(fields["llama.attention.layer_norm_rms_epsilon"]))),
+            "rope_theta": fields.get("llama.rope.freq_base", 10000.0),
+            "tie_word_embeddings": tied,
+            "vocab_size": fields.get("llama.vocab_size", len(fields["tokenizer.ggml.tokens"])),
+            "torch_dtype": "bfloat16",
+        }
+    except KeyError as error:
+        raise ConversionError(f"the file lacks {error}") from error
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        if f"tokenizer.ggml.{key}_token_id" in fields:
+            config[f"{name}_token_id"] = fields[f"tokenizer.ggml.{key}_token_id"]
+    return config
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 1 when the file cannot be read or converted; the reason is on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m serving.models.convert_gguf", description=__doc__)
+    parser.add_argument("source", type=Path, help="a .gguf file")
+    parser.add_argument("dest", type=Path, help="the Hugging Face folder to write")
+    arguments = parser.parse_args(argv)
+    try:
+        convert(arguments.source, arguments.dest, lambda line: print(line, flush=True))
+    except (ConversionError, TokenizerConversionError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The engine's greedy tokens are transformers' and PEFT's, however the work is cut up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.serving.harness import running
+from tests.serving.tiny import ADAPTERS, Tiny
+
+NAMES = [None, *ADAPTERS]
+
+
+def prompts(count: int, low: int = 3, high: int = 70, seed: int = 5) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(3, 259) for _ in range(rng.randint(low, high))] for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: Tiny) -> dict[int, list[int]]:
+    return {i: tiny.reference(NAMES[i % 5], p, 24) for i, p in enumerate(prompts(10))}
+
+
+async def test_a_request_alone_gets_the_reference_tokens(tiny: Tiny, expected: dict[int, list[int]]) -> None:
+    assert len({tuple(tokens) for tokens in expected.values()}) == len(expected)
+    async with running(tiny) as run:
+        for i, prompt in enumerate(prompts(10)):
+            assert await run.tokens(prompt, NAMES[i % 5], tokens=24) == expected[i]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_batched_tokens": 7, "max_num_seqs": 7}, {"max_batched_tokens": 64, "block_size": 5, "max_num_seqs": 3},
+     {"prefix_caching": False}],
+    ids=["whole-prompts", "chunks-of-7", "few-at-once", "no-prefix-cache"],
+)  # fmt: skip
+async def test_a_mixed_batch_gets_the_reference_tokens(
+    tiny: Tiny, expected: dict[int, list[int]], settings: dict[str, int]
+) -> None:
+    async with running(tiny, **settings) as run:
+        for _ in range(2):  # the second time through, prefixes are cached
+            results = await asyncio.gather(
+                *(run.tokens(prompt, NAMES[i % 5], tokens=24) for i, prompt in enumerate(prompts(10)))
+            )
+            assert dict(enumerate(results)) == expected
+        await run.settled()
+        hits = run.engine.stats.prefix_hits
+        assert hits > 0 if settings.get("prefix_caching", True) else hits == 0
+        assert run.engine.stats.max_adapters_in_one_batch >= 2
+
+
+async def test_preempted_requests_get_the_reference_tokens(tiny: Tiny) -> None:
+    work = prompts(8, low=150, high=170, seed=6)
+    async with running(tiny, kv_cache_mb=1, prefix_caching=False) as run:
+        results = await asyncio.gather(*(run.tokens(prompt, NAMES[i % 5], tokens=60) for i, prompt in enumerate(work)))
+        assert run.engine.stats.preemptions > 0
+        await run.settled()
+        assert run.engine.planner.pool.used == 0
+    for i, prompt in enumerate(work):
+        assert results[i] == tiny.reference(NAMES[i % 5], prompt, 60)
+
+
+async def test_adapters_beyond_the_pool_take_turns_and_still_get_the_reference_tokens(
+    tiny: Tiny, expected: dict[int, list[int]]
+) -> None:
+    async with running(tiny, adapter_slots=2) as run:
+        results = await asyncio.gather(
+            *(run.tokens(prompt, NAMES[i % 5], tokens=24) for i, prompt in enumerate(prompts(10)))
+        )
+        assert dict(enumerate(results)) == expected
+        assert run.engine.adapters.evictions > 0
+        assert run.engine.stats.max_adapters_in_one_batch <= 2
+
+
+async def test_usage_reports_cached_prompt_tokens(tiny: Tiny) -> None:
+    prompt = prompts(1, low=70)[0][:70]
+    async with running(tiny) as run:
+        first = (await run.run(run.request(prompt, "r4")))[-1].usage
+        second = (await run.run(run.request(prompt, "r4")))[-1].usage
+    assert (first.prompt_tokens, first.completion_tokens, first.cached_tokens) == (70, 12, 0)
+    assert (second.prompt_tokens, second.completion_tokens, second.cached_tokens) == (70, 12, 64)
+
+
+async def test_a_prefix_is_never_shared_across_scopes_adapters_or_with_the_base(tiny: Tiny) -> None:
+    prompt = prompts(1, low=70)[0][:70]
+    async with running(tiny) as run:
+        await run.run(run.request(prompt, "r4", scope="a"))
+        for adapter, scope in (("r4", "b"), ("r8-attention", "a"), (None, "a")):
+            assert (await run.run(run.request(prompt, adapter, scope=scope)))[-1].usage.cached_tokens == 0
+        assert (await run.run(run.request(prompt, "r4", scope="a")))[-1].usage.cached_tokens == 64
