@@ -106,7 +106,7 @@ class Gateway:
         if quoting:
             await send_json(send, 200, _quote(prediction), headers)
             return
-        await prediction.hold(idempotency_key=_idempotency_key(scope))
+        await prediction.hold(idempotency_key=_idempotency_key(scope), replica_id=candidates[0].id)
         headers["x-intarsia-prediction"] = str(prediction.id)
         try:
             response = await prediction.dispatch(path, candidates)

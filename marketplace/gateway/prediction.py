@@ -17,11 +17,11 @@ from typing import Any
 
 import aiohttp
 import orjson
-from billing.hotpath import HoldRequest, Settlement, place_hold, release_hold, settle_hold
 from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from billing.errors import BudgetExceeded, DuplicateRequest, InsufficientFunds
+from billing.errors import BillingError, BudgetExceeded, DuplicateRequest, InsufficientFunds
+from billing.hotpath import HoldRequest, Settlement, expire_hold, place_hold, release_hold, settle_hold
 from billing.pricing import TokenUsage, worst_case_nano_usd
 from marketplace.gateway.errors import ApiError, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
@@ -75,8 +75,11 @@ class Prediction:
     def worst_case_nano_usd(self) -> int:
         return worst_case_nano_usd(self.offer.price, self._max_prompt_tokens, self._max_tokens)
 
-    async def hold(self, *, idempotency_key: str | None) -> None:
-        """Set the worst case aside. Raises ApiError 402 (no money), 429 (budget), 409/422 (idempotency key reused)."""
+    async def hold(self, *, idempotency_key: str | None, replica_id: uuid.UUID) -> None:
+        """Set the worst case aside; `replica_id` is the first candidate, noted for the sweeper.
+
+        Raises ApiError 402 (no money), 429 (budget), 409 or 422 (idempotency key reused).
+        """
         request = HoldRequest(
             prediction_id=self.id,
             organization_id=self._principal.organization_id,
@@ -90,6 +93,7 @@ class Prediction:
             creator_organization_id=self.offer.creator_organization_id,
             idempotency_key=idempotency_key,
             request_hash=self._body_hash,
+            replica_id=replica_id,
             expires_at=datetime.fromtimestamp(self._deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
         )
         try:
@@ -190,8 +194,8 @@ class Prediction:
                     receipt=signed.token,
                     replica_id=self.replica.id,
                 )
-        except (DatabaseError, PoolTimeout) as error:
-            logger.error("prediction %s delivered but not settled yet: %s", self.id, type(error).__name__)
+        except (DatabaseError, PoolTimeout, BillingError) as error:
+            logger.error("prediction %s delivered but not settled: %s %s", self.id, type(error).__name__, error)
             return None
         self._closed = True
         return settlement
@@ -229,9 +233,7 @@ class Prediction:
             return
         try:
             async with self._parts.database.connection() as connection:
-                await connection.execute(
-                    "UPDATE billing_hold SET expires_at = now() WHERE id = %s AND state = 'open'", (self.id,)
-                )
+                await expire_hold(connection, self.id)
         except (DatabaseError, PoolTimeout) as error:
             logger.error("hold %s left to expire: %s", self.id, type(error).__name__)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from billing.selectors import expired_holds
-from billing.services import release_hold_sync, settle_hold_sync
 from celery import shared_task
 from django.utils import timezone
 
 from billing.models import Hold
 from billing.pricing import TokenUsage
-from marketplace.vault.errors import ReceiptRefused
+from billing.selectors import expired_holds
+from billing.services import release_hold_sync, settle_hold_sync
+from marketplace.vault.errors import ReceiptRefused, ReplicaCallFailed
 from marketplace.vault.models import Replica
 from marketplace.vault.receipts import receipt_replica_id, verify_receipt
-from marketplace.vault.replica_client import ReplicaUnavailable, journal
+from marketplace.vault.replica_client import ReplicaAddress, journal
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ def _sweep(hold: Hold) -> str:
     silent = 0
     for replica in _journals():
         try:
-            entry = journal(replica, hold.id)
-        except ReplicaUnavailable:
+            entry = journal(ReplicaAddress.of(replica), hold.id)
+        except ReplicaCallFailed:
             silent += 1
             continue
         if entry.state == "running":
@@ -48,7 +48,7 @@ def _sweep(hold: Hold) -> str:
             return _settle(hold, entry.receipt)
     if silent and timezone.now() - hold.expires_at < GIVE_UP_AFTER:
         return "left"
-    release_hold_sync(hold.id, reason="no replica knows of it")
+    release_hold_sync(prediction_id=hold.id, reason="no replica knows of it")
     return "released"
 
 
@@ -65,8 +65,8 @@ def _settle(hold: Hold, token: str) -> str:
         logger.error("hold %s: the journal's receipt is not acceptable: %s", hold.id, error)
         return "left"
     settle_hold_sync(
-        hold.id,
-        TokenUsage(
+        prediction_id=hold.id,
+        usage=TokenUsage(
             prompt_tokens=receipt.prompt_tokens,
             cached_tokens=receipt.cached_tokens,
             completion_tokens=receipt.completion_tokens,

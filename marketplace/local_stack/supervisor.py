@@ -40,6 +40,19 @@ def die_with_parent(stop_signal: int) -> Callable[[], None]:
     return prepare
 
 
+def _reap(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit status if the process has ended, None otherwise; what is left of its session ends with it.
+
+    The group is killed before the leader is reaped: until then its number cannot belong to anybody else.
+    """
+    if process.returncode is None:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
 @dataclass
 class ProcessSpec:
     """How to run one process, how to tell that it is ready, and how to stop it."""
@@ -122,7 +135,7 @@ class Supervisor:
         """Restart whatever has died. At once the first time, then with a growing pause (at most 10 s)."""
         now = time.monotonic()
         for name, child in self._children.items():
-            code = child.process.poll()
+            code = _reap(child.process)
             if code is None:
                 if child.restarts and now - child.started_at > 60:
                     child.restarts = 0
@@ -151,12 +164,11 @@ class Supervisor:
             if child.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.process.send_signal(child.spec.stop_signal)
-            try:
-                child.process.wait(child.spec.stop_seconds)
-            except subprocess.TimeoutExpired:
-                self._say(child.spec.name, "did not stop in time; killed")
-            # The whole session: a worker's own children end with it.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.process.pid, signal.SIGKILL)
-            child.process.wait()
+            deadline = time.monotonic() + child.spec.stop_seconds
+            while _reap(child.process) is None:
+                if time.monotonic() > deadline:
+                    self._say(child.spec.name, "did not stop in time; killed")
+                    os.killpg(child.process.pid, signal.SIGKILL)
+                    child.process.wait()
+                time.sleep(0.02)
         self._children.clear()

@@ -1,0 +1,121 @@
+"""A running gateway with one funded consumer, one published model and one scripted replica."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import uvicorn
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+
+from billing.models import Account, LedgerTransaction
+from billing.services import get_account, open_accounts, post_transaction
+from marketplace.accounts.models import ApiKey, Organization
+from marketplace.accounts.services import create_api_key
+from marketplace.catalog.models import BaseModel, Model, Price, Version
+from marketplace.gateway.app import Gateway
+from marketplace.vault.models import Replica
+from marketplace.vault.services import bootstrap_platform_keys
+from tests.marketplace.gateway.scripted_replica import ScriptedReplica
+
+FUNDS = 1_000_000_000  # nano-dollars
+FINGERPRINT = "ab" * 32
+
+
+@dataclass
+class World:
+    """What a test needs to call the gateway and to look at the consequences."""
+
+    consumer: Organization
+    creator: Organization
+    key: ApiKey
+    key_text: str
+    model: Model
+    version: Version
+    replica: ScriptedReplica
+    http: aiohttp.ClientSession
+
+    def body(self, **changes: object) -> dict[str, object]:
+        return {"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **changes}
+
+    def balance(self, organization: Organization, kind: str) -> Account:
+        return Account.objects.get(organization=organization, kind=kind)
+
+
+def build(replica: ScriptedReplica) -> World:
+    bootstrap_platform_keys()
+    consumer = Organization.objects.create(slug="buyer", name="Buyer")
+    creator = Organization.objects.create(slug="maker", name="Maker")
+    for organization in (consumer, creator):
+        open_accounts(organization=organization)
+    post_transaction(
+        kind=LedgerTransaction.Kind.TOP_UP,
+        reference=str(uuid.uuid4()),
+        amounts={
+            get_account(kind=Account.Kind.STRIPE_CASH): -FUNDS,
+            get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=consumer): FUNDS,
+        },
+    )
+    base = BaseModel.objects.create(name="tiny", fingerprint=FINGERPRINT, config={}, context_length=2048)
+    model = Model.objects.create(organization=creator, slug="thing", base_model=base, title="Thing")
+    version = Version.objects.create(
+        model=model, number=1, state="published", package_digest="cd" * 32, published_at=timezone.now()
+    )
+    Price.objects.create(
+        model=model,
+        input_micro_usd_per_mtok=1_000_000,
+        cached_input_micro_usd_per_mtok=100_000,
+        output_micro_usd_per_mtok=3_000_000,
+        per_prediction_nano_usd=500,
+    )
+    Replica.objects.create(
+        id=replica.id,
+        name="scripted",
+        url=replica.url,
+        base_fingerprint=FINGERPRINT,
+        hpke_public_key=b"\0" * 32,
+        receipt_public_key=replica.public_key,
+        session_digest=b"\0" * 32,
+    )
+    key, text = create_api_key(organization=consumer, name="t", scopes=["predict"], created_by=None)
+    return World(consumer, creator, key, text, model, version, replica, None)  # type: ignore[arg-type]
+
+
+@pytest_asyncio.fixture
+async def world(transactional_db: None) -> AsyncIterator[World]:
+    replica = ScriptedReplica()
+    await replica.start()
+    world = await sync_to_async(build)(replica)
+    server = uvicorn.Server(uvicorn.Config(Gateway(), port=0, log_level="warning", lifespan="on"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not task.done()
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession(
+        f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {world.key_text}"}
+    ) as world.http:
+        yield world
+    server.should_exit = True
+    await task
+    await replica.stop()
+
+
+@pytest.fixture(autouse=True)
+def _own_database_url(settings: object, request: pytest.FixtureRequest) -> None:
+    """The gateway opens its own pool by URL: point it at this worker's test database."""
+    if "transactional_db" in request.fixturenames or "world" in request.fixturenames:
+        import dataclasses
+
+        from django.conf import settings as live
+        from django.db import connection
+
+        name = connection.settings_dict["NAME"]
+        url = live.ENV.database_url.rsplit("/", 1)[0] + f"/{name}"
+        settings.ENV = dataclasses.replace(live.ENV, database_url=url)  # type: ignore[attr-defined]

@@ -1,0 +1,120 @@
+"""A replica that follows the wire protocol and misbehaves on request: what the real one does only when it is killed.
+
+Verifies the ticket's body hash and signs real receipts; the happy path with the real engine is in tests/end_to_end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+import uuid
+from typing import Any
+
+import jwt
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+TOKENS = ["The", " answer", " is", " 42", "."]
+
+
+class ScriptedReplica:
+    """`mode`: normal, refuse (429), die_midway, no_receipt, forged_receipt, slow."""
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4()
+        self.key = Ed25519PrivateKey.generate()
+        self.mode = "normal"
+        self.cancelled: set[str] = set()
+        self.served: list[dict[str, Any]] = []
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def public_key(self) -> bytes:
+        return self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/admin/cancel", self._cancel)
+        self._runner = web.AppRunner(app, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[union-attr]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def receipt(self, claims: dict[str, Any], completion_tokens: int, finish: str = "stop", **changes: Any) -> str:
+        body = {
+            "iss": "replica",
+            "jti": claims["jti"],
+            "adapter": claims["adapter"],
+            "base": "ab" * 32,
+            "prompt_tokens": 10,
+            "cached_tokens": 4,
+            "completion_tokens": completion_tokens,
+            "finish_reason": finish,
+            "ttft_ms": 5,
+            "duration_ms": 9,
+            "iat": int(time.time()),
+        }
+        key = Ed25519PrivateKey.generate() if self.mode == "forged_receipt" else self.key
+        return jwt.encode(body | changes, key, algorithm="EdDSA", headers={"kid": str(self.id)})
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        self.cancelled.add((await request.json())["jti"])
+        return web.json_response({})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        claims = jwt.decode(request.headers["x-intarsia-ticket"], options={"verify_signature": False})
+        assert claims["bh"] == base64.urlsafe_b64encode(hashlib.sha256(raw).digest()).rstrip(b"=").decode()
+        assert claims["rid"] == str(self.id)
+        self.served.append(claims)
+        body = json.loads(raw)
+        if self.mode == "refuse":
+            error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
+            return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
+        usage = {"prompt_tokens": 10, "completion_tokens": len(TOKENS), "total_tokens": 10 + len(TOKENS)}
+        if not body.get("stream"):
+            answer = {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": "".join(TOKENS)}}],
+                "usage": usage,
+                "intarsia": {"receipt": self.receipt(claims, len(TOKENS))},
+            }
+            if self.mode == "no_receipt":
+                del answer["intarsia"]
+            return web.json_response(answer)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        sent = 0
+        for token in TOKENS:
+            if self.mode == "slow":
+                for _ in range(100):
+                    if claims["jti"] in self.cancelled:
+                        break
+                    await asyncio.sleep(0.02)
+                if claims["jti"] in self.cancelled:
+                    break
+            chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]}
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            sent += 1
+            if self.mode == "die_midway" and sent == 2:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+        finish = "cancelled" if claims["jti"] in self.cancelled else "stop"
+        last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": usage}
+        if self.mode != "no_receipt":
+            last["intarsia"] = {"receipt": self.receipt(claims, sent, finish)}
+        await response.write(f"data: {json.dumps(last)}\n\n".encode() + b"data: [DONE]\n\n")
+        return response

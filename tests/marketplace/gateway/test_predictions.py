@@ -1,0 +1,279 @@
+"""The money and the stream of one prediction, through a real gateway over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+
+from billing.models import Account, Hold, Usage
+from billing.pricing import TokenUsage, cost_nano_usd
+from billing.selectors import ledger_sum
+from marketplace.accounts.services import create_api_key, revoke_api_key
+from marketplace.catalog.models import Model, Version
+from marketplace.vault.models import Replica
+from marketplace.web.playground import issue_playground_token
+from tests.marketplace.gateway.conftest import FUNDS, World
+
+pytestmark = pytest.mark.asyncio
+
+# 6 uncached + 4 cached + 5 output tokens at the fixture's price, plus .5 µ$ a prediction.
+COST = 6 * 1000 + 4 * 100 + 5 * 3000 + 500
+
+
+@sync_to_async
+def money(world: World) -> dict[str, Any]:
+    wallet = world.balance(world.consumer, "customer_credit")
+    return {
+        "posted": wallet.posted,
+        "held": wallet.held,
+        "creator": world.balance(world.creator, "creator_payable").posted,
+        "sum": ledger_sum(),
+        "holds": list(Hold.objects.values_list("state", flat=True)),
+        "usage": Usage.objects.count(),
+    }
+
+
+UNTOUCHED = {"posted": FUNDS, "held": 0, "creator": 0, "sum": 0, "usage": 0}
+
+
+def events(text: str) -> list[Any]:
+    return [json.loads(part[6:]) for part in text.split("\n\n") if part.startswith("data: {")]
+
+
+async def test_a_whole_answer_is_charged_exactly_and_says_so(world: World) -> None:
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    data = await answer.json()
+    assert answer.status == 200
+    assert data["usage"]["cost_nano_usd"] == COST
+    assert data["intarsia"]["settled"] is True
+    assert "receipt" not in data["intarsia"]
+    assert answer.headers["x-intarsia-prediction"] == data["intarsia"]["prediction_id"]
+    after = await money(world)
+    assert after["posted"] == FUNDS - COST and after["held"] == 0
+    assert after["creator"] == COST * 8000 // 10_000
+    assert after["sum"] == 0 and after["usage"] == 1
+
+
+async def test_a_stream_ends_with_usage_and_cost_when_asked(world: World) -> None:
+    body = world.body(stream=True, stream_options={"include_usage": True})
+    answer = await world.http.post("/v1/chat/completions", json=body)
+    text = await answer.text()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert text.endswith("data: [DONE]\n\n")
+    assert "".join(e["choices"][0]["delta"]["content"] for e in events(text)[:-1]) == "The answer is 42."
+    assert events(text)[-1]["usage"]["cost_nano_usd"] == COST
+    assert (await money(world))["posted"] == FUNDS - COST
+
+
+async def test_a_stream_has_no_usage_chunk_unless_asked_but_is_charged(world: World) -> None:
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    text = await answer.text()
+    assert all(event["choices"] for event in events(text))
+    assert text.endswith("data: [DONE]\n\n")
+    assert (await money(world))["posted"] == FUNDS - COST
+
+
+async def test_a_hang_up_cancels_the_replica_and_charges_what_was_delivered(world: World) -> None:
+    world.replica.mode = "slow"
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    await answer.content.readany()
+    answer.close()
+    for _ in range(200):
+        after = await money(world)
+        if after["holds"] == ["settled"]:
+            break
+        await asyncio.sleep(0.02)
+    assert after["holds"] == ["settled"] and after["held"] == 0
+    assert world.replica.served[0]["jti"] in world.replica.cancelled
+    assert FUNDS - COST < after["posted"] < FUNDS
+
+
+@pytest.mark.parametrize("mode", ["die_midway", "no_receipt", "forged_receipt"])
+async def test_a_broken_stream_charges_nothing_yet_and_goes_to_the_sweeper(world: World, mode: str) -> None:
+    world.replica.mode = mode
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    text = await answer.text()
+    assert events(text)[-1]["error"]["code"] == "replica_lost"
+    after = await money(world)
+    assert after["posted"] == FUNDS and after["held"] > 0 and after["usage"] == 0
+    assert after["holds"] == ["open"]
+    expired = await sync_to_async(Hold.objects.filter(expires_at__lte=timezone.now()).count)()
+    assert expired == 1
+
+
+async def test_a_whole_answer_without_receipt_is_not_delivered_and_not_charged(world: World) -> None:
+    world.replica.mode = "no_receipt"
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 503
+    assert "42" not in await answer.text()
+    assert (await money(world))["posted"] == FUNDS
+
+
+async def test_a_refusal_is_passed_on_and_the_hold_released(world: World) -> None:
+    world.replica.mode = "refuse"
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 429 and answer.headers["retry-after"] == "3"
+    assert (await answer.json())["error"]["code"] == "queue_full"
+    assert await money(world) == UNTOUCHED | {"holds": ["released"]}
+
+
+async def test_an_unreachable_replica_is_503_and_free(world: World) -> None:
+    await world.replica.stop()
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 503
+    assert await money(world) == UNTOUCHED | {"holds": ["released"]}
+
+
+async def test_no_live_replica_is_503_before_any_hold(world: World) -> None:
+    silent = timezone.now() - timedelta(minutes=1)
+    await sync_to_async(Replica.objects.update)(last_seen_at=silent)
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 503
+    assert await money(world) == UNTOUCHED | {"holds": []}
+
+
+async def test_without_money_there_is_no_gpu_work(world: World) -> None:
+    def spend() -> None:
+        Account.objects.filter(organization=world.consumer).update(held=FUNDS - 1000)
+
+    await sync_to_async(spend)()
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 402
+    assert "Nothing was charged" in (await answer.json())["error"]["message"]
+    assert world.replica.served == []
+
+
+async def test_the_ticket_covers_what_the_hold_covers(world: World) -> None:
+    await world.http.post("/v1/chat/completions", json=world.body(max_tokens=7))
+    claims = world.replica.served[0]
+    assert claims["max_tokens"] == 7 and claims["adapter"] == "cd" * 32
+    assert claims["org"] == claims["scope"] == str(world.consumer.id)
+    hold = await sync_to_async(Hold.objects.get)()
+    covered = TokenUsage(prompt_tokens=claims["max_prompt_tokens"], cached_tokens=0, completion_tokens=7)
+    assert cost_nano_usd(hold.price, covered) == hold.amount
+    assert hold.creator_bps == 8000
+
+
+async def test_an_idempotency_key_runs_once(world: World) -> None:
+    headers = {"idempotency-key": "order-1"}
+    first = await world.http.post("/v1/chat/completions", json=world.body(), headers=headers)
+    again = await world.http.post("/v1/chat/completions", json=world.body(), headers=headers)
+    other = await world.http.post("/v1/chat/completions", json=world.body(max_tokens=3), headers=headers)
+    assert (first.status, again.status, other.status) == (200, 409, 422)
+    assert again.headers["x-should-retry"] == "false"
+    assert len(world.replica.served) == 1
+    assert (await money(world))["posted"] == FUNDS - COST
+
+
+@pytest.mark.parametrize(
+    ("authorization", "code"),
+    [
+        ("", "invalid_api_key"),
+        ("Basic abc", "invalid_api_key"),
+        ("Bearer nonsense", "invalid_api_key"),
+        ("Bearer ik_aaaaaaaaaaaa_" + "x" * 43, "invalid_api_key"),
+        ("Bearer ikp_abc.def.ghi", "invalid_api_key"),
+    ],
+)
+async def test_bad_credentials_are_401_and_touch_nothing(world: World, authorization: str, code: str) -> None:
+    answer = await world.http.post("/v1/chat/completions", json=world.body(), headers={"authorization": authorization})
+    assert answer.status == 401
+    assert (await answer.json())["error"]["code"] == code
+    assert await money(world) == UNTOUCHED | {"holds": []}
+
+
+async def test_revoked_expired_and_unscoped_keys_are_refused(world: World) -> None:
+    def keys() -> list[str]:
+        made = []
+        for name, scopes in (("revoked", ["predict"]), ("expired", ["predict"]), ("scope", ["publish"])):
+            key, text = create_api_key(organization=world.consumer, name=name, scopes=scopes, created_by=None)
+            if name == "revoked":
+                revoke_api_key(key=key)
+            if name == "expired":
+                type(key).objects.filter(pk=key.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+            made.append(text)
+        return made
+
+    statuses = []
+    for text in await sync_to_async(keys)():
+        answer = await world.http.post(
+            "/v1/chat/completions", json=world.body(), headers={"authorization": f"Bearer {text}"}
+        )
+        statuses.append(answer.status)
+    assert statuses == [401, 401, 403]
+    assert world.replica.served == []
+
+
+async def test_another_tenants_private_model_does_not_exist(world: World) -> None:
+    await sync_to_async(Model.objects.update)(visibility="private")
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    listing = await (await world.http.get("/v1/models")).json()
+    assert answer.status == 404 and listing["data"] == []
+    assert await money(world) == UNTOUCHED | {"holds": []}
+
+
+async def test_revoked_and_unknown_versions_are_refused(world: World) -> None:
+    unknown = await world.http.post("/v1/chat/completions", json=world.body(model="maker/thing@7"))
+    await sync_to_async(Version.objects.update)(state="revoked")
+    revoked = await world.http.post("/v1/chat/completions", json=world.body())
+    assert (unknown.status, revoked.status) == (404, 403)
+    assert (await revoked.json())["error"]["code"] == "model_revoked"
+    assert world.replica.served == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{nonsense",
+        b'{"model": 3, "messages": [{"role":"user","content":"x"}]}',
+        b'{"model": "no-slash", "messages": [{"role":"user","content":"x"}]}',
+        b'{"model": "maker/thing"}',
+        b'{"model": "maker/thing", "messages": []}',
+        b'{"model": "maker/thing", "messages": ["x"]}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":7}]}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": -1}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": true}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "stream": "yes"}',
+    ],
+)
+async def test_nonsense_is_400_in_openais_envelope(world: World, body: bytes) -> None:
+    answer = await world.http.post("/v1/chat/completions", data=body)
+    assert answer.status == 400
+    assert set((await answer.json())["error"]) == {"message", "type", "param", "code"}
+    assert await money(world) == UNTOUCHED | {"holds": []}
+
+
+async def test_a_huge_body_is_413(world: World) -> None:
+    answer = await world.http.post("/v1/chat/completions", data=b'{"x":"' + b"a" * (1 << 20) + b'"}')
+    assert answer.status == 413
+
+
+async def test_a_playground_token_spends_its_organizations_money(world: World) -> None:
+    def member() -> str:
+        from marketplace.accounts.models import Membership, User
+
+        user = User.objects.create_user("p@example.com", "a long password")
+        Membership.objects.create(user=user, organization=world.consumer)
+        return issue_playground_token(user=user, organization=world.consumer)
+
+    token = await sync_to_async(member)()
+    answer = await world.http.post(
+        "/v1/chat/completions", json=world.body(), headers={"authorization": f"Bearer {token}"}
+    )
+    assert answer.status == 200
+    assert (await money(world))["posted"] == FUNDS - COST
+
+
+async def test_a_quote_is_the_worst_case_and_costs_nothing(world: World) -> None:
+    quote = await (await world.http.post("/v1/quote", json=world.body())).json()
+    await world.http.post("/v1/chat/completions", json=world.body())
+    hold = await sync_to_async(Hold.objects.get)()
+    assert quote["worst_case_nano_usd"] == hold.amount
