@@ -1,6 +1,8 @@
-"""The truth in tests: plain torch in float32, one row and one page at a time, on any device."""
+"""The truth in tests: plain torch in float32, one adapter and one page at a time, on any device."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 
@@ -9,13 +11,11 @@ from lora_kernels.metadata import BatchMetadata
 
 def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
     """v[s, i] = scale · x[i] A_sᵀ as float32 [slices, T, max_pages · page_size]; zero where a row has no such rank."""
-    pool, storage = meta.pool, meta.pool.site(site)
-    size = pool.spec.page_size
+    storage, size = meta.pool.site(site), meta.pool.spec.page_size
     v = torch.zeros(len(storage.spec.slices), meta.rows, meta.max_pages * size, device=x.device)
-    for row, slot in enumerate(meta.row_slots.tolist()):
-        for index in range(_live(meta, site, layer, slot)):
-            a = storage.a[layer, int(pool.page_table[slot, index]), :, :, : storage.spec.in_features].float()
-            v[:, row, index * size : (index + 1) * size] = pool.page_scales[slot, index] * (a @ x[row].float())
+    for rows, index, page, scale in _pages(site, layer, meta):
+        a = storage.a[layer, page, :, :, : storage.spec.in_features].float()
+        v[:, rows, index * size : (index + 1) * size] = scale * (x[rows].float() @ a.transpose(1, 2))
     return v
 
 
@@ -24,21 +24,22 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
 
     y [T, N] and x [T, K] of any floating dtype; rows with slot -1 are not written.
     """
-    pool, storage = meta.pool, meta.pool.site(site)
-    size = pool.spec.page_size
+    storage, size = meta.pool.site(site), meta.pool.spec.page_size
     v = lora_shrink(x, site, layer, meta)
-    for row, slot in enumerate(meta.row_slots.tolist()):
-        pages = _live(meta, site, layer, slot)
-        if not pages:
-            continue
-        delta = torch.zeros(storage.spec.out_features, device=x.device)
-        for index in range(pages):
-            b = storage.b[layer, int(pool.page_table[slot, index])].float()
-            for s, (begin, end) in enumerate(zip(storage.offsets, storage.offsets[1:], strict=False)):
-                delta[begin:end] += v[s, row, index * size : (index + 1) * size] @ b[:, begin:end]
-        y[row] = (y[row].float() + delta).to(y.dtype)
+    delta = torch.zeros(meta.rows, storage.spec.out_features, device=x.device)
+    for rows, index, page, _ in _pages(site, layer, meta):
+        b = storage.b[layer, page].float()
+        for s, (begin, end) in enumerate(zip(storage.offsets, storage.offsets[1:], strict=False)):
+            delta[rows, begin:end] += v[s, rows, index * size : (index + 1) * size] @ b[:, begin:end]
+    adapted = meta.row_slots >= 0
+    y[adapted] = (y[adapted].float() + delta[adapted]).to(y.dtype)
     return y
 
 
-def _live(meta: BatchMetadata, site: str, layer: int, slot: int) -> int:
-    return 0 if slot < 0 else int(meta.pool.site(site).live[layer, slot])
+def _pages(site: str, layer: int, meta: BatchMetadata) -> Iterator[tuple[torch.Tensor, int, int, float]]:
+    """Row ids of one adapter with the place, id and scale of one of its pages."""
+    pool = meta.pool
+    for segment in meta.segments:
+        rows = torch.nonzero(meta.row_slots == segment.slot).flatten()
+        for index in range(int(pool.site(site).live[layer, segment.slot])):
+            yield rows, index, int(pool.page_table[segment.slot, index]), float(pool.page_scales[segment.slot, index])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -10,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 from lora_kernels.errors import BackendError
@@ -21,7 +21,7 @@ FLAGS = ("-O3", "-std=c11", "-fPIC", "-fno-strict-aliasing", "-fno-math-errno")
 COMPILE_SECONDS = 120
 
 
-@contextmanager
+@contextlib.contextmanager
 def built_library() -> Iterator[Path]:
     """Path of the compiled library, valid inside the block (a private temporary file where no cache can be written).
 
@@ -40,10 +40,9 @@ def built_library() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="lora_kernels-") as scratch:
         library = _compile(compiler, Path(scratch))
         if folder is not None:
-            try:
+            # On a full or read-only disk the private copy will do.
+            with contextlib.suppress(OSError):
                 library = _publish(library, folder / name)
-            except OSError:
-                pass  # full or read-only disk: the private copy will do
         yield library
 
 

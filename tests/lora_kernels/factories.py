@@ -1,0 +1,111 @@
+"""Adapters, pools and batches for the kernel tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lora_kernels import AdapterPool, AdapterTensors, BatchMetadata, LoraPair, PoolSpec, SiteSpec
+
+RANKS = (1, 4, 8, 12, 16, 24, 40, 64, 128, 256)
+
+
+def one_site(k: int, slices: Sequence[int], *, layers: int = 1, page_size: int = 16, max_rank: int = 256) -> PoolSpec:
+    return PoolSpec((SiteSpec("site", k, tuple(slices)),), layers, page_size, max_rank)
+
+
+def make_adapter(
+    spec: PoolSpec, rank: int, *, seed: int = 0, scale: float = 2.0
+) -> dict[tuple[int, str, int], LoraPair]:
+    """Weights on every target, sized so that a row of ΔW x is about 1."""
+    generator = torch.Generator().manual_seed(seed * 1000 + rank)
+    return {
+        (layer, site.name, index): LoraPair(
+            torch.randn(rank, site.in_features, generator=generator) / site.in_features**0.5,
+            torch.randn(width, rank, generator=generator) / rank**0.5,
+            scale,
+        )
+        for site in spec.sites
+        for layer in range(spec.layers_of(site))
+        for index, width in enumerate(site.slices)
+    }
+
+
+def dense_delta(
+    spec: PoolSpec, tensors: AdapterTensors, x: torch.Tensor, *, site: int = 0, layer: int = 0
+) -> torch.Tensor:
+    """ΔW x from the adapter's own tensors in float64: knows nothing of pages."""
+    target = spec.sites[site]
+    parts = []
+    for index, width in enumerate(target.slices):
+        pair = tensors.get((layer, target.name, index))
+        if pair is None:
+            parts.append(torch.zeros(len(x), width, dtype=torch.float64))
+        else:
+            parts.append(pair.scale * (x.double() @ pair.a.double().T) @ pair.b.double().T)
+    return torch.cat(parts, dim=1)
+
+
+def poison_spare_pages(pool: AdapterPool) -> None:
+    """NaN in every page that no slot lists: whoever reads one shows it."""
+    listed = {page for slot in range(pool.num_slots) if pool.is_loaded(slot) for page in pool.slot_pages(slot)}
+    spare = [page for page in range(pool.num_pages) if page not in listed]
+    for site in pool.spec.sites:
+        storage = pool.site(site.name)
+        storage.a[:, spare] = torch.nan
+        storage.b[:, spare] = torch.nan
+
+
+def mixed_rank_pool(
+    spec: PoolSpec, dtype: torch.dtype, backend: str, ranks: Sequence[int] = RANKS
+) -> tuple[AdapterPool, list[AdapterTensors]]:
+    """One slot per rank, on pages that are not adjacent for every third slot; spare pages poisoned."""
+    pages = sum(-(-rank // spec.page_size) for rank in ranks)
+    pool = AdapterPool(spec, pages + len(ranks) + 3, len(ranks) + 1, dtype, backend=backend)
+    adapters: list[AdapterTensors] = []
+    filler = {next(iter(make_adapter(spec, 1))): next(iter(make_adapter(spec, 1).values()))}
+    for slot, rank in enumerate(ranks):
+        if slot % 3 == 2:
+            pool.load(len(ranks), filler)
+        adapters.append(make_adapter(spec, rank, seed=slot))
+        pool.load(slot, adapters[-1])
+        if slot % 3 == 2:
+            pool.evict(len(ranks))
+    poison_spare_pages(pool)
+    return pool, adapters
+
+
+def requests_for(rows: int, distinct: str, slots: int) -> tuple[list[int], list[int]]:
+    """Slots and lengths of a batch of `rows`: "none", "one", "each" (every row another slot), "zipf" (base mixed in)."""
+    if distinct == "none":
+        return [-1], [rows]
+    if distinct == "one":
+        return [slots - 1], [rows]
+    generator = torch.Generator().manual_seed(rows)
+    if distinct == "each":
+        order = torch.randperm(slots, generator=generator).tolist()
+        return [order[row % slots] for row in range(rows)], [1] * rows
+    weights = 1 / torch.arange(1, slots + 2, dtype=torch.float64)
+    drawn: list[int] = []
+    lengths: list[int] = []
+    while sum(lengths) < rows:
+        drawn.append(int(torch.multinomial(weights, 1, generator=generator)) - 1)
+        lengths.append(min(int(torch.randint(1, 9, (1,), generator=generator)), rows - sum(lengths)))
+    return drawn, lengths
+
+
+def activations(meta: BatchMetadata, dtype: torch.dtype, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and x for the first site, y as a column range of a wider tensor whose surroundings are NaN."""
+    site = meta.pool.spec.sites[0]
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(meta.rows, site.in_features, generator=generator).to(dtype)
+    wide = torch.full((meta.rows, site.out_features + 7), torch.nan, dtype=dtype)
+    y = wide[:, 3 : 3 + site.out_features]
+    y.copy_(torch.randn(meta.rows, site.out_features, generator=generator))
+    return y, x
+
+
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    """Of y about 1..10 large: the order of float32 sums, or a few roundings to `dtype` on the torch path."""
+    return {"rtol": 0, "atol": {torch.float32: 3e-5, torch.bfloat16: 0.125, torch.float16: 0.02}[dtype]}

@@ -1,0 +1,70 @@
+"""A row's bits do not depend on the company it keeps (C backend)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lora_kernels import BatchMetadata, lora_apply, lora_expand, lora_shrink
+from lora_kernels.cpu.library import load_library
+from tests.lora_kernels.factories import RANKS, activations, mixed_rank_pool, one_site, requests_for
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("instruction_set", ["native", "portable"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [7, 33, 129])
+def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, dtype: torch.dtype, rows: int) -> None:
+    library = load_library()
+    assert library is not None
+    name = library.instruction_set if instruction_set == "native" else instruction_set
+    pool, _ = mixed_rank_pool(one_site(592, (528, 33, 100)), dtype, "c")
+    slots, lengths = requests_for(rows, "zipf", len(RANKS))
+    meta = BatchMetadata.build(slots, lengths, pool)
+    y, x = activations(meta, dtype)
+    original = y.clone()
+    with library.using(name):
+        lora_apply(y, x, "site", 0, meta)
+        again = lora_apply(original.clone(), x, "site", 0, meta)
+        assert torch.equal(y, again)
+        torch.set_num_threads(1)
+        assert torch.equal(y, lora_apply(original.clone(), x, "site", 0, meta))
+        for row, slot in enumerate(meta.row_slots.tolist()):
+            alone = original[row : row + 1].clone()
+            lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
+            assert torch.equal(alone[0], y[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shrink_then_expand_has_the_bits_of_apply(two_threads, dtype: torch.dtype) -> None:
+    pool, _ = mixed_rank_pool(one_site(592, (528, 33)), dtype, "c")
+    meta = BatchMetadata.build(*requests_for(33, "zipf", len(RANKS)), pool)
+    y, x = activations(meta, dtype)
+    split = y.clone()
+    v = torch.empty(2, 33, meta.max_pages * 16)
+    lora_expand(lora_shrink(x, "site", 0, meta, v), "site", 0, meta, split)
+    assert torch.equal(lora_apply(y, x, "site", 0, meta), split)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_nan_row_stays_alone(dtype: torch.dtype) -> None:
+    pool, _ = mixed_rank_pool(one_site(80, (96,)), dtype, "c")
+    meta = BatchMetadata.build([4, 4, 5], [3, 3, 2], pool)
+    y, x = activations(meta, dtype)
+    expected = lora_apply(y.clone(), x, "site", 0, meta)
+    x[1] = torch.nan
+    lora_apply(y, x, "site", 0, meta)
+    assert y[1].isnan().all()
+    others = [0, 2, 3, 4, 5, 6, 7]
+    assert torch.equal(y[others], expected[others])
