@@ -8,7 +8,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,19 +94,23 @@ def test_a_taken_port_is_noticed() -> None:
         assert not port_is_free(port)
 
 
-def test_postgres_starts_over_a_stale_pid_file_and_an_interrupted_initdb(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    for parent in list(tmp_path.parents)[:3]:
-        if parent.owner() == tmp_path.owner() and "pytest" in parent.name:
-            parent.chmod(0o755)
+@pytest.fixture
+def reachable_folder() -> Iterator[Path]:
+    """A folder that an unprivileged account can enter (pytest's own are closed to others)."""
+    with tempfile.TemporaryDirectory(prefix="intarsia-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_postgres_starts_over_a_stale_pid_file_and_an_interrupted_initdb(reachable_folder: Path) -> None:
     instance = f"test-{os.getpid()}"
     try:
-        server = prepare_postgres(tmp_path, instance=instance, port=free_port(), password="one")
+        server = prepare_postgres(reachable_folder, instance=instance, port=free_port(), password="one")
         (server.data / "intarsia-ready").unlink()  # as if initdb had been interrupted
-        server = prepare_postgres(tmp_path, instance=instance, port=free_port(), password="two/:@")
+        server = prepare_postgres(reachable_folder, instance=instance, port=free_port(), password="two/:@")
         stale = server.data / "postmaster.pid"
         stale.write_text(f"{os.getpid()}\n{server.data}\n")  # a live process that is not PostgreSQL
-        server = prepare_postgres(tmp_path, instance=instance, port=server.port, password="two/:@")
+        server = prepare_postgres(reachable_folder, instance=instance, port=server.port, password="two/:@")
         assert not stale.exists()
         process = subprocess.Popen(
             server.command(),
