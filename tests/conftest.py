@@ -5,6 +5,14 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """No connection pool in tests: a pooled connection would keep the test database from being dropped."""
+    from django.conf import settings
+
+    settings.DATABASES["default"]["OPTIONS"].pop("pool", None)
+
+
 @pytest.fixture(autouse=True)
 def _empty_cache(request: pytest.FixtureRequest) -> None:
     """Rate limits and cached lookups never leak from one database test into the next."""

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import uvicorn
 from asgiref.sync import sync_to_async
+from django.db import connections
 from django.utils import timezone
 
 from billing.models import Account, LedgerTransaction
@@ -24,7 +25,7 @@ from marketplace.vault.models import Replica
 from marketplace.vault.services import bootstrap_platform_keys
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
-FUNDS = 1_000_000_000  # nano-dollars
+FUNDS = 5_000_000  # nano-dollars: a good hundred small predictions, not one of the largest
 FINGERPRINT = "ab" * 32
 
 
@@ -105,6 +106,7 @@ async def world(transactional_db: None) -> AsyncIterator[World]:
     server.should_exit = True
     await task
     await replica.stop()
+    await sync_to_async(connections.close_all)()  # of the thread that ran the ORM for this loop
 
 
 @pytest.fixture(autouse=True)
