@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
+from django.conf import settings
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -67,7 +68,10 @@ class TopUpsView(ControlView):
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
-        top_up = services.start_top_up(organization=self.organization, amount_cents=amount)
+        wallet_page = f"{settings.PUBLIC_URL}/wallet"
+        top_up = services.start_top_up(
+            organization=self.organization, amount_cents=amount, success_url=wallet_page, cancel_url=wallet_page
+        )
         return Response(dict(TopUpOut(top_up).data), status=201)
 
 

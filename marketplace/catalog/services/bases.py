@@ -13,7 +13,7 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog.errors import InvalidInput
 from marketplace.catalog.models import BaseModel, Model, Version
 from marketplace.catalog.services.listings import ListingText, create_model, set_price, update_model
-from sealed_weights import base_fingerprint
+from sealed_weights import FormatError, base_fingerprint
 
 _MAX_CONFIG_SIZE = 2**20
 
@@ -36,7 +36,10 @@ def register_base_directory(*, name: str, directory: Path) -> BaseModel:
         context_length = int(config["max_position_embeddings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput("invalid", f"{path}: not a model configuration ({error})", field="base") from None
-    fingerprint = base_fingerprint(directory)
+    try:
+        fingerprint = base_fingerprint(directory)
+    except FormatError as error:
+        raise InvalidInput("invalid", f"{directory}: {error}", field="base") from None
     return register_base(name=name, fingerprint=fingerprint.hex(), config=config, context_length=context_length)
 
 

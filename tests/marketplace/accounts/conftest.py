@@ -1,0 +1,14 @@
+"""What every test of this app runs with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quick_and_separate(settings, tmp_path) -> None:
+    """A package store of the test's own, and passwords hashed quickly."""
+    settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

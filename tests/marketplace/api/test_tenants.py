@@ -1,0 +1,228 @@
+"""Nobody reaches another organization's things: every operation answers 404 and changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+
+import pytest
+from django.apps import apps
+from django.core import serializers as django_serializers
+
+from billing.models import TopUp, Usage
+from marketplace.accounts.models import ApiKey, Organization
+from marketplace.api import urls
+from marketplace.catalog.models import Model, Version
+from marketplace.vault import services as vault_services
+from marketplace.vault.models import SigningKey
+from tests.marketplace.api.client import Api, error_of
+from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
+
+pytestmark = pytest.mark.django_db
+
+
+@dataclass
+class Victim:
+    """An organization with one of everything."""
+
+    organization: Organization
+    model: Model
+    published: Version
+    uploading: Version
+    key: ApiKey
+    top_up: TopUp
+
+
+@pytest.fixture
+def victim() -> Victim:
+    vault_services.bootstrap_platform_keys()
+    organization = make_organization("victim")
+    model = make_model(organization)
+    published = make_version(model)
+    signing_key = SigningKey.objects.create(organization=organization, public_key=bytes(32))
+    uploading = Version.objects.create(model=model, number=9, package_size=100, signing_key=signing_key)
+    key, _ = make_key(organization)
+    top_up = TopUp.objects.create(organization=organization, amount_cents=500)
+    return Victim(organization, model, published, uploading, key, top_up)
+
+
+@pytest.fixture
+def attacker() -> Organization:
+    return make_organization("attacker")
+
+
+# (method, path, body) of every operation that names a thing of an organization. {…} are fields of the victim.
+OPERATIONS = [
+    ("GET", "organizations/{org}/signing-keys", None),
+    ("POST", "organizations/{org}/signing-keys", {"public_key": "A" * 43}),
+    ("DELETE", "keys/{key}", None),
+    ("POST", "keys/{key}/rotate", None),
+    ("PATCH", "models/{org}/{slug}", {"title": "Mine now"}),
+    ("POST", "models/{org}/{slug}/prices", {"input_micro_usd_per_mtok": 0, "output_micro_usd_per_mtok": 0}),
+    ("POST", "models/{org}/{slug}/versions", {"signing_key_id": "{signing_key}", "package_size": 10}),
+    ("GET", "models/{org}/{slug}/custody", None),
+    ("GET", "versions/{published}", None),
+    ("HEAD", "versions/{uploading}/package", None),
+    ("PUT", "versions/{uploading}/package", None),
+    ("POST", "versions/{uploading}/complete", {"digest": "0" * 64, "wrapped_data_key": "AAAA"}),
+    ("POST", "versions/{published}/publish", None),
+    ("POST", "versions/{published}/retire", None),
+    ("POST", "versions/{published}/revoke", {"reason": "because"}),
+    ("GET", "topups/{top_up}", None),
+]
+# These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
+OWN_OR_PUBLIC = {
+    "tokens", "me", "organizations", "keys", "bases", "models", "model", "versions", "intake-key", "wallet", "top-ups",
+    "usage", "usage-summary", "earnings", "custody-export", "schema",
+}  # fmt: skip
+STAFF_ONLY = {"evaluations", "platform-summary"}
+
+
+def fill(text: str, victim: Victim) -> str:
+    return text.format(
+        org=victim.organization.slug,
+        slug=victim.model.slug,
+        key=victim.key.id,
+        published=victim.published.id,
+        uploading=victim.uploading.id,
+        top_up=victim.top_up.id,
+        signing_key=victim.uploading.signing_key_id,
+    )
+
+
+def snapshot() -> str:
+    """Everything in the database but the attacker's own `last_used_at`."""
+    rows = []
+    for app in ("accounts", "catalog", "vault", "billing"):
+        for model in apps.get_app_config(app).get_models():
+            queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
+            rows.append(django_serializers.serialize("json", queryset, fields=None))
+    ApiKey.objects.update(last_used_at=None)
+    return hashlib.sha256("".join(rows).encode()).hexdigest()
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OPERATIONS, ids=lambda value: value if isinstance(value, str) else "")
+def test_another_organizations_thing_is_not_found_and_not_changed(victim, attacker, method, path, body) -> None:
+    api = Api.of(attacker)
+    body = {name: fill(v, victim) if isinstance(v, str) else v for name, v in body.items()} if body else None
+    ApiKey.objects.update(last_used_at=None)
+    before = snapshot()
+    if method == "PUT":
+        response = api.put_bytes(fill(path, victim), b"x", 0)
+    else:
+        response = api.call(method, fill(path, victim), body)
+    ApiKey.objects.update(last_used_at=None)
+    assert response.status_code == 404
+    if method != "HEAD":
+        assert error_of(response, 404)["code"] == "not_found"
+        unknown = api.call(method, fill(path.replace("{org}", "nobody"), _unknown(victim)), body)
+        if method != "PUT":
+            assert unknown.json()["error"]["message"] == response.json()["error"]["message"], "a stranger can tell them apart"
+    ApiKey.objects.update(last_used_at=None)
+    assert snapshot() == before
+
+
+def _unknown(victim: Victim) -> Victim:
+    class Unknown:
+        id = uuid.uuid4()
+        slug = "nothing"
+        signing_key_id = uuid.uuid4()
+
+    return Victim(victim.organization, Unknown, Unknown, Unknown, Unknown, Unknown)
+
+
+def test_every_operation_is_in_one_of_the_lists_above() -> None:
+    names = {pattern.name for pattern in urls.urlpatterns if pattern.name}
+    covered = {
+        "signing-keys", "key", "rotate-key", "model", "prices", "versions", "custody", "version", "package", "complete",
+        "publish", "retire", "revoke", "top-up",
+    }  # fmt: skip
+    assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
+
+
+def test_drafts_and_private_models_are_not_found_by_others(victim, attacker) -> None:
+    api, name = Api.of(attacker), victim.model.full_name
+    assert api.get(f"models/{name}").status_code == 200
+    assert [v["number"] for v in api.get(f"models/{name}/versions").json()["results"]] == [1]
+    Model.objects.update(visibility="private")
+    for path in (f"models/{name}", f"models/{name}/versions"):
+        for stranger in (api, Api()):
+            error_of(stranger.get(path), 404)
+    assert api.get("models").json()["results"] == []
+    assert Api.of(victim.organization).get(f"models/{name}").status_code == 200
+
+    Model.objects.update(visibility="public")
+    Version.objects.filter(number=1).update(state="verified")
+    for path in (f"models/{name}", f"models/{name}/versions"):
+        error_of(api.get(path), 404)
+    own = Api.of(victim.organization).get(f"models/{name}/versions").json()["results"]
+    assert [v["number"] for v in own] == [9, 1]
+
+
+def test_an_unlisted_model_is_found_by_name_only(victim, attacker) -> None:
+    Model.objects.update(visibility="unlisted")
+    api = Api.of(attacker)
+    assert api.get("models").json()["results"] == []
+    assert api.get(f"models/{victim.model.full_name}").status_code == 200
+
+
+def test_strangers_do_not_see_reports_of_published_versions(victim, attacker) -> None:
+    Version.objects.filter(number=1).update(report={"targets": ["q_proj"]})
+    (version,) = Api.of(attacker).get(f"models/{victim.model.full_name}/versions").json()["results"]
+    assert "report" not in version and "creator_id" not in version
+
+
+def test_lists_hold_only_the_callers_own(victim, attacker) -> None:
+    api = Api.of(attacker)
+    assert [key["name"] for key in api.get("keys").json()["results"]] == ["test"]
+    assert len(api.get("keys").json()["results"]) == ApiKey.objects.filter(organization=attacker).count()
+    assert api.get("topups").json()["results"] == []
+    assert api.get("usage").json()["results"] == []
+    assert api.get("usage/summary").json()["results"] == []
+    assert api.get("models?mine=true").json()["results"] == []
+    assert api.get("earnings").json()["total_nano_usd"] == 0
+    assert api.get("wallet").json()["available_nano_usd"] == 0
+    assert api.get("custody").json()["creator_id"] == str(attacker.id)
+
+
+def test_a_version_cannot_be_started_with_another_organizations_signing_key(victim, attacker) -> None:
+    make_model(attacker, slug="own")
+    body = {"signing_key_id": str(victim.uploading.signing_key_id), "package_size": 10}
+    error = error_of(Api.of(attacker).post("models/attacker/own/versions", body), 400)
+    assert error["code"] == "unknown_signing_key"
+    assert not Version.objects.filter(model__organization=attacker).exists()
+
+
+def test_another_organizations_public_key_cannot_be_registered(victim, attacker) -> None:
+    from sealed_weights import CreatorIdentity
+    from tests.marketplace.api.test_upload import b64
+
+    public = b64(CreatorIdentity.generate().public_bytes())
+    assert Api.of(victim.organization).post("organizations/victim/signing-keys", {"public_key": public}).status_code == 201
+    error = error_of(Api.of(attacker).post("organizations/attacker/signing-keys", {"public_key": public}), 409)
+    assert error["code"] == "key_taken"
+    assert SigningKey.objects.filter(organization=attacker).count() == 0
+
+
+def test_a_key_cannot_choose_another_organization(victim, attacker) -> None:
+    api = Api.of(attacker)
+    error_of(api.get("wallet", **{"X-Organization": "victim"}), 404)
+    assert api.get("wallet", **{"X-Organization": "attacker"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["models/victim/triage/evaluations", "platform/summary"])
+def test_operators_only(victim, attacker, path) -> None:
+    method = "GET" if path.startswith("platform") else "POST"
+    body = {"dataset": "d", "rows": 1, "correct": 1, "base_correct": 0}
+    body = None if method == "GET" else body
+    for api in (Api.of(attacker), Api.of(victim.organization)):
+        assert error_of(api.call(method, path, body), 403)["code"] == "staff_only"
+    error_of(Api().call(method, path, body), 401)
+    # A staff member's key of an ordinary organization is shared with its members: it does not carry staff rights.
+    owner = attacker.memberships.get().user
+    owner.is_staff = True
+    owner.save()
+    assert error_of(Api.of(attacker).call(method, path, body), 403)["code"] == "staff_only"
+    platform = make_organization("intarsia", owner=owner)
+    assert Api.of(platform).call(method, path, body).status_code in (200, 201)
