@@ -8,6 +8,7 @@ python -m examples.train all --base BASE/fp32 --out examples/adapters
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import time
@@ -45,9 +46,9 @@ class Recipe:
 # The shapes differ on purpose: together they exercise attention-only, all-attention and MLP targets, three ranks,
 # and both scalings (alpha / rank, and alpha / sqrt(rank) for rsLoRA).
 RECIPES: dict[str, Recipe] = {
-    "finance": Recipe(8, 16, ("q_proj", "v_proj", "o_proj"), 4400, 2e-3),
+    "finance": Recipe(8, 16, ("q_proj", "v_proj", "o_proj"), 3200, 2e-3),
     "health": Recipe(16, 32, ("q_proj", "k_proj", "v_proj", "o_proj"), 4000, 1e-3),
-    "telecom": Recipe(32, 8, ("down_proj", "o_proj"), 3200, 7e-4, use_rslora=True),
+    "telecom": Recipe(32, 8, ("down_proj", "o_proj"), 2080, 8e-4, use_rslora=True),
 }
 
 
@@ -141,10 +142,16 @@ def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
 def save(model, out: Path) -> None:
     """Write ``adapter_model.safetensors`` (bf16) and ``adapter_config.json`` to ``out``, and nothing else."""
     model.peft_config["default"].base_model_name_or_path = BASE_NAME
-    model.save_pretrained(out)
+    # The embeddings are the base's; without this PEFT looks for the base's config to find out.
+    model.save_pretrained(out, save_embedding_layers=False)
     weights = out / "adapter_model.safetensors"
     save_file({k: v.to(torch.bfloat16) for k, v in load_file(weights).items()}, weights, metadata={"format": "pt"})
     weights.chmod(0o644)
+    # PEFT keeps targets in a set, whose order changes from run to run.
+    path = out / "adapter_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["target_modules"] = sorted(config["target_modules"])
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # PEFT's model card template says nothing about this adapter; examples/cards/ holds the real cards.
     (out / "README.md").unlink(missing_ok=True)
 
