@@ -1,4 +1,4 @@
-"""The truth in tests: plain torch in float32, one adapter and one page at a time, on any device."""
+"""The truth in tests: plain torch in float32, one adapter at a time, on any device."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> 
     """v[s, i] = scale · x[i] A_sᵀ as float32 [slices, T, max_pages · page_size]; zero where a row has no such rank."""
     storage, size = meta.pool.site(site), meta.pool.spec.page_size
     v = torch.zeros(len(storage.spec.slices), meta.rows, meta.max_pages * size, device=x.device)
-    for rows, index, page, scale in _pages(site, layer, meta):
-        a = storage.a[layer, page, :, :, : storage.spec.in_features].float()
-        v[:, rows, index * size : (index + 1) * size] = scale * (x[rows].float() @ a.transpose(1, 2))
+    for slot, rows, pages in _adapters(site, layer, meta):
+        # [pages, slices, page_size, K] -> [slices, ranks, K]
+        a = storage.a[layer, pages, :, :, : storage.spec.in_features].float().transpose(0, 1).flatten(1, 2)
+        scales = meta.pool.page_scales[slot, : len(pages)].repeat_interleave(size)
+        v[:, rows, : len(scales)] = x[rows].float() @ a.transpose(1, 2) * scales
     return v
 
 
 def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
-    """y[i] += Σ_pages scale · (x[i] Aᵀ) Bᵀ in place, each row summed in float32 and rounded once. Returns y.
+    """y[i] += scale · (x[i] Aᵀ) Bᵀ in place, each row summed in float32 and rounded once. Returns y.
 
     y [T, N] and x [T, K] of any floating dtype; rows with slot -1 are not written.
     """
-    storage, size = meta.pool.site(site), meta.pool.spec.page_size
+    storage = meta.pool.site(site)
     v = lora_shrink(x, site, layer, meta)
-    delta = torch.zeros(meta.rows, storage.spec.out_features, device=x.device)
-    for rows, index, page, _ in _pages(site, layer, meta):
-        b = storage.b[layer, page].float()
-        for s, (begin, end) in enumerate(zip(storage.offsets, storage.offsets[1:], strict=False)):
-            delta[rows, begin:end] += v[s, rows, index * size : (index + 1) * size] @ b[:, begin:end]
-    adapted = meta.row_slots >= 0
-    y[adapted] = (y[adapted].float() + delta[adapted]).to(y.dtype)
+    for _, rows, pages in _adapters(site, layer, meta):
+        b = storage.b[layer, pages].float().flatten(0, 1)
+        bounds = zip(storage.offsets, storage.offsets[1:], strict=False)
+        delta = [v[s, rows, : len(b)] @ b[:, begin:end] for s, (begin, end) in enumerate(bounds)]
+        y[rows] = (y[rows].float() + torch.cat(delta, dim=1)).to(y.dtype)
     return y
 
 
-def _pages(site: str, layer: int, meta: BatchMetadata) -> Iterator[tuple[torch.Tensor, int, int, float]]:
-    """Row ids of one adapter with the place, id and scale of one of its pages."""
+def _adapters(site: str, layer: int, meta: BatchMetadata) -> Iterator[tuple[int, torch.Tensor, list[int]]]:
+    """Slot, row ids and page ids of each adapter of the batch that has any page for this site and layer."""
     pool = meta.pool
     for segment in meta.segments:
-        rows = torch.nonzero(meta.row_slots == segment.slot).flatten()
-        for index in range(int(pool.site(site).live[layer, segment.slot])):
-            yield rows, index, int(pool.page_table[segment.slot, index]), float(pool.page_scales[segment.slot, index])
+        pages = pool.page_table[segment.slot, : int(pool.site(site).live[layer, segment.slot])].tolist()
+        if pages:
+            yield segment.slot, torch.nonzero(meta.row_slots == segment.slot).flatten(), pages

@@ -77,7 +77,7 @@ def mixed_rank_pool(
 
 
 def requests_for(rows: int, distinct: str, slots: int) -> tuple[list[int], list[int]]:
-    """Slots and lengths of a batch of `rows`: "none", "one", "each" (every row another slot), "zipf" (base mixed in)."""
+    """Slots and lengths of a batch: "none", "one", "each" (every row another slot), or "zipf" (base mixed in)."""
     if distinct == "none":
         return [-1], [rows]
     if distinct == "one":
