@@ -50,3 +50,15 @@ def shortened(text: Any) -> str:
     """The first and last characters of a long identifier."""
     value = str(text)
     return value if len(value) <= 18 else f"{value[:10]}…{value[-6:]}"
+
+
+@register.filter
+def cents(amount: Any) -> str:
+    """Whole cents."""
+    return format_usd(int(amount), digits=2)
+
+
+@register.filter
+def words(identifier: Any) -> str:
+    """A machine's name for something, in words: top_up → top up."""
+    return str(identifier).replace("_", " ")

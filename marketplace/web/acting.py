@@ -1,0 +1,91 @@
+"""For which organization a signed-in user acts, and what their role there lets them do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from marketplace.accounts import policies, selectors
+from marketplace.accounts.models import Membership, Organization, User
+
+SESSION_KEY = "organization"
+
+
+@dataclass(frozen=True)
+class Acting:
+    """One user in one of their organizations."""
+
+    user: User
+    organization: Organization
+    role: str
+    choices: tuple[Organization, ...]  # every organization of the user, oldest membership first
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        return policies.scopes_of_role(self.role)
+
+    @property
+    def may_spend(self) -> bool:
+        return "predict" in self.scopes
+
+    @property
+    def may_publish(self) -> bool:
+        return "publish" in self.scopes
+
+    @property
+    def may_account(self) -> bool:
+        return "account" in self.scopes
+
+
+def acting_of(request: HttpRequest) -> Acting | None:
+    """The request's user in the organization that the session names, else in their first; None if there is neither.
+
+    Memberships are read anew on every request: who was removed from an organization is out at once.
+    """
+    if not request.user.is_authenticated:
+        return None
+    known: Acting | None | bool = getattr(request, "_acting", False)
+    if known is not False:
+        return known  # type: ignore[return-value]
+    memberships = list(selectors.memberships_of(user=request.user))
+    acting = None
+    if memberships:
+        wanted = request.session.get(SESSION_KEY)
+        current: Membership = next((row for row in memberships if row.organization.slug == wanted), memberships[0])
+        choices = tuple(row.organization for row in memberships)
+        acting = Acting(request.user, current.organization, current.role, choices)
+    request._acting = acting  # type: ignore[attr-defined]
+    return acting
+
+
+def choose_organization(request: HttpRequest, *, slug: str) -> bool:
+    """Act for the organization `slug` from now on; False (and no change) if the user is no member of it."""
+    if not request.user.is_authenticated or selectors.membership_in(user=request.user, slug=slug) is None:
+        return False
+    request.session[SESSION_KEY] = slug
+    return True
+
+
+def member_page(scope: str | None = None) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role that carries `scope`."""
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @login_required
+        @wraps(view)
+        def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            acting = acting_of(request)
+            if acting is None:
+                return render(request, "web/no_organization.html", status=403)
+            if scope is not None and scope not in acting.scopes:
+                return render(request, "web/role_lacks.html", {"acting": acting, "scope": scope}, status=403)
+            return view(request, acting, *args, **kwargs)
+
+        return inner
+
+    return decorate

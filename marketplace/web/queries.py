@@ -1,0 +1,81 @@
+"""Reads that only pages need. Whatever belongs to an organization is asked for by organization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from uuid import UUID
+
+from django.utils import timezone
+
+from billing.models import Incident, Usage
+from billing.selectors import UsageTotal, usage_summary
+from marketplace.accounts.models import ApiKey, Organization
+from marketplace.vault.errors import ReceiptRefused
+from marketplace.vault.models import Replica
+from marketplace.vault.receipts import Receipt, verify_receipt
+
+
+@dataclass(frozen=True)
+class UsageOverview:
+    """Usage of the last days (UTC), grouped three ways; the keys come with their names."""
+
+    costs: dict[date, int]
+    days: tuple[UsageTotal, ...]
+    models: tuple[UsageTotal, ...]
+    keys: tuple[tuple[str, UsageTotal], ...]
+    predictions: int
+    cost_nano_usd: int
+
+
+def usage_overview(*, organization: Organization, days: int) -> UsageOverview:
+    """What `organization` used in the last `days` days, today included."""
+    since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
+    by_day = usage_summary(organization, group_by=["day"], since=since)
+    by_model = usage_summary(organization, group_by=["model"], since=since)
+    by_key = usage_summary(organization, group_by=["key"], since=since)
+    names = dict(ApiKey.objects.filter(organization=organization).values_list("id", "name"))
+    return UsageOverview(
+        costs={total.day: total.cost_nano_usd for total in by_day if total.day is not None},
+        days=tuple(by_day),
+        models=tuple(sorted(by_model, key=lambda total: -total.cost_nano_usd)),
+        keys=tuple((_key_name(names, total.api_key_id), total) for total in by_key),
+        predictions=sum(total.predictions for total in by_day),
+        cost_nano_usd=sum(total.cost_nano_usd for total in by_day),
+    )
+
+
+def _key_name(names: dict[UUID, str], key_id: UUID | None) -> str:
+    return "Playground" if key_id is None else names.get(key_id, "a deleted key")
+
+
+@dataclass(frozen=True)
+class CheckedReceipt:
+    """A receipt and the replica whose key signed it; `claims` is None where the signature does not hold."""
+
+    claims: Receipt | None
+    replica: Replica | None
+
+
+def checked_receipt(row: Usage) -> CheckedReceipt:
+    """Verify the receipt of one usage row (already fetched for its organization) under its replica's key."""
+    replica = Replica.objects.filter(pk=row.replica_id).first() if row.replica_id else None
+    if replica is None:
+        return CheckedReceipt(None, None)
+    try:
+        claims = verify_receipt(
+            row.receipt, jti=row.prediction_id, replica_id=replica.pk, public_key=bytes(replica.receipt_public_key)
+        )
+    except ReceiptRefused:
+        return CheckedReceipt(None, replica)
+    return CheckedReceipt(claims, replica)
+
+
+def open_incidents() -> list[Incident]:
+    """What a person of the platform must look at, oldest first. For staff only."""
+    return list(Incident.objects.filter(resolved_at=None).order_by("opened_at")[:100])
+
+
+def recent_replicas() -> list[Replica]:
+    """Boots that are not gone, the most recently seen first. For staff only."""
+    return list(Replica.objects.filter(gone_at=None).order_by("-last_seen_at")[:100])

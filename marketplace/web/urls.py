@@ -1,0 +1,32 @@
+"""Addresses of the pages."""
+
+from django.urls import path, re_path
+
+from marketplace.web.views import creator, dashboard, keys, public, staff, wallet
+
+app_name = "web"
+urlpatterns = [
+    path("", public.landing, name="landing"),
+    path("models/", public.catalogue, name="catalogue"),
+    path("models/<slug:org>/<slug:slug>", public.model_page, name="model"),
+    path("models/<slug:org>/<slug:slug>/price", public.price_calculator, name="price_calculator"),
+    path("playground/token", dashboard.playground_token, name="playground_token"),
+    path("dashboard/", dashboard.home, name="dashboard"),
+    path("dashboard/organization", dashboard.switch_organization, name="switch_organization"),
+    path("dashboard/keys", keys.keys, name="keys"),
+    path("dashboard/keys/<uuid:key_id>/revoke", keys.revoke_key, name="revoke_key"),
+    path("dashboard/usage", dashboard.usage, name="usage"),
+    path("dashboard/receipts/<uuid:prediction_id>", dashboard.receipt, name="receipt"),
+    path("dashboard/wallet", wallet.wallet, name="wallet"),
+    path("dashboard/models", creator.my_models, name="my_models"),
+    path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
+    path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
+    re_path(
+        r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",
+        creator.change_version,
+        name="change_version",
+    ),
+    path("dashboard/earnings", creator.earnings, name="earnings"),
+    path("dashboard/custody.json", creator.custody_export, name="custody_export"),
+    path("platform/", staff.platform, name="platform"),
+]

@@ -1,0 +1,168 @@
+"""The creator's pages: models, versions, prices, earnings, custody."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from billing import selectors as billing
+from marketplace.catalog import selectors, services
+from marketplace.catalog.errors import CatalogError
+from marketplace.catalog.models import Model, Price, Version
+from marketplace.vault import selectors as vault
+from marketplace.vault.errors import NotBootstrapped
+from marketplace.web.acting import Acting, member_page
+from marketplace.web.charts import build_day_chart
+from marketplace.web.forms import MICRO_PER_USD, NANO_PER_USD, PriceForm, RevokeForm
+
+DAYS = 30
+CUSTODY_ROWS = 200
+
+
+@require_safe
+@never_cache
+@member_page("publish")
+def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """Every model of the organization, drafts too."""
+    rows = [(model, selectors.facts_of(model)) for model in selectors.models_of(organization=acting.organization)]
+    return render(request, "web/my_models.html", {"rows": rows})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@member_page("publish")
+def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
+    """Versions and price of one model; POST sets a new price."""
+    model = _owned(acting, slug)
+    form = PriceForm(request.POST or None, initial=_price_initial(selectors.facts_of(model).price))
+    if request.method == "POST" and form.is_valid():
+        try:
+            services.set_price(model=model, **form.amounts())
+        except CatalogError as error:
+            form.add_error(None, error.message)
+        else:
+            messages.success(request, "The new price holds from the next prediction on. Running ones keep theirs.")
+            return redirect("web:my_model", slug=slug)
+    return _model_page(request, model, form, RevokeForm(), status=400 if request.method == "POST" else 200)
+
+
+@require_POST
+@member_page("publish")
+def change_version(request: HttpRequest, acting: Acting, slug: str, number: str, action: str) -> HttpResponse:
+    """Publish, retire or revoke one version."""
+    model = _owned(acting, slug)
+    version = selectors.versions_of(model=model, published_only=False).filter(number=int(number)).first()
+    if version is None or model.kind != Model.Kind.ADAPTER:
+        raise Http404("no such version")
+    try:
+        if action == "publish":
+            services.publish_version(version=version)
+            messages.success(request, f"Version {number} is for sale: {model.full_name} now answers with it.")
+        elif action == "retire":
+            services.retire_version(version=version)
+            messages.success(request, f"Version {number} is retired. It takes no new predictions.")
+        else:
+            form = RevokeForm(request.POST)
+            if not form.is_valid():
+                messages.error(request, "Nothing was revoked: say why, in at most 500 characters.")
+                return _model_page(request, model, None, form, status=400)
+            services.revoke_version(version=version, reason=form.cleaned_data["reason"])
+            messages.success(request, f"Version {number} is revoked. Replicas drop its weights within five seconds.")
+    except CatalogError as error:
+        messages.error(request, f"Nothing changed: {error.message}.")
+    return redirect("web:my_model", slug=slug)
+
+
+@require_safe
+@never_cache
+@member_page("publish")
+def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """What the organization's models earned, by day and by model."""
+    today = timezone.now().date()
+    since = datetime.combine(today - timedelta(days=DAYS - 1), datetime.min.time(), tzinfo=UTC)
+    recent = billing.earnings(acting.organization, since=since)
+    values = {line.day: line.creator_nano_usd for line in recent.by_day if line.day is not None}
+    context = {
+        "total": billing.earnings(acting.organization),
+        "recent": recent,
+        "chart": build_day_chart(values, last=today, days=DAYS),
+        "days": DAYS,
+        "has_models": selectors.models_of(organization=acting.organization).exists(),
+    }
+    return render(request, "web/earnings.html", context)
+
+
+@require_safe
+@never_cache
+@member_page("publish")
+def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
+    """Every release of a key of this model: to which replica, for what, when, chained by hashes."""
+    model = _owned(acting, slug)
+    try:
+        log = vault.custody(organization=acting.organization, model=model, limit=CUSTODY_ROWS)
+    except NotBootstrapped:
+        log = None  # a platform without keys has released none
+    rows = [(row, datetime.fromtimestamp(row.released_at_us / 1e6, tz=UTC)) for row in log.releases] if log else []
+    return render(request, "web/custody.html", {"model": model, "log": log, "rows": rows, "limit": CUSTODY_ROWS})
+
+
+@require_safe
+@never_cache
+@member_page("publish")
+def custody_export(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """The organization's whole chain, to check offline."""
+    try:
+        chain = vault.export_chain(organization=acting.organization)
+    except NotBootstrapped:
+        raise Http404("there is no custody log yet") from None
+    response = JsonResponse(chain, json_dumps_params={"indent": 1})
+    response.headers["Content-Disposition"] = f'attachment; filename="custody-{acting.organization.slug}.json"'
+    return response
+
+
+def _owned(acting: Acting, slug: str) -> Model:
+    model = selectors.owned_model(organization=acting.organization, org_slug=acting.organization.slug, slug=slug)
+    if model is None:
+        raise Http404("no such model")
+    return model
+
+
+def _model_page(
+    request: HttpRequest, model: Model, price_form: PriceForm | None, revoke_form: RevokeForm, *, status: int
+) -> HttpResponse:
+    facts = selectors.facts_of(model)
+    versions = [
+        (version, version.state in _PUBLISHABLE, Version.State.RETIRED in Version.NEXT_STATES[version.state],
+         Version.State.REVOKED in Version.NEXT_STATES[version.state])
+        for version in selectors.versions_of(model=model, published_only=False)[:100]
+    ]  # fmt: skip
+    context = {
+        "model": model,
+        "facts": facts,
+        "versions": versions,
+        "form": price_form or PriceForm(initial=_price_initial(facts.price)),
+        "revoke_form": revoke_form,
+        "is_adapter": model.kind == Model.Kind.ADAPTER,
+    }
+    return render(request, "web/my_model.html", context, status=status)
+
+
+_PUBLISHABLE = frozenset({Version.State.VERIFIED})
+
+
+def _price_initial(price: Price | None) -> dict[str, Decimal]:
+    if price is None:
+        return {}
+    return {
+        "input": Decimal(price.input_micro_usd_per_mtok) / MICRO_PER_USD,
+        "cached_input": Decimal(price.cached_input_micro_usd_per_mtok) / MICRO_PER_USD,
+        "output": Decimal(price.output_micro_usd_per_mtok) / MICRO_PER_USD,
+        "per_prediction": Decimal(price.per_prediction_nano_usd) / NANO_PER_USD,
+    }

@@ -1,0 +1,105 @@
+"""The consumer's pages: overview, usage, receipts, playground tokens, choice of organization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from billing import selectors as billing
+from marketplace.accounts import selectors as accounts
+from marketplace.catalog import selectors as catalog
+from marketplace.web import queries
+from marketplace.web.acting import Acting, acting_of, choose_organization, member_page
+from marketplace.web.charts import DayChart, build_day_chart
+from marketplace.web.playground import LIFETIME_SECONDS, issue_playground_token
+
+DAYS = 30
+RANGES = (7, 30, 90)
+
+
+@require_safe
+@never_cache
+@member_page()
+def home(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """Where a person lands after signing in: what they have, and what to do next."""
+    organization = acting.organization
+    overview = queries.usage_overview(organization=organization, days=DAYS) if acting.may_account else None
+    context = {
+        "overview": overview,
+        "chart": _chart(overview.costs, DAYS) if overview and overview.predictions else None,
+        "wallet": billing.wallet(organization) if acting.may_account else None,
+        "keys": accounts.api_keys_of(organization=organization).filter(revoked_at=None).count(),
+        "models": catalog.models_of(organization=organization).count(),
+        "earned": billing.earnings(organization) if acting.may_publish else None,
+        "days": DAYS,
+    }
+    return render(request, "web/home.html", context)
+
+
+@require_safe
+@never_cache
+@member_page("account")
+def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """Spending by day, model and key, and the latest predictions with their receipts."""
+    days = next((days for days in RANGES if str(days) == request.GET.get("days")), DAYS)
+    overview = queries.usage_overview(organization=acting.organization, days=days)
+    context = {
+        "overview": overview,
+        "chart": _chart(overview.costs, days),
+        "rows": billing.usage_rows(acting.organization, limit=50),
+        "days": days,
+        "ranges": RANGES,
+    }
+    return render(request, "web/usage.html", context)
+
+
+@require_safe
+@never_cache
+@member_page()
+def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpResponse:
+    """One prediction: what it cost, why, and the replica's signature over it."""
+    row = billing.usage_row(acting.organization, prediction_id)
+    if row is None:
+        raise Http404("no such receipt")
+    return render(request, "web/receipt.html", {"row": row, "checked": queries.checked_receipt(row)})
+
+
+@require_POST
+@member_page()
+def switch_organization(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """Act for another organization of the user."""
+    slug = request.POST.get("organization", "")
+    if not choose_organization(request, slug=slug):
+        raise Http404("no such organization")
+    messages.success(request, f"You now act for {slug}.")
+    return redirect("web:dashboard")
+
+
+@require_POST
+@never_cache
+def playground_token(request: HttpRequest) -> JsonResponse:
+    """A short-lived bearer token for the page's own calls; the errors are for the page's script to show."""
+    acting = acting_of(request)
+    if acting is None:
+        return _refuse(401, "Sign in to use the playground.")
+    if not acting.may_spend:
+        return _refuse(403, "Your role in this organization may not spend its money. Ask its owner.")
+    assert request.user.is_authenticated
+    token = issue_playground_token(user=request.user, organization=acting.organization)
+    return JsonResponse({"token": token, "expires_in": LIFETIME_SECONDS})
+
+
+def _refuse(status: int, message: str) -> JsonResponse:
+    return JsonResponse({"error": {"message": message}}, status=status)
+
+
+def _chart(costs: Mapping[date, int], days: int) -> DayChart:
+    return build_day_chart(costs, last=timezone.now().date(), days=days)

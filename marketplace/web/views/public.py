@@ -1,0 +1,144 @@
+"""What everybody sees: landing, catalogue, model pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from billing.pricing import Price as PricePoint
+from billing.pricing import TokenUsage, cost_nano_usd
+from billing.selectors import wallet
+from marketplace.catalog import selectors
+from marketplace.catalog.models import Model, Price
+from marketplace.catalog.selectors import ModelFacts
+from marketplace.web.acting import acting_of
+from marketplace.web.cards import render_card
+from marketplace.web.charts import AccuracyBar
+from marketplace.web.forms import CalculatorForm
+from marketplace.web.snippets import build_snippets
+
+PAGE_SIZE = 24
+ORDERINGS = {"relevance": "Best match", "newest": "Newest", "price": "Lowest price", "name": "Name"}
+
+
+@require_safe
+def landing(request: HttpRequest) -> HttpResponse:
+    """The front page, with a few models of the catalogue."""
+    models = [(model, selectors.facts_of(model)) for model in selectors.published_models(ordering="newest")[:4]]
+    return render(request, "web/landing.html", {"cards": [_card(model, facts) for model, facts in models]})
+
+
+@require_safe
+def catalogue(request: HttpRequest) -> HttpResponse:
+    """Search and filter; htmx asks for the results alone."""
+    query = request.GET.get("q", "")[:200].replace("\x00", "")
+    industry = request.GET.get("industry", "")[:40].replace("\x00", "")
+    ordering = request.GET.get("order", "")
+    if ordering not in ORDERINGS:
+        ordering = "relevance"
+    found = selectors.published_models(query=query, industry=industry, ordering=ordering)
+    page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
+    parameters = request.GET.copy()
+    parameters.pop("page", None)
+    context = {
+        "query": query,
+        "industry": industry,
+        "ordering": ordering,
+        "orderings": ORDERINGS,
+        "industries": selectors.industries(),
+        "page": page,
+        "cards": [_card(model, selectors.facts_of(model)) for model in page],
+        "parameters": parameters.urlencode(),
+    }
+    partial = bool(getattr(request, "htmx", False))
+    response = render(request, "web/parts/results.html" if partial else "web/catalogue.html", context)
+    response.headers["Vary"] = "HX-Request, Cookie"
+    return response
+
+
+@require_safe
+def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
+    """Everything a buyer decides by, and the playground."""
+    model = _visible(request, org, slug)
+    acting = acting_of(request)
+    facts = selectors.facts_of(model)
+    owner = acting is not None and acting.organization.pk == model.organization_id
+    messages = _messages(model)
+    evaluations = selectors.evaluations_of(model=model)
+    if not owner:
+        evaluations = evaluations.filter(version__state="published")
+    context = {
+        "model": model,
+        "facts": facts,
+        "card": render_card(model.card_markdown),
+        "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
+        "evaluations": [(row, _accuracy(row)) for row in evaluations[:10]],
+        "snippets": build_snippets(model_name=model.full_name, messages=messages, api_base=f"{settings.PUBLIC_URL}/v1"),
+        "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
+        "user_message": next((m["content"] for m in messages if m["role"] == "user"), ""),
+        "owner": owner,
+        "wallet": wallet(acting.organization) if acting else None,
+        **_calculate(request, facts.price),
+    }
+    return render(request, "web/model.html", context)
+
+
+@require_safe
+def price_calculator(request: HttpRequest, org: str, slug: str) -> HttpResponse:
+    """The calculator's answer alone, for htmx."""
+    model = _visible(request, org, slug)
+    context = {"model": model, **_calculate(request, selectors.facts_of(model).price)}
+    return render(request, "web/parts/price_result.html", context)
+
+
+def _visible(request: HttpRequest, org: str, slug: str) -> Model:
+    acting = acting_of(request)
+    model = selectors.visible_model(org_slug=org, slug=slug, viewer=acting.organization if acting else None)
+    if model is None:
+        raise Http404("no such model")
+    return model
+
+
+def _calculate(request: HttpRequest, price: Price | None) -> dict[str, Any]:
+    asked = "prompt_tokens" in request.GET
+    form = CalculatorForm(request.GET if asked else {name: field.initial for name, field in _calculator_fields()})
+    if price is None or not form.is_valid():
+        return {"calculator": form, "one_nano_usd": None, "month_nano_usd": None}
+    point = PricePoint(
+        price.input_micro_usd_per_mtok,
+        price.cached_input_micro_usd_per_mtok,
+        price.output_micro_usd_per_mtok,
+        price.per_prediction_nano_usd,
+    )
+    data = form.cleaned_data
+    one = cost_nano_usd(point, TokenUsage(data["prompt_tokens"], 0, data["answer_tokens"]))
+    return {"calculator": form, "one_nano_usd": one, "month_nano_usd": one * data["predictions"]}
+
+
+def _calculator_fields() -> Any:
+    return CalculatorForm.base_fields.items()
+
+
+def _messages(model: Model) -> list[dict[str, str]]:
+    """The model's example messages; a row that is not one is left out."""
+    return [
+        {"role": message["role"], "content": message["content"]}
+        for message in model.example_messages
+        if isinstance(message, dict)
+        and message.get("role") in ("system", "user", "assistant")
+        and isinstance(message.get("content"), str)
+    ]
+
+
+def _accuracy(evaluation: Any) -> AccuracyBar:
+    return AccuracyBar(evaluation.dataset, evaluation.rows, evaluation.correct, evaluation.base_correct)
+
+
+def _card(model: Model, facts: ModelFacts) -> dict[str, Any]:
+    accuracy = _accuracy(facts.evaluation) if facts.evaluation else None
+    return {"model": model, "price": facts.price, "version": facts.newest, "accuracy": accuracy}
