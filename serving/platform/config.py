@@ -1,0 +1,89 @@
+"""A replica's settings towards the platform; flags are made from the fields, as in serving.config."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from serving.config import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MAX_TOKEN_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformConfig:
+    """Validated settings. The enrolment token is a secret and is shown nowhere."""
+
+    platform_url: str
+    advertise_url: str
+    state_dir: Path
+    replica_name: str
+    enrolment_token: str
+
+    def __repr__(self) -> str:
+        """Everything but the token."""
+        return f"PlatformConfig({self.platform_url}, {self.advertise_url}, {self.state_dir}, {self.replica_name})"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Where this name's usage journal is kept."""
+        return self.state_dir / "journals" / self.replica_name
+
+    @property
+    def package_dir(self) -> Path:
+        """Where sealed packages (ciphertext) are kept."""
+        return self.state_dir / "packages"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the platform's flags; all are optional, --platform-url turns them on."""
+    group = parser.add_argument_group("platform", "serve sealed adapters for a platform: tickets, receipts, leases")
+    group.add_argument("--platform-url", help="the platform's web process, as http(s)://host:port")
+    group.add_argument("--advertise-url", help="where the platform reaches this replica, as http(s)://host:port")
+    group.add_argument("--state-dir", type=Path, help="folder for the usage journal and sealed packages")
+    group.add_argument("--replica-name", default="replica", help="stable across restarts; names the usage journal")
+    group.add_argument("--enrolment-token-file", type=Path, help="file with the enrolment token (else ENROLMENT_TOKEN)")
+
+
+def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> PlatformConfig | None:
+    """Return the settings, or None without --platform-url. Raises ConfigError with the flag's name."""
+    if not args.platform_url:
+        return None
+    if args.state_dir is None:
+        raise ConfigError("--state-dir is required with --platform-url: the usage journal must survive restarts")
+    if not _NAME.fullmatch(args.replica_name):
+        raise ConfigError("--replica-name: letters, digits, dots, dashes and underscores, at most 100")
+    return PlatformConfig(
+        platform_url=_origin("--platform-url", args.platform_url),
+        advertise_url=_origin("--advertise-url", args.advertise_url),
+        state_dir=args.state_dir,
+        replica_name=args.replica_name,
+        enrolment_token=_token(args.enrolment_token_file, environment),
+    )
+
+
+def _origin(flag: str, value: str | None) -> str:
+    parts = urlsplit(value or "")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ConfigError(f"{flag} must be http://host:port or https://host:port")
+    return str(value).rstrip("/")
+
+
+def _token(path: Path | None, environment: Mapping[str, str]) -> str:
+    if path is None:
+        token = environment.get("ENROLMENT_TOKEN", "")
+    else:
+        try:
+            with path.open("rb") as file:
+                token = file.read(MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+        except OSError as error:
+            raise ConfigError(f"--enrolment-token-file {path}: {error.strerror}") from None
+    if not token:
+        raise ConfigError("the enrolment token is missing: set ENROLMENT_TOKEN or --enrolment-token-file")
+    return token

@@ -1,0 +1,284 @@
+"""The usage journal: what each prediction has cost so far and how it ended, surviving a crash at any byte.
+
+One thread writes. Receipts wait for their fsync, and all that arrive during one fsync share the next (group commit);
+running predictions are checkpointed together, in one line, every 16 tokens or quarter of a second. A journal that
+cannot be written (disk full) stops taking new predictions, keeps what it owes in memory and tries again every second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from uuid import UUID
+
+from serving.platform import journal_file as disk
+from serving.platform.errors import JournalUnavailable
+from serving.platform.journal_file import Checkpoint, Dropped, Final, Progress
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 0.25
+CHECKPOINT_TOKENS = 16
+RETRY_SECONDS = 1.0
+SEGMENT_BYTES = 16 << 20
+KEEP_SEGMENTS = 16  # 256 MiB: about 350,000 receipts, then the oldest are forgotten
+
+
+class UsageJournal:
+    """One folder, one writer. Every method may be called from any thread."""
+
+    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, keep_segments: int = KEEP_SEGMENTS) -> None:
+        """Lock the folder, read what is there and start writing after it.
+
+        Raises JournalUnavailable if another process holds the folder or it cannot be read or written.
+        """
+        self._folder, self._segment_bytes, self._keep = folder, segment_bytes, keep_segments
+        self._finals: dict[bytes, tuple[int, int]] = {}  # prediction → (segment, offset)
+        self._running: dict[str, Progress] = {}
+        self._interrupted: dict[str, Progress] = {}
+        self._owed: dict[str, tuple[str, Future[None]]] = {}  # receipts that are not durable yet
+        self._dropped: list[str] = []
+        self._dirty: set[str] = set()
+        self._written: dict[str, int] = {}  # tokens at the last checkpoint
+        self._accepting, self._closing, self._urgent = True, False, False
+        self._changed = threading.Condition()
+        self._lock_file = -1
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock()
+            self._recover()
+        except OSError as error:
+            raise JournalUnavailable(f"usage journal {folder}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._run, name="usage-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new predictions may be taken: false while the disk refuses writes."""
+        return self._accepting and not self._closing
+
+    def interrupted(self) -> list[Progress]:
+        """Return what an earlier process left unfinished; each awaits a receipt by `finish`."""
+        with self._changed:
+            return list(self._interrupted.values())
+
+    def progress(self, progress: Progress) -> None:
+        """Note how far a prediction is; reaches the disk with the next checkpoint."""
+        with self._changed:
+            if progress.jti in self._owed:
+                return
+            self._running[progress.jti] = progress
+            self._dirty.add(progress.jti)
+            if progress.completion_tokens - self._written.get(progress.jti, 0) >= CHECKPOINT_TOKENS:
+                self._urgent = True
+                self._changed.notify()
+
+    def finish(self, jti: str, receipt: str) -> Future[None]:
+        """Record the receipt; the future resolves when it is on the disk. A prediction ends once: later calls change
+        nothing."""
+        with self._changed:
+            if jti in self._owed:
+                return self._owed[jti][1]
+            done: Future[None] = Future()
+            if _key(jti) in self._finals:
+                done.set_result(None)
+                return done
+            self._owed[jti] = (receipt, done)
+            self._urgent = True
+            self._changed.notify()
+            return done
+
+    def drop(self, jti: str) -> None:
+        """Forget a prediction that was refused before its first token."""
+        with self._changed:
+            if self._running.pop(jti, None) is not None:
+                self._dropped.append(jti)
+                self._dirty.discard(jti)
+
+    def lookup(self, jti: str) -> tuple[str, str | None]:
+        """Return ("final", receipt), ("running", None) or ("unknown", None)."""
+        with self._changed:
+            if jti in self._owed or jti in self._running or jti in self._interrupted:
+                return "running", None
+            place = self._finals.get(_key(jti))
+        if place is None:
+            return "unknown", None
+        record = disk.read_at(disk.segment_path(self._folder, place[0]), place[1])
+        if not isinstance(record, Final) or record.jti != jti:
+            log.error("usage journal: the receipt of %s cannot be read back", jti)
+            return "unknown", None
+        return "final", record.receipt
+
+    def close(self) -> None:
+        """Write what is left and stop. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+        if self._lock_file >= 0:
+            os.close(self._descriptor)
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+    # -- at start ---------------------------------------------------------------------------------------------------
+
+    def _lock(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._lock_file = os.open(self._folder / "lock", flags, 0o600)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock_file)
+            raise JournalUnavailable(
+                f"usage journal {self._folder}: another replica of this name is running here; stop it, or "
+                "give this one another --replica-name"
+            ) from None
+
+    def _recover(self) -> None:
+        paths = disk.segment_paths(self._folder)
+        for path in paths:
+            number = int(path.stem)
+            for offset, record in disk.read_segment(path, last=path == paths[-1]):
+                if isinstance(record, Checkpoint):
+                    self._interrupted.update((p.jti, p) for p in record.running if _key(p.jti) not in self._finals)
+                else:
+                    self._interrupted.pop(record.jti, None)
+                    if isinstance(record, Final):
+                        self._finals[_key(record.jti)] = (number, offset)
+        self._number = int(paths[-1].stem) if paths else 1
+        self._descriptor = disk.create_segment(self._folder, self._number)
+        self._size = os.fstat(self._descriptor).st_size
+        if self._interrupted:
+            log.warning("usage journal: %d prediction(s) were cut off by a crash", len(self._interrupted))
+
+    # -- the writing thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wait_until = time.monotonic() + CHECKPOINT_SECONDS
+                while not self._urgent and not self._closing and (left := wait_until - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                closing, self._urgent = self._closing, False
+            written = self._commit()
+            if closing:
+                return
+            if not written:
+                time.sleep(RETRY_SECONDS)
+
+    def _commit(self) -> bool:
+        """Write everything there is to write with one fsync; returns whether the disk took it."""
+        with self._changed:
+            moved = [self._running[jti] for jti in self._dirty if jti in self._running and jti not in self._owed]
+            owed, dropped = dict(self._owed), list(self._dropped)
+            self._dirty.clear()
+        if not (moved or owed or dropped) and self._accepting:
+            return True
+        lines = [disk.encode_line(Checkpoint(moved))] if moved else []
+        lines += [disk.encode_line(Dropped(jti)) for jti in dropped]
+        places: dict[str, int] = {}
+        end = self._size + sum(map(len, lines))
+        for jti, (receipt, _) in owed.items():
+            places[jti] = end
+            lines.append(disk.encode_line(Final(jti, receipt)))
+            end += len(lines[-1])
+        try:
+            self._append(b"".join(lines))
+        except OSError as error:
+            self._refused(error)
+            return False
+        self._settle(moved, owed, dropped, places)
+        if self._size >= self._segment_bytes:
+            self._rotate()
+        return True
+
+    def _append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        os.fdatasync(self._descriptor)
+        self._size += len(data)
+
+    def _refused(self, error: OSError) -> None:
+        # Half a line may have been written, and after a failed fsync nobody knows what is on the disk: cut back to the
+        # last commit and write all of it again.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, self._size)
+        with self._changed:
+            self._dirty.update(self._running)
+            if self._accepting:
+                log.error("usage journal %s cannot be written (%s): no new predictions until it can; free some space",
+                          self._folder, error.strerror)  # fmt: skip
+            self._accepting = False
+
+    def _settle(
+        self,
+        moved: list[Progress],
+        owed: dict[str, tuple[str, Future[None]]],
+        dropped: list[str],
+        places: dict[str, int],
+    ) -> None:
+        with self._changed:
+            if not self._accepting:
+                log.warning("usage journal %s can be written again", self._folder)
+            self._accepting = True
+            for progress in moved:
+                self._written[progress.jti] = progress.completion_tokens
+            for jti in dropped:
+                self._written.pop(jti, None)
+            del self._dropped[: len(dropped)]
+            for jti in owed:
+                self._finals[_key(jti)] = (self._number, places[jti])
+                for table in (self._owed, self._running, self._interrupted, self._written):
+                    table.pop(jti, None)
+        for _, done in owed.values():
+            _resolve(done)
+
+    def _rotate(self) -> None:
+        """Start the next segment with a snapshot of what is running, so that old segments can go."""
+        with self._changed:
+            snapshot = list(self._running.values()) + list(self._interrupted.values())
+        old, size = self._descriptor, self._size
+        try:
+            self._descriptor, self._size = disk.create_segment(self._folder, self._number + 1), 0
+            self._append(disk.encode_line(Checkpoint(snapshot)))
+        except OSError as error:
+            log.error("usage journal %s: no new segment (%s)", self._folder, error.strerror)
+            if self._descriptor != old:
+                os.close(self._descriptor)
+                with contextlib.suppress(OSError):
+                    disk.segment_path(self._folder, self._number + 1).unlink()
+            self._descriptor, self._size = old, size
+            return
+        os.close(old)
+        self._number += 1
+        self._forget_before(self._number - self._keep + 1)
+
+    def _forget_before(self, first: int) -> None:
+        old = [path for path in disk.segment_paths(self._folder) if int(path.stem) < first]
+        if not old:
+            return
+        with self._changed:
+            self._finals = {key: place for key, place in self._finals.items() if place[0] >= first}
+        for path in old:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _key(jti: str) -> bytes:
+    try:
+        return UUID(jti).bytes
+    except ValueError:
+        return jti.encode()
+
+
+def _resolve(done: Future[None]) -> None:
+    # Whoever waited may have given up meanwhile.
+    if done.set_running_or_notify_cancel():
+        done.set_result(None)

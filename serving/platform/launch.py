@@ -1,0 +1,165 @@
+"""Puts the platform's side of a replica together and runs it: `python -m serving --platform-url …`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.adapters.sealed import SealedAdapterSource
+from serving.config import ServingConfig
+from serving.engine import Engine
+from serving.http.app import create_app
+from serving.http.errors import json_response
+from serving.platform.admin import Administration, engine_figures
+from serving.platform.config import PlatformConfig
+from serving.platform.journal import UsageJournal
+from serving.platform.leases import LeaseTable
+from serving.platform.link import Introduction, PlatformLink
+from serving.platform.packages import PackageStore
+from serving.platform.predictions import PredictionDesk
+from serving.platform.receipts import ReceiptSigner
+from serving.platform.tickets import TicketVerifier
+from serving.platform.vault_client import VaultClient
+from serving.platform.verify import Verifier
+from serving.replica import Base, build_engine
+
+log = logging.getLogger(__name__)
+
+_PROGRAM = ("serving", "lora_kernels", "sealed_weights")
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformReplica:
+    """A replica ready to be served: start the link with the server, close link and journal after it."""
+
+    app: ASGIApp
+    engine: Engine
+    link: PlatformLink
+    journal: UsageJournal
+    introduction: Introduction
+
+    def close(self) -> None:
+        """Stop beating and write the last records; the engine has stopped by now."""
+        self.link.close()
+        self.journal.close()
+
+
+def build_replica(config: ServingConfig, platform: PlatformConfig) -> PlatformReplica:
+    """Load the base model and open the journal. Nothing is sent to the platform yet.
+
+    Raises JournalUnavailable, and what `Base.from_dir` and `build_engine` raise.
+    """
+    journal = UsageJournal(platform.journal_dir)  # first: it is the one with a lock
+    try:
+        return _build(config, platform, journal)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _build(config: ServingConfig, platform: PlatformConfig, journal: UsageJournal) -> PlatformReplica:
+    base = Base.from_dir(config.model)
+    signer, tickets, leases = ReceiptSigner(base.fingerprint), TicketVerifier(), LeaseTable()
+    client = VaultClient(platform.platform_url, platform.enrolment_token)
+    packages = PackageStore(platform.package_dir, client)
+    # Link, source and engine know each other in a ring: the link's callbacks name what is made below, and are called
+    # only after `start`.
+    link = PlatformLink(
+        client,
+        signer,
+        tickets,
+        leases,
+        stats=lambda: engine_figures(engine, leases),
+        on_registered=lambda replica_id: desk.settle_interrupted(replica_id),
+    )
+    source = SealedAdapterSource(link, packages, base.spec)
+    engine = build_engine(config, base, source)
+    leases.on_end = engine.revoke  # refuse, abort, zero; a later ticket may readmit it
+    desk = PredictionDesk(engine, tickets, leases, journal, signer)
+    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source)
+    administration = Administration(engine, tickets, leases, desk, verifier)
+    app = create_app(
+        engine,
+        base.tokenizer,
+        authorizer=desk,
+        observer=desk,
+        extra_routes=administration.routes(),
+        max_body_bytes=config.max_body_bytes,
+        shutdown_grace_s=config.shutdown_grace_s,
+    )
+    introduction = _introduce(platform, base, engine.max_model_len)
+    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, introduction)
+
+
+class ReadyWhenRegistered:
+    """ASGI middleware: `/readyz` answers 503 until the platform knows this replica and the journal can be written."""
+
+    def __init__(self, app: ASGIApp, link: PlatformLink, journal: UsageJournal) -> None:
+        self._app, self._link, self._journal = app, link, journal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one connection."""
+        fine = self._link.registered and self._journal.accepting
+        if scope["type"] == "http" and scope["path"] == "/readyz" and not fine:
+            status = "usage journal cannot be written" if self._link.registered else "not registered with the platform"
+            await json_response({"status": status}, 503, {"Retry-After": "1"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def run(config: ServingConfig, platform: PlatformConfig, listener: socket.socket) -> int:
+    """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
+    replica = build_replica(config, platform)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            replica.app,
+            log_level="warning",
+            access_log=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
+        )
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it is done; with the default handler that would end the process before
+        # the journal is closed.
+        signal.signal(number, lambda *_: None)
+    try:
+        replica.link.start(replica.introduction, replica.engine.ready)
+        log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)
+        server.run(sockets=[listener])
+    finally:
+        replica.close()
+    return 0 if server.started else 1
+
+
+def _introduce(platform: PlatformConfig, base: Base, context_length: int) -> Introduction:
+    raw = json.loads((base.folder / "config.json").read_text(encoding="utf-8"))
+    return Introduction(
+        name=platform.replica_name,
+        url=platform.advertise_url,
+        base_name=base.folder.name[:100],
+        base_fingerprint=base.fingerprint,
+        config=raw,
+        context_length=context_length,
+        evidence={"kind": "build-digest", "digest": build_digest()},
+    )
+
+
+def build_digest() -> str:
+    """Return SHA-256 over name and content of every source file of this program: which build says it is running."""
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256()
+    for package in _PROGRAM:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in {".py", ".c", ".h"} and path.is_file():
+                digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()

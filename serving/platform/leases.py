@@ -1,0 +1,126 @@
+"""Leases as a replica counts them: on its own monotonic clock, from the moment before it asked.
+
+Counting from before the question means that this side never holds a key longer than the vault thinks, whatever the
+network does; the vault's clock is never compared with ours.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+PARTITION_SECONDS = 30.0  # no heartbeat answered for this long: every lease is over (docs/protocol.md)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A key on loan; `deadline` is on the table's clock."""
+
+    release_id: str
+    digest: str
+    deadline: float
+
+
+class LeaseTable:
+    """Which digests this replica may hold right now. Thread-safe.
+
+    `on_end` is called, outside the lock, with each digest whose last lease is over.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start empty, as if a heartbeat had just been answered."""
+        self._clock = clock
+        self._leases: dict[str, Lease] = {}
+        self._revoked: set[str] = set()
+        self._answered_at = clock()
+        self._lock = threading.Lock()
+        self.on_end: Callable[[str], object] = lambda digest: None
+
+    def now(self) -> float:
+        """Read the table's clock; take it before asking the vault for anything."""
+        return self._clock()
+
+    def grant(self, release_id: str, digest: str, seconds: float, *, asked_at: float) -> bool:
+        """Note a new lease asked for at `asked_at`; false if it is over already, or the digest was revoked
+        meanwhile."""
+        with self._lock:
+            if digest in self._revoked or asked_at + seconds <= self._clock():
+                return False
+            self._leases[release_id] = Lease(release_id, digest, asked_at + seconds)
+            return True
+
+    def renew(self, held: Iterable[str], seconds_left: Mapping[str, float], *, asked_at: float) -> None:
+        """Take a heartbeat's answer about the leases `held` that it asked for: those missing from it are over. A lease
+        granted after the question is not touched."""
+        with self._lock:
+            self._answered_at = max(self._answered_at, asked_at)
+            for release_id in held:
+                lease = self._leases.get(release_id)
+                if lease is not None:
+                    # A lease missing from the answer ends now; `expire` takes it out.
+                    left = seconds_left.get(release_id)
+                    deadline = asked_at + left if left is not None else self._clock()
+                    self._leases[release_id] = Lease(release_id, lease.digest, deadline)
+        self.expire()
+
+    def revoke(self, digests: Iterable[str]) -> None:
+        """End every lease on `digests` and never grant one again in this process."""
+        with self._lock:
+            self._revoked.update(digests)
+            ended = self._take(lambda lease: lease.digest in self._revoked)
+        self._announce(ended)
+
+    def expire(self) -> None:
+        """End what has run out; everything, if no heartbeat was answered for 30 s."""
+        now = self._clock()
+        with self._lock:
+            dark = now - self._answered_at >= PARTITION_SECONDS
+            ended = self._take(lambda lease: dark or lease.deadline <= now)
+        self._announce(ended)
+
+    def drop_all(self) -> None:
+        """End every lease: the session they belonged to is gone."""
+        with self._lock:
+            ended = self._take(lambda lease: True)
+        self._announce(ended)
+
+    def give_back(self, digest: str) -> None:
+        """Forget the leases on `digest` because nothing of it is held any more; `on_end` is not called."""
+        with self._lock:
+            self._take(lambda lease: lease.digest == digest)
+
+    def is_live(self, digest: str) -> bool:
+        """Return whether some lease on `digest` has not run out at this very moment."""
+        now = self._clock()
+        with self._lock:
+            if now - self._answered_at >= PARTITION_SECONDS:
+                return False
+            return any(lease.digest == digest and lease.deadline > now for lease in self._leases.values())
+
+    def is_revoked(self, digest: str) -> bool:
+        """Return whether the platform withdrew `digest`."""
+        with self._lock:
+            return digest in self._revoked
+
+    def held(self) -> list[str]:
+        """Return the release ids to renew."""
+        with self._lock:
+            return list(self._leases)
+
+    def digests(self) -> list[str]:
+        """Return the digests on lease, sorted."""
+        with self._lock:
+            return sorted({lease.digest for lease in self._leases.values()})
+
+    def _take(self, ends: Callable[[Lease], bool]) -> set[str]:
+        over = [lease for lease in self._leases.values() if ends(lease)]
+        for lease in over:
+            del self._leases[lease.release_id]
+        left = {lease.digest for lease in self._leases.values()}
+        return {lease.digest for lease in over} - left
+
+    def _announce(self, ended: set[str]) -> None:
+        for digest in sorted(ended):
+            self.on_end(digest)

@@ -1,0 +1,218 @@
+"""The live link to the platform: register, beat every 2 s, renew leases, register again when the session is refused.
+
+Two threads: one talks to the platform and may wait for it, the other ends leases on time whatever the first one waits
+for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sealed_weights import ReplicaKeypair, SealedLease, SealError, open_lease, wipe
+from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused
+from serving.platform.leases import LeaseTable
+from serving.platform.receipts import ReceiptSigner
+from serving.platform.tickets import TicketVerifier
+from serving.platform.vault_client import VaultClient
+from serving.platform.wire import (
+    REGISTRATION_DOMAIN,
+    Identity,
+    Registered,
+    canonical_json,
+    decode_bytes,
+    decode_keys,
+    encode_bytes,
+)
+
+log = logging.getLogger(__name__)
+
+GUARD_SECONDS = 0.25
+MAX_BACKOFF_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a replica says of itself when it registers; `config` is the base's config.json."""
+
+    name: str
+    url: str
+    base_name: str
+    base_fingerprint: str
+    config: dict[str, Any]
+    context_length: int
+    evidence: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class HeldKey:
+    """A data key on loan and what its package must be. Wipe `dek` after use."""
+
+    release_id: str
+    digest: str
+    dek: bytearray
+    creator_public_key: bytes
+    identity: Identity
+    package_size: int
+
+    def wipe(self) -> None:
+        """Zero the key."""
+        wipe(self.dek)
+
+
+class PlatformLink:
+    """Everything between this boot and the vault. `start` once, `close` at the end.
+
+    stats: called for every heartbeat, its figures go along
+    on_registered: called in the link's thread after every registration, with the replica id
+    """
+
+    def __init__(
+        self,
+        client: VaultClient,
+        signer: ReceiptSigner,
+        tickets: TicketVerifier,
+        leases: LeaseTable,
+        *,
+        stats: Callable[[], dict[str, Any]],
+        on_registered: Callable[[str], None],
+    ) -> None:
+        self._client, self._signer = client, signer
+        self._tickets, self.leases = tickets, leases
+        self._stats, self._on_registered = stats, on_registered
+        self._keypair = ReplicaKeypair.generate()  # this boot's; it is never written anywhere
+        self._session: Registered | None = None
+        self._stop = threading.Event()
+        self._introduction: Introduction | None = None
+        self._ready = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._talk, name="platform-link", daemon=True),
+            threading.Thread(target=self._guard, name="lease-guard", daemon=True),
+        ]
+
+    @property
+    def registered(self) -> bool:
+        """Whether the platform knows this boot."""
+        return self._session is not None
+
+    @property
+    def replica_id(self) -> str | None:
+        """Return the id of the latest registration."""
+        return str(self._session.replica_id) if self._session else None
+
+    def start(self, introduction: Introduction, ready: threading.Event) -> None:
+        """Start both threads; once `ready` is set, registration goes on in the background until it succeeds."""
+        self._introduction, self._ready = introduction, ready
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop both threads and end every lease."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(10)
+        self.leases.drop_all()
+        self._client.close()
+
+    def request_key(self, digest: str, purpose: str) -> HeldKey:
+        """Lease the key of `digest`; blocks for one call. Raises LeaseRefused or another PlatformError."""
+        session = self._session
+        if session is None:
+            raise SessionRefused("this replica is not registered yet")
+        asked_at = self.leases.now()
+        answer = self._client.lease(digest, purpose)
+        dek = self._open(answer.lease, digest, session)
+        key = HeldKey(
+            release_id=str(answer.lease["release_id"]),
+            digest=digest,
+            dek=dek,
+            creator_public_key=decode_bytes(answer.creator_public_key),
+            identity=answer.identity,
+            package_size=answer.package_size,
+        )
+        if not self.leases.grant(key.release_id, digest, session.lease_seconds, asked_at=asked_at):
+            key.wipe()
+            raise LeaseRefused("adapter_revoked", "the lease was over before it could be used")
+        return key
+
+    def _open(self, lease: dict[str, Any], digest: str, session: Registered) -> bytearray:
+        try:
+            sealed = SealedLease.from_json(lease)
+            if sealed.grant.digest != digest or sealed.grant.replica_id != session.replica_id:
+                raise ProtocolViolation("the lease is for another package or replica")
+            return open_lease(sealed, self._keypair, decode_bytes(session.vault_public_key))
+        except SealError as error:
+            raise ProtocolViolation(f"the lease does not open: {error}") from None
+
+    # -- threads ----------------------------------------------------------------------------------------------------
+
+    def _guard(self) -> None:
+        while not self._stop.wait(GUARD_SECONDS):
+            self.leases.expire()
+
+    def _talk(self) -> None:
+        while not self._ready.wait(GUARD_SECONDS) and not self._stop.is_set():
+            pass
+        backoff = 0.25
+        while not self._stop.is_set():
+            try:
+                if self._session is None:
+                    self._register()
+                else:
+                    self._beat(self._session)
+                backoff, pause = 0.25, self._session.heartbeat_seconds if self._session else 0.0
+            except SessionRefused as error:
+                log.warning("the platform refused this replica's session (%s): registering again", error)
+                self._session = None
+                self.leases.drop_all()
+                pause = backoff
+            except PlatformError as error:
+                log.warning("platform %s: %s", "heartbeat" if self._session else "registration", error)
+                # Spread over the replicas, so that a platform coming back is not met by all of them at once.
+                pause = backoff * random.uniform(0.5, 1.0)
+                limit = self._session.heartbeat_seconds if self._session else MAX_BACKOFF_SECONDS
+                backoff = min(backoff * 2, limit)
+            except Exception:
+                log.exception("the link to the platform failed")
+                pause = 1.0
+            self._stop.wait(pause)
+
+    def _register(self) -> None:
+        about = self._introduction
+        assert about is not None, "start gives it"
+        fields = {
+            "name": about.name,
+            "url": about.url,
+            "base": {
+                "name": about.base_name,
+                "fingerprint": about.base_fingerprint,
+                "config": about.config,
+                "context_length": about.context_length,
+            },
+            "hpke_public_key": encode_bytes(self._keypair.public_bytes()),
+            "receipt_public_key": encode_bytes(self._signer.public_bytes()),
+            "nonce": self._client.challenge(),
+            "evidence": about.evidence,
+        }
+        signed = REGISTRATION_DOMAIN + hashlib.sha256(canonical_json(fields)).digest()
+        message = fields | {"signature": encode_bytes(self._signer.sign_registration(signed))}
+        asked_at = self.leases.now()
+        session = self._client.register(message)
+        self._tickets.adopt(str(session.replica_id), decode_keys(session.ticket_keys))
+        self.leases.renew([], {}, asked_at=asked_at)
+        self._session = session
+        log.info("registered with the platform as %s, replica %s", about.name, session.replica_id)
+        self._on_registered(str(session.replica_id))
+
+    def _beat(self, session: Registered) -> None:
+        held, asked_at = self.leases.held(), self.leases.now()
+        answer = self._client.heartbeat(str(session.replica_id), held, self._stats())
+        self._tickets.adopt(str(session.replica_id), decode_keys(answer.ticket_keys))
+        self.leases.revoke(answer.revoked)
+        self.leases.renew(held, answer.leases, asked_at=asked_at)

@@ -1,0 +1,51 @@
+"""Sealed packages (ciphertext) on this replica's disk, by digest; fetched once, resumed after a break."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+
+from serving.platform.errors import PlatformError
+from serving.platform.vault_client import VaultClient
+
+ATTEMPTS = 3
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class PackageStore:
+    """A folder of packages. A file under its digest is complete; whether it is genuine is proven at every opening."""
+
+    def __init__(self, folder: Path, client: VaultClient) -> None:
+        """Use `folder`, made when the first package comes."""
+        self._folder, self._client = folder, client
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def fetch(self, digest: str, size: int) -> Path:
+        """Return the path of package `digest`, downloading what is missing of its `size` bytes. Two threads that want
+        the same package share one download. Raises PlatformError or OSError."""
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError("a package digest is 64 hex digits")
+        with self._lock:
+            lock = self._locks.setdefault(digest, threading.Lock())
+        with lock:
+            path = self._folder / digest
+            if path.is_file() and path.stat().st_size == size:
+                return path
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partial = self._folder / f"{digest}.part"
+            for attempt in range(ATTEMPTS):
+                try:
+                    self._client.download(digest, size, partial)
+                    break
+                except PlatformError:
+                    if attempt == ATTEMPTS - 1:
+                        raise
+            os.replace(partial, path)
+            return path
+
+    def discard(self, digest: str) -> None:
+        """Forget a package that did not open, so that the next try downloads it anew."""
+        (self._folder / digest).unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""Ticket in, receipt out: the platform's side of the HTTP front's seams (serving.http.admission)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from serving.core import AdapterRef, Usage
+from serving.engine import Engine
+from serving.http.admission import Admission, IncomingRequest
+from serving.http.errors import ApiError
+from serving.platform.errors import TicketRefused, TooManyTickets
+from serving.platform.journal import UsageJournal
+from serving.platform.journal_file import Progress
+from serving.platform.leases import LeaseTable
+from serving.platform.receipts import Outcome, ReceiptSigner
+from serving.platform.tickets import Ticket, TicketVerifier
+
+log = logging.getLogger(__name__)
+
+TICKET_HEADER = "x-intarsia-ticket"
+JOURNAL_SECONDS = 10.0  # how long a receipt waits for the disk before the answer goes out without it
+# Ends that a client gets as an error status when they come before the first token: nothing is owed then.
+_REFUSALS = frozenset({"error", "revoked", "interrupted"})
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(slots=True)
+class _Running:
+    replica_id: str
+    adapter: str | None
+    expires: float  # unix seconds
+    started: float  # unix seconds
+    began: float  # monotonic
+    first_token: float | None = None
+
+
+class PredictionDesk:
+    """Predictions between their ticket and their receipt. Lives in the server's event loop; `state` is thread-safe."""
+
+    def __init__(
+        self, engine: Engine, tickets: TicketVerifier, leases: LeaseTable, journal: UsageJournal, signer: ReceiptSigner
+    ) -> None:
+        self._engine, self._tickets, self._leases = engine, tickets, leases
+        self._journal, self._signer = journal, signer
+        self._running: dict[str, _Running] = {}
+
+    # -- serving.http.admission.RequestAuthorizer -------------------------------------------------------------------
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        """Verify and spend the ticket. Raises ApiError: 401 invalid_ticket, 403 adapter_revoked, 503."""
+        if not self._journal.accepting:
+            raise ApiError(503, "This replica cannot record usage now.", code="journal_unavailable")
+        try:
+            ticket = self._tickets.verify(request.headers.get(TICKET_HEADER), request.raw_body, action="predict")
+        except TicketRefused as error:
+            raise ApiError(401, str(error), code=error.code) from None
+        except TooManyTickets as error:
+            raise ApiError(503, str(error), code=error.code, headers={"Retry-After": "5"}) from None
+        if ticket.max_prompt_tokens < 1 or ticket.max_tokens < 1 or not ticket.org or not ticket.scope:
+            raise ApiError(401, "the ticket grants no prediction", code="invalid_ticket")
+        if ticket.adapter is not None:
+            await self._readmit(ticket.adapter)
+        now = time.monotonic()
+        self._remember(ticket, now)
+        return Admission(
+            request_id=ticket.jti,
+            tenant=ticket.org,
+            cache_scope=ticket.scope,
+            adapter=AdapterRef(ticket.adapter),
+            deadline=now + ticket.exp - time.time(),
+            max_prompt_tokens=ticket.max_prompt_tokens,
+            max_tokens=ticket.max_tokens,
+        )
+
+    async def model_names(self) -> list[str]:
+        """List nothing: names are the platform's, this tier knows digests."""
+        return []
+
+    async def _readmit(self, digest: str) -> None:
+        if not _DIGEST.fullmatch(digest):
+            raise ApiError(401, "the ticket names no package", code="invalid_ticket")
+        if self._leases.is_revoked(digest):
+            raise ApiError(403, "this model was withdrawn", code="adapter_revoked")
+        if digest in self._leases.digests() and not self._leases.is_live(digest):
+            self._leases.expire()  # the guard thread would do it a moment later; not one more token on a dead lease
+        if self._engine.adapters.is_revoked(digest):
+            # Dropped because its lease ran out, not because it was withdrawn: the load that follows asks for a new one.
+            await asyncio.wrap_future(self._engine.readmit(digest))
+
+    def _remember(self, ticket: Ticket, now: float) -> None:
+        self._running[ticket.jti] = _Running(ticket.rid, ticket.adapter, ticket.exp, time.time(), now)
+        if len(self._running) % 256 == 0:
+            # Requests refused between here and the engine never come to `on_finish`.
+            expired = [jti for jti, known in self._running.items() if known.expires + 60 < time.time()]
+            for jti in expired:
+                del self._running[jti]
+
+    # -- serving.http.admission.CompletionObserver ------------------------------------------------------------------
+
+    def on_progress(self, request_id: str, usage: Usage) -> None:
+        """Checkpoint; the journal batches."""
+        known = self._running.get(request_id)
+        if known is None:
+            return
+        if known.first_token is None:
+            known.first_token = time.monotonic()
+        self._journal.progress(
+            Progress(
+                request_id,
+                known.adapter,
+                usage.prompt_tokens,
+                usage.cached_tokens,
+                usage.completion_tokens,
+                known.started,
+            )
+        )
+
+    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
+        """Sign the receipt, wait until the journal has it on the disk, hand it over.
+
+        None when nothing was delivered (the refusal's status says so), or when the disk does not take it in time: then
+        the platform asks for it later.
+        """
+        known = self._running.get(request_id)
+        if known is None:
+            return None
+        if usage.completion_tokens == 0 and finish_reason in _REFUSALS:
+            self._running.pop(request_id, None)
+            self._journal.drop(request_id)
+            return None
+        outcome = Outcome(
+            jti=request_id,
+            adapter=known.adapter,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            finish_reason=finish_reason,
+            ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
+            duration_ms=round((time.monotonic() - known.began) * 1000),
+        )
+        receipt = self._signer.sign(outcome, known.replica_id)
+        durable = asyncio.wrap_future(self._journal.finish(request_id, receipt))
+        self._running.pop(request_id, None)
+        try:
+            await asyncio.wait_for(asyncio.shield(durable), JOURNAL_SECONDS)
+        except TimeoutError:
+            log.error("the receipt of %s waits for the disk; the answer goes out without it", request_id)
+            return None
+        return {"receipt": receipt}
+
+    # -- asked by administration and by the link's thread -----------------------------------------------------------
+
+    def state(self, jti: str) -> tuple[str, str | None]:
+        """Return what became of a prediction, as /admin/journal answers."""
+        state, receipt = self._journal.lookup(jti)
+        known = self._running.get(jti)
+        if state == "unknown" and known is not None and known.expires > time.time():
+            return "running", None  # admitted, no token yet
+        return state, receipt
+
+    def settle_interrupted(self, replica_id: str) -> None:
+        """Give what an earlier process left unfinished a receipt by this boot's key: the tokens of its last
+        checkpoint."""
+        for progress in self._journal.interrupted():
+            outcome = Outcome(
+                jti=progress.jti,
+                adapter=progress.adapter,
+                prompt_tokens=progress.prompt_tokens,
+                cached_tokens=progress.cached_tokens,
+                completion_tokens=progress.completion_tokens,
+                finish_reason="interrupted",
+                ttft_ms=None,
+                duration_ms=0,
+            )
+            self._journal.finish(progress.jti, self._signer.sign(outcome, replica_id))

@@ -1,0 +1,127 @@
+"""The replica's calls to the platform: HTTP and nothing else. Every call has a time and a size limit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused, VaultUnreachable
+from serving.platform.wire import Challenge, ErrorAnswer, HeartbeatAnswer, LeaseAnswer, Registered
+
+CALL_SECONDS = 5.0
+MAX_ANSWER_BYTES = 1 << 20
+MIN_DOWNLOAD_BYTES_PER_SECOND = 1 << 20
+Answer = TypeVar("Answer")
+
+
+class VaultClient:
+    """One platform. Thread-safe."""
+
+    def __init__(self, platform_url: str, enrolment_token: str) -> None:
+        """Connects on the first call. The enrolment token is used for registering alone."""
+        timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
+        self._client = httpx.Client(base_url=f"{platform_url}/internal/v1/", timeout=timeout, trust_env=False)
+        self._enrolment_token = enrolment_token
+        self.session_token = ""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def challenge(self) -> str:
+        """Return a nonce. Raises PlatformError."""
+        return self._post("replicas/challenge", {}, Challenge, self._enrolment_token).nonce
+
+    def register(self, message: dict[str, Any]) -> Registered:
+        """Register this boot and use its session from here on. Raises PlatformError."""
+        answer = self._post("replicas", message, Registered, self._enrolment_token)
+        self.session_token = answer.session_token
+        return answer
+
+    def heartbeat(self, replica_id: str, leases: list[str], stats: dict[str, Any]) -> HeartbeatAnswer:
+        """Say that this replica lives. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
+        body = {"leases": leases, "stats": stats}
+        return self._post(f"replicas/{replica_id}/heartbeat", body, HeartbeatAnswer, self.session_token)
+
+    def lease(self, digest: str, purpose: str) -> LeaseAnswer:
+        """Ask for a key. Raises LeaseRefused with the platform's code, SessionRefused, VaultUnreachable."""
+        return self._post("leases", {"digest": digest, "purpose": purpose}, LeaseAnswer, self.session_token)
+
+    def download(self, digest: str, size: int, partial: Path) -> None:
+        """Fetch a package of exactly `size` bytes into `partial`, after the bytes that are already there.
+
+        Raises VaultUnreachable (what has come stays for the next try), SessionRefused, LeaseRefused, ProtocolViolation
+        and OSError.
+        """
+        deadline = time.monotonic() + 30.0 + size / MIN_DOWNLOAD_BYTES_PER_SECOND
+        have = partial.stat().st_size if partial.exists() else 0
+        if have > size:
+            partial.unlink()
+            have = 0
+        if have == size:
+            return
+        headers = {"Authorization": f"Bearer {self.session_token}", "Range": f"bytes={have}-"}
+        with (
+            _reachable(),
+            self._client.stream("GET", f"packages/{digest}", headers=headers) as response,
+            partial.open("ab") as file,
+        ):
+            if response.status_code not in (200, 206):
+                _raise_refusal(response, response.read())
+            if response.status_code == 200:
+                file.truncate(0)
+                have = 0
+            for chunk in response.iter_raw():
+                have += len(chunk)
+                if have > size:
+                    file.truncate(0)
+                    raise ProtocolViolation("the platform sent more bytes than the package has")
+                file.write(chunk)
+                if time.monotonic() > deadline:
+                    raise VaultUnreachable("the download of a package took too long")
+        if have != size:
+            raise VaultUnreachable("the download of a package broke off")
+
+    def _post(self, path: str, body: dict[str, Any], answer: type[Answer], token: str) -> Answer:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        with _reachable(), self._client.stream("POST", path, content=content, headers=headers) as response:
+            received = bytearray()
+            for chunk in response.iter_bytes():
+                received += chunk
+                if len(received) > MAX_ANSWER_BYTES:
+                    raise ProtocolViolation("the platform's answer is too long")
+        if response.status_code != 200:
+            _raise_refusal(response, bytes(received))
+        try:
+            return msgspec.json.decode(bytes(received), type=answer)
+        except msgspec.DecodeError:
+            raise ProtocolViolation(f"the platform's answer to {path} is not what the protocol says") from None
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise VaultUnreachable(f"the platform does not answer ({type(error).__name__})") from None
+
+
+def _raise_refusal(response: httpx.Response, content: bytes) -> None:
+    try:
+        error = msgspec.json.decode(content[:MAX_ANSWER_BYTES], type=ErrorAnswer).error
+    except msgspec.DecodeError:
+        raise VaultUnreachable(f"the platform answered {response.status_code}") from None
+    if error.code == "session_refused":
+        raise SessionRefused(error.message)
+    if response.status_code >= 500:
+        raise VaultUnreachable(error.message)
+    refused: PlatformError = LeaseRefused(error.code, error.message)
+    raise refused

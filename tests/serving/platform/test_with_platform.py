@@ -1,0 +1,334 @@
+"""Both ends for real: Django behind uvicorn, a replica process over a tiny llama, sealed packages, tickets, receipts.
+
+A replica takes seconds to start, so each test here tells a long story.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from django.conf import settings as django_settings
+from django.core.asgi import get_asgi_application
+from django.db import connection
+
+from marketplace.catalog.models import BaseModel, Version
+from marketplace.vault import replica_client, selectors, services, tasks
+from marketplace.vault.models import DataKey, Release, Replica
+from marketplace.vault.receipts import Receipt, verify_receipt
+from marketplace.vault.replica_client import ReplicaAddress
+from marketplace.vault.signing import body_hash, load_ticket_signer
+from sealed_weights import CreatorIdentity, generate_key, read_header, seal_package
+from serving.platform.journal import UsageJournal
+from serving.platform.predictions import TICKET_HEADER
+from tests.marketplace.vault.factories import Sold, make_model, make_sold, wrap_for
+from tests.serving.tiny import ADAPTERS, Tiny
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROMPT = [40, 41, 42, 43, 44, 45]
+
+
+@pytest.fixture
+def platform_url(settings: Any, tmp_path: Path) -> Iterator[str]:
+    """The platform's internal API in this process, under ASGI as in production."""
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = "tests.marketplace.vault.urls", []
+    services.bootstrap_platform_keys()
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(get_asgi_application(), log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+
+
+@dataclass
+class ReplicaProcess:
+    """`python -m serving` with the platform's flags, restartable on one port and state folder."""
+
+    platform_url: str
+    model: Path
+    state_dir: Path
+    name: str = "tiny-replica"
+    port: int = field(default_factory=lambda: _free_port())
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        arguments = [
+            "--model", str(self.model), "--port", str(self.port), "--dtype", "float32", "--device", "cpu",
+            "--threads", "1", "--kv-cache-mb", "8", "--adapter-memory-mb", "8", "--platform-url", self.platform_url,
+            "--advertise-url", self.url, "--state-dir", str(self.state_dir), "--replica-name", self.name,
+        ]  # fmt: skip
+        environment = os.environ | {"ENROLMENT_TOKEN": django_settings.ENV.enrolment_token}
+        command = [sys.executable, "-m", "tests.serving.platform.replica_main", *arguments]
+        with (self.state_dir.parent / "replica.log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + 40
+        while not self.ready():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def log(self) -> str:
+        return (self.state_dir.parent / "replica.log").read_text(errors="replace")[-3000:]
+
+    def row(self) -> Replica:
+        return Replica.objects.get(name=self.name, gone_at__isnull=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def replica(platform_url: str, tiny: Tiny, tmp_path: Path) -> Iterator[ReplicaProcess]:
+    process = ReplicaProcess(platform_url, tiny.model, tmp_path / "state")
+    try:
+        process.start()
+        yield process
+    finally:
+        if process.process is not None:
+            process.process.kill()
+            process.process.wait(10)
+
+
+def sell(tiny: Tiny, adapter: str, tmp_path: Path, *, state: str = "published", fake_base: bytes | None = None) -> Sold:
+    """Seal an adapter as a creator does, put it where uploads end, and let the vault take in its key."""
+    base = BaseModel.objects.get()
+    model, identity, dek = make_model(base=base), CreatorIdentity.generate(), generate_key()
+    sealed = seal_package(
+        tiny.adapters / adapter,
+        tmp_path / f"{adapter}.sealed",
+        dek=dek,
+        identity=identity,
+        creator_id=model.organization_id,
+        model_id=model.pk,
+        version=1,
+        base_fingerprint=fake_base or bytes.fromhex(base.fingerprint),
+        chunk_size=4096,
+    )
+    target = django_settings.ENV.blob_dir / "packages" / sealed.digest
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(sealed.path.read_bytes())
+    sold = make_sold(state, model=model, identity=identity, dek=dek, digest=sealed.digest)
+    Version.objects.filter(pk=sold.version.pk).update(package_size=sealed.size)
+    sold.version.refresh_from_db()
+    return sold
+
+
+@dataclass
+class Ask:
+    """One ticketed request, with every claim open to a test's meddling."""
+
+    replica: Replica
+    body: dict[str, Any]
+    claims: dict[str, Any]
+
+    def send(self, *, body: dict[str, Any] | None = None) -> httpx.Response:
+        raw = json.dumps(self.body).encode()
+        now = int(time.time())
+        ticket = load_ticket_signer().sign(
+            {
+                "act": "predict", "jti": str(uuid.uuid4()), "iat": now, "exp": now + 60, "bh": body_hash(raw),
+                "rid": str(self.replica.pk), "org": str(uuid.uuid4()), "adapter": None, "scope": "s",
+                "max_prompt_tokens": 64, "max_tokens": 200,
+            } | self.claims
+        )  # fmt: skip
+        sent = raw if body is None else json.dumps(body).encode()
+        headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}
+        url = f"{self.replica.url}/v1/completions"
+        return httpx.post(url, content=sent, headers=headers, timeout=30, trust_env=False)
+
+
+def completion(replica: ReplicaProcess, adapter: str | None, *, tokens: int = 8, **claims: Any) -> Ask:
+    body = {
+        "model": "acme/any", "prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True,
+    }  # fmt: skip
+    return Ask(replica.row(), body, {"adapter": adapter, "jti": str(uuid.uuid4())} | claims)
+
+
+def receipt_of(ask: Ask, token: str) -> Receipt:
+    key = bytes(ask.replica.receipt_public_key)
+    return verify_receipt(token, jti=uuid.UUID(ask.claims["jti"]), replica_id=ask.replica.pk, public_key=key)
+
+
+def events(response: httpx.Response) -> list[Any]:
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_from_verification_to_a_paid_answer_to_the_kill_switch(
+    replica: ReplicaProcess, tiny: Tiny, tmp_path: Path
+) -> None:
+    row = replica.row()
+    assert BaseModel.objects.get().fingerprint == row.base_fingerprint
+    assert row.evidence["kind"] == "build-digest"
+
+    sold = sell(tiny, "r4", tmp_path, state="verifying")
+    verdict = replica_client.verify(sold.version)
+    assert verdict.ok and verdict.report is not None
+    assert verdict.report["rank"] == 4 and verdict.report["smoke"] == "ok" and len(verdict.report["targets"]) == 7
+    early = completion(replica, sold.digest).send()
+    assert (early.status_code, early.json()["error"]["code"]) == (404, "adapter_unavailable")
+
+    Version.objects.filter(pk=sold.version.pk).update(state=Version.State.PUBLISHED)
+    ask = completion(replica, sold.digest)
+    answer = ask.send()
+    assert answer.status_code == 200, answer.text
+    receipt = receipt_of(ask, answer.json()["intarsia"]["receipt"])
+    assert (receipt.prompt_tokens, receipt.completion_tokens, receipt.finish_reason) == (6, 8, "length")
+    assert (receipt.adapter, receipt.base) == (sold.digest, row.base_fingerprint)
+    assert receipt.ttft_ms is not None and receipt.duration_ms >= receipt.ttft_ms
+    assert answer.json()["choices"][0]["token_ids"] == tiny.reference("r4", PROMPT, 8)
+    bare = completion(replica, None)
+    assert bare.send().json()["choices"][0]["token_ids"] == tiny.reference(None, PROMPT, 8)
+
+    streamed = completion(replica, sold.digest)
+    streamed.body["stream"] = True
+    last = events(streamed.send())[-1]
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 8
+    signed = last["intarsia"]["receipt"]
+    assert receipt_of(streamed, signed).completion_tokens == 8
+    state = replica_client.journal(ReplicaAddress.of(row), uuid.UUID(streamed.claims["jti"]))
+    assert (state.state, state.receipt) == ("final", signed)
+    assert replica_client.journal(ReplicaAddress.of(row), uuid.uuid4()).state == "unknown"
+    assert replica_client.stats(ReplicaAddress.of(row))["resident"] == [sold.digest]
+
+    assert [r.purpose for r in Release.objects.order_by("sequence")] == ["verify", "serve"]
+    assert selectors.verify_own_chain(organization=sold.organization) == 2
+
+    Version.objects.filter(pk=sold.version.pk).update(state=Version.State.REVOKED)
+    assert tasks.push_revocation(str(sold.version.pk)) == 1
+    refused = completion(replica, sold.digest).send()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "adapter_revoked")
+    assert replica_client.stats(ReplicaAddress.of(row))["resident"] == []
+    assert Release.objects.count() == 2
+
+    _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica)
+    _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(replica, tiny, tmp_path)
+
+
+def _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica: ReplicaProcess) -> None:
+    ask = completion(replica, None)
+    assert ask.send().status_code == 200
+    assert ask.send().status_code == 401
+    assert completion(replica, None, rid=str(uuid.uuid4())).send().status_code == 401
+    assert completion(replica, None, exp=int(time.time()) - 1).send().status_code == 401
+    other = completion(replica, None)
+    answer = other.send(body=other.body | {"max_tokens": 100})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_ticket")
+    assert completion(replica, None, max_prompt_tokens=5).send().status_code == 400
+    capped = completion(replica, None, max_tokens=3)
+    assert receipt_of(capped, capped.send().json()["intarsia"]["receipt"]).completion_tokens == 3
+
+
+def _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(
+    replica: ReplicaProcess, tiny: Tiny, tmp_path: Path
+) -> None:
+    good = sell(tiny, "r8-attention", tmp_path, state="verifying")
+    assert replica_client.verify(good.version).ok
+    Version.objects.filter(pk=good.version.pk).update(state=Version.State.PUBLISHED)
+    assert completion(replica, good.digest).send().status_code == 200
+
+    foreign = sell(tiny, "r4", tmp_path, state="verifying", fake_base=bytes(32))
+    verdict = replica_client.verify(foreign.version)
+    assert not verdict.ok and verdict.refusal is not None
+    assert verdict.refusal["field"] == "package" and "base model" in verdict.refusal["message"]
+
+    wrong_key = sell(tiny, "r20-patterns", tmp_path, state="verifying")
+    DataKey.objects.filter(version=wrong_key.version).delete()
+    wrong_key.dek = generate_key()
+    services.accept_data_key(version=wrong_key.version, wrapped=wrap_for(wrong_key), digest=wrong_key.digest)
+    verdict = replica_client.verify(wrong_key.version)
+    assert not verdict.ok and verdict.refusal is not None and "commitment" in verdict.refusal["message"]
+
+    secrets = [
+        (tiny.adapters / name / "adapter_model.safetensors").read_bytes()[-4096:-4064] for name in ADAPTERS
+    ] + [b"target_modules", b"lora_A.weight", bytes(good.dek)]
+    files = [path for path in replica.state_dir.rglob("*") if path.is_file()]
+    assert any(path.name == good.digest for path in files)
+    for path in [*files, replica.state_dir.parent / "replica.log"]:
+        content = path.read_bytes()
+        assert not any(secret in content for secret in secrets), path
+    package = replica.state_dir / "packages" / good.digest
+    assert read_header(package).package_size == package.stat().st_size
+
+
+def test_a_kill_in_the_middle_of_an_answer_ends_as_an_interrupted_receipt_of_the_next_boot(
+    replica: ReplicaProcess, tiny: Tiny, tmp_path: Path
+) -> None:
+    before = replica.row()
+    ask = completion(replica, None, tokens=400, max_tokens=400)
+    ask.body["stream"] = True
+
+    def send() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            ask.send()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(0.7)
+    replica.kill()
+    thread.join(10)
+    connection.close()
+    replica.start()
+    after = replica.row()
+    assert after.pk != before.pk
+    assert Replica.objects.get(pk=before.pk).gone_at is not None
+    newest = selectors.newest_boot(before.pk)
+    assert newest == after
+    deadline = time.monotonic() + 5
+    while (state := replica_client.journal(ReplicaAddress.of(after), uuid.UUID(ask.claims["jti"]))).state != "final":
+        assert time.monotonic() < deadline, state
+        time.sleep(0.05)
+    assert state.receipt is not None
+    receipt = verify_receipt(
+        state.receipt,
+        jti=uuid.UUID(ask.claims["jti"]),
+        replica_id=after.pk,
+        public_key=bytes(after.receipt_public_key),
+    )
+    assert receipt.finish_reason == "interrupted" and 0 < receipt.completion_tokens <= 400
+    assert receipt.prompt_tokens == 6
+
+    ask = completion(replica, None)
+    assert ask.send().status_code == 200
+    assert replica.kill(signal.SIGTERM) == 0
+    journal = UsageJournal(replica.state_dir / "journals" / replica.name)
+    assert journal.lookup(ask.claims["jti"])[0] == "final"
+    assert journal.interrupted() == []
+    journal.close()
