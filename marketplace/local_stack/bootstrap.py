@@ -83,7 +83,7 @@ def prepare_base_model(state: State) -> None:
             )
         return
     destination = state.base_model
-    if (destination / ".complete").exists():
+    if (destination / "converted.json").exists():
         return
     python = str(VENV / "bin" / "python")
     with tempfile.TemporaryDirectory(dir=state.root, prefix="download-") as folder:
@@ -102,7 +102,7 @@ def prepare_base_model(state: State) -> None:
             "base model: convert GGUF to safetensors",
             [python, "-m", "serving.models.convert_gguf", source, str(destination)],
         )
-    if not (destination / ".complete").exists():
+    if not (destination / "converted.json").exists():
         raise LocalStackError(f"the base model was not converted into {destination}")
 
 
