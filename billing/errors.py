@@ -1,4 +1,4 @@
-"""Everything that billing refuses, each with the figures its caller needs to explain it. All amounts in nano-dollars."""
+"""Everything that billing refuses, with the figures its caller needs to explain it. Amounts are nano-dollars."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ class Incident(models.Model):
         BALANCE_CACHE = "balance_cache"  # an account's `posted` is not the sum of its entries
         HELD_CACHE = "held_cache"  # an account's `held` is not the sum of its open holds
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
+        STRIPE_EVENT = "stripe_event"  # an event could not be processed, however often it was tried
 
     kind = models.CharField(max_length=24, choices=Kind)
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")

@@ -33,7 +33,9 @@ class TopUp(models.Model):
     checkout_session_id = models.CharField(max_length=255, null=True, unique=True)
     checkout_url = models.URLField(max_length=2000, blank=True)
     payment_intent_id = models.CharField(max_length=255, null=True, unique=True)
-    ledger_transaction = models.OneToOneField(LedgerTransaction, on_delete=models.PROTECT, null=True, related_name="top_up")
+    ledger_transaction = models.OneToOneField(
+        LedgerTransaction, on_delete=models.PROTECT, null=True, related_name="top_up"
+    )
     created_at = models.DateTimeField(db_default=Now())
     credited_at = models.DateTimeField(null=True)
 

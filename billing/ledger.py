@@ -1,0 +1,63 @@
+"""The one way by which Python writes ledger transactions. The hot path writes its own, in migration 0004."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from billing.errors import InsufficientFunds, UnbalancedTransaction
+from billing.models import Account, Entry, Incident, LedgerTransaction
+from marketplace.accounts.models import Organization
+
+_LOCK_RANK = {kind.value: rank for rank, kind in enumerate(Account.Kind)}
+
+
+def get_account(*, kind: Account.Kind, organization: Organization | None = None) -> Account:
+    """The account of this kind (the platform's own ones have no organization), opened if there is none yet."""
+    account, _created = Account.objects.get_or_create(kind=kind, organization=organization)
+    return account
+
+
+@transaction.atomic
+def post_transaction(
+    *,
+    kind: LedgerTransaction.Kind,
+    reference: str,
+    amounts: dict[Account, int],
+    memo: str = "",
+    reverses: LedgerTransaction | None = None,
+) -> LedgerTransaction:
+    """Write one zero-sum transaction. (kind, reference) exists once: a second one raises IntegrityError.
+
+    Raises UnbalancedTransaction, and InsufficientFunds if a customer's available credit would become negative.
+    """
+    lines = [(account, amount) for account, amount in amounts.items() if amount != 0]
+    if len(lines) < 2 or sum(amount for _account, amount in lines) != 0:
+        raise UnbalancedTransaction(f"{kind} {reference}: {[amount for _account, amount in lines]}")
+    # The order in which the hot path locks them too.
+    lines.sort(key=lambda line: (_LOCK_RANK[line[0].kind], line[0].pk))
+    row = LedgerTransaction(kind=kind, reference=reference, memo=memo, reverses=reverses)
+    row.save(force_insert=True)
+    try:
+        with transaction.atomic():
+            for account, amount in lines:
+                Entry.objects.create(transaction=row, account=account, amount=amount)
+    except IntegrityError as error:
+        if "billing_account_never_overdrawn" not in str(error):
+            raise
+        available = min(
+            account.available
+            for account in Account.objects.filter(pk__in=[account.pk for account, amount in lines if amount < 0])
+            if account.kind == Account.Kind.CUSTOMER_CREDIT
+        )
+        raise InsufficientFunds(available, max(-amount for _account, amount in lines)) from None
+    return row
+
+
+def record_incident(*, kind: Incident.Kind, detail: dict[str, Any], subject: str = "") -> bool:
+    """Open an incident for a person to look at. False if one of this kind and subject is open already."""
+    _incident, created = Incident.objects.get_or_create(
+        kind=kind, subject=subject, resolved_at=None, defaults={"detail": detail}
+    )
+    return created

@@ -1,0 +1,276 @@
+"""Reads of money. Whatever belongs to an organization is asked for by organization; amounts are nano-dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import TruncDate
+from django.utils import timezone
+
+from billing.models import Account, Entry, Hold, KeyBudget, TopUp, Usage
+from marketplace.accounts.models import Organization
+
+MAX_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet:
+    """A customer's credit: `available` = `posted` - `held`."""
+
+    posted: int
+    held: int
+
+    @property
+    def available(self) -> int:
+        return self.posted - self.held
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """Usage of one group. `day`, `model_name` and `api_key_id` are None where not grouped by them."""
+
+    day: date | None
+    model_name: str | None
+    api_key_id: UUID | None
+    predictions: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_nano_usd: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarningsLine:
+    """What a creator earned in one group."""
+
+    day: date | None
+    model_name: str | None
+    predictions: int
+    consumers: int
+    completion_tokens: int
+    charged_nano_usd: int
+    creator_nano_usd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earnings:
+    """A creator's totals, the balance the platform owes, and both groupings."""
+
+    payable_nano_usd: int
+    total: EarningsLine
+    by_day: tuple[EarningsLine, ...]
+    by_model: tuple[EarningsLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformSummary:
+    """The whole platform: charged = creator + platform, and the ledger sums to zero."""
+
+    charged: int
+    creator: int
+    platform: int
+    ledger_sum: int
+    predictions: int
+    open_holds: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatementLine:
+    """One entry on an organization's account, newest first; positive is in its favour."""
+
+    entry_id: int
+    created_at: datetime
+    account_kind: str
+    transaction_kind: str
+    reference: str
+    memo: str
+    amount_nano_usd: int
+
+
+def wallet(organization: Organization) -> Wallet:
+    """The customer credit of `organization`; zero if it has no account yet."""
+    row = Account.objects.filter(organization=organization, kind=Account.Kind.CUSTOMER_CREDIT).values("posted", "held")
+    found = row.first()
+    return Wallet(**found) if found else Wallet(posted=0, held=0)
+
+
+def usage_rows(
+    organization: Organization,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    model_name: str | None = None,
+    api_key_id: UUID | None = None,
+    limit: int = 100,
+) -> list[Usage]:
+    """Single predictions that `organization` paid for, newest first, at most `MAX_ROWS`."""
+    rows = _in_range(Usage.objects.filter(organization_id=organization.id), since, until)
+    if model_name is not None:
+        rows = rows.filter(model_name=model_name)
+    if api_key_id is not None:
+        rows = rows.filter(api_key_id=api_key_id)
+    return list(rows.order_by("-created_at", "-prediction_id")[: min(limit, MAX_ROWS)])
+
+
+def usage_row(organization: Organization, prediction_id: UUID) -> Usage | None:
+    """One prediction of `organization` with its receipt, or None if it is not theirs or does not exist."""
+    return Usage.objects.filter(organization_id=organization.id, prediction_id=prediction_id).first()
+
+
+def usage_summary(
+    organization: Organization,
+    *,
+    group_by: Iterable[str] = ("day", "model", "key"),
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[UsageTotal]:
+    """Totals of what `organization` used, grouped by any of day (UTC), model, key; newest day first."""
+    columns = _group_columns(group_by, {"day": "day", "model": "model_name", "key": "api_key_id"})
+    rows = _in_range(Usage.objects.filter(organization_id=organization.id), since, until)
+    totals = (
+        rows.annotate(day=TruncDate("created_at"))
+        .values(*columns)
+        .annotate(
+            predictions=Count("prediction_id"),
+            tokens_in=Sum("prompt_tokens", default=0),
+            tokens_out=Sum("completion_tokens", default=0),
+            cost=Sum("cost_nano_usd", default=0),
+        )
+        .order_by(*(f"-{name}" if name == "day" else name for name in columns))[:MAX_ROWS]
+    )
+    return [
+        UsageTotal(
+            day=row.get("day"),
+            model_name=row.get("model_name"),
+            api_key_id=row.get("api_key_id"),
+            predictions=row["predictions"],
+            prompt_tokens=int(row["tokens_in"]),
+            completion_tokens=int(row["tokens_out"]),
+            cost_nano_usd=int(row["cost"]),
+        )
+        for row in totals
+    ]
+
+
+def earnings(organization: Organization, *, since: datetime | None = None, until: datetime | None = None) -> Earnings:
+    """What `organization` earned as a creator: total, by day (UTC, newest first) and by model."""
+    payable = Account.objects.filter(organization=organization, kind=Account.Kind.CREATOR_PAYABLE).values_list("posted")
+    found = payable.first()
+    rows = _in_range(Usage.objects.filter(creator_organization_id=organization.id), since, until)
+    return Earnings(
+        payable_nano_usd=found[0] if found else 0,
+        total=_earnings_lines(rows, ())[0],
+        by_day=tuple(_earnings_lines(rows, ("day",))),
+        by_model=tuple(_earnings_lines(rows, ("model_name",))),
+    )
+
+
+def statement(organization: Organization, *, before_id: int | None = None, limit: int = 100) -> list[StatementLine]:
+    """Entries on all accounts of `organization`, newest first; page on with the last line's `entry_id`."""
+    entries = Entry.objects.filter(account__organization=organization).select_related("account", "transaction")
+    if before_id is not None:
+        entries = entries.filter(id__lt=before_id)
+    return [
+        StatementLine(
+            entry_id=entry.pk,
+            created_at=entry.transaction.created_at,
+            account_kind=entry.account.kind,
+            transaction_kind=entry.transaction.kind,
+            reference=entry.transaction.reference,
+            memo=entry.transaction.memo,
+            amount_nano_usd=entry.amount,
+        )
+        for entry in entries.order_by("-id")[: min(limit, MAX_ROWS)]
+    ]
+
+
+def top_ups(organization: Organization, *, limit: int = 50) -> list[TopUp]:
+    """Top-ups of `organization`, newest first."""
+    return list(TopUp.objects.filter(organization=organization).order_by("-created_at")[: min(limit, MAX_ROWS)])
+
+
+def top_up(organization: Organization, top_up_id: UUID) -> TopUp | None:
+    """One top-up of `organization`, or None if it is not theirs or does not exist."""
+    return TopUp.objects.filter(organization=organization, id=top_up_id).first()
+
+
+def key_budgets(organization: Organization) -> list[KeyBudget]:
+    """The budgets of `organization`'s API keys. After a month without predictions `month` is an earlier one."""
+    return list(KeyBudget.objects.filter(api_key__organization=organization).select_related("api_key"))
+
+
+def expired_holds(limit: int = 100) -> list[Hold]:
+    """Open holds past their deadline, oldest first, for the sweeper."""
+    return list(
+        Hold.objects.filter(state=Hold.State.OPEN, expires_at__lte=timezone.now()).order_by("expires_at")[:limit]
+    )
+
+
+def ledger_sum() -> int:
+    """Sum of all entries of all accounts. Anything but 0 is an incident."""
+    return int(Entry.objects.aggregate(total=Sum("amount", default=0))["total"])
+
+
+def platform_summary() -> PlatformSummary:
+    """Totals of all predictions, from the ledger's entries, for the operator and the demonstration."""
+    prediction = Q(transaction__kind="prediction")
+    totals = Entry.objects.aggregate(
+        charged=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CUSTOMER_CREDIT), default=0),
+        creator=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CREATOR_PAYABLE), default=0),
+        platform=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.PLATFORM_REVENUE), default=0),
+        ledger_sum=Sum("amount", default=0),
+    )
+    return PlatformSummary(
+        charged=-int(totals["charged"]),
+        creator=int(totals["creator"]),
+        platform=int(totals["platform"]),
+        ledger_sum=int(totals["ledger_sum"]),
+        predictions=Usage.objects.count(),
+        open_holds=Hold.objects.filter(state=Hold.State.OPEN).count(),
+    )
+
+
+def _in_range(rows: QuerySet[Usage], since: datetime | None, until: datetime | None) -> QuerySet[Usage]:
+    if since is not None:
+        rows = rows.filter(created_at__gte=since)
+    if until is not None:
+        rows = rows.filter(created_at__lt=until)
+    return rows
+
+
+def _group_columns(group_by: Iterable[str], columns: dict[str, str]) -> list[str]:
+    names = list(group_by)
+    if unknown := set(names) - set(columns):
+        raise ValueError(f"cannot group by {', '.join(sorted(unknown))}; choose from {', '.join(columns)}")
+    return [columns[name] for name in names]
+
+
+def _earnings_lines(rows: QuerySet[Usage], columns: tuple[str, ...]) -> list[EarningsLine]:
+    measures: dict[str, Any] = {
+        "predictions": Count("prediction_id"),
+        "consumers": Count("organization_id", distinct=True),
+        "tokens_out": Sum("completion_tokens", default=0),
+        "charged": Sum("cost_nano_usd", default=0),
+        "creator": Sum("creator_nano_usd", default=0),
+    }
+    if columns:
+        grouped = rows.annotate(day=TruncDate("created_at")).values(*columns).annotate(**measures)
+        found = list(grouped.order_by(*(f"-{name}" if name == "day" else name for name in columns))[:MAX_ROWS])
+    else:
+        found = [rows.aggregate(**measures)]
+    return [
+        EarningsLine(
+            day=row.get("day"),
+            model_name=row.get("model_name"),
+            predictions=row["predictions"],
+            consumers=row["consumers"],
+            completion_tokens=int(row["tokens_out"]),
+            charged_nano_usd=int(row["charged"]),
+            creator_nano_usd=int(row["creator"]),
+        )
+        for row in found
+    ]

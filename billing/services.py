@@ -1,0 +1,130 @@
+"""Writes of money: accounts, credits, reversals, holds closed by the sweeper, budgets. Amounts are nano-dollars.
+
+Top-ups stand in top_ups.py and are offered here too, so that callers find every write in this module.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connection, transaction
+
+from billing.errors import TransactionNotReversible
+from billing.ledger import get_account, post_transaction
+from billing.models import Account, KeyBudget, LedgerTransaction
+from billing.pricing import TokenUsage
+from billing.statements import (
+    MAX_CLOSE_REASON,
+    RELEASE_HOLD,
+    SETTLE_HOLD,
+    Settlement,
+    parse_settled,
+    settle_parameters,
+)
+from billing.top_ups import credit_top_up, record_stripe_fee, refresh_top_up, start_top_up
+from marketplace.accounts.models import ApiKey, Organization
+
+__all__ = [
+    "credit_promotion",
+    "credit_top_up",
+    "open_accounts",
+    "record_stripe_fee",
+    "refresh_top_up",
+    "release_hold_sync",
+    "reverse_transaction",
+    "set_key_budget",
+    "settle_hold_sync",
+    "start_top_up",
+]
+
+
+def open_accounts(*, organization: Organization) -> None:
+    """Open the accounts of a new organization: any may buy, any may sell. Opening them again does nothing."""
+    Account.objects.bulk_create(
+        [
+            Account(organization=organization, kind=Account.Kind.CUSTOMER_CREDIT),
+            Account(organization=organization, kind=Account.Kind.CREATOR_PAYABLE),
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def credit_promotion(
+    *, organization: Organization, amount_nano_usd: int, reference: str, memo: str = ""
+) -> LedgerTransaction:
+    """Give credit that nobody paid for. `reference` makes it happen once: the same one returns the first credit.
+
+    Raises ValueError for an amount that is not positive.
+    """
+    if amount_nano_usd <= 0:
+        raise ValueError("a promotion gives more than nothing")
+    amounts = {
+        get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=organization): amount_nano_usd,
+        get_account(kind=Account.Kind.PROMOTION): -amount_nano_usd,
+    }
+    kind = LedgerTransaction.Kind.PROMOTION
+    try:
+        return post_transaction(kind=kind, reference=reference, amounts=amounts, memo=memo)
+    except IntegrityError:
+        earlier = LedgerTransaction.objects.filter(kind=kind, reference=reference).first()
+        if earlier is None:
+            raise
+        return earlier
+
+
+def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
+    """Undo a ledger transaction by its exact negative, which names it. Done before, it returns that reversal.
+
+    Raises TransactionNotReversible for a reversal, and InsufficientFunds if the customer has spent the money.
+    """
+    with transaction.atomic():
+        original = LedgerTransaction.objects.select_for_update().get(pk=transaction_id)
+        if original.kind == LedgerTransaction.Kind.REVERSAL:
+            raise TransactionNotReversible(f"ledger transaction {transaction_id} is a reversal")
+        earlier = LedgerTransaction.objects.filter(reverses=original).first()
+        if earlier is not None:
+            return earlier
+        return post_transaction(
+            kind=LedgerTransaction.Kind.REVERSAL,
+            reference=str(original.pk),
+            amounts={entry.account: -entry.amount for entry in original.entries.select_related("account")},
+            memo=memo,
+            reverses=original,
+        )
+
+
+def settle_hold_sync(
+    *, prediction_id: UUID, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID | None
+) -> Settlement:
+    """`hotpath.settle_hold` for Celery: the same statement, the same answers and errors."""
+    parameters = settle_parameters(prediction_id, usage, finish_reason, receipt, replica_id)
+    return parse_settled(_one_row(SETTLE_HOLD, parameters), prediction_id)
+
+
+def release_hold_sync(*, prediction_id: UUID, reason: str) -> bool:
+    """`hotpath.release_hold` for Celery: true if the hold was open and is now released."""
+    return _one_row(RELEASE_HOLD, (prediction_id, reason[:MAX_CLOSE_REASON])) == (True,)
+
+
+def set_key_budget(
+    *, api_key: ApiKey, monthly_limit_nano_usd: int | None, total_limit_nano_usd: int | None
+) -> KeyBudget:
+    """Limit what a key may spend per calendar month (UTC) and in all; None lifts a limit. Counts from now on.
+
+    Raises ValueError for a negative limit.
+    """
+    if min(monthly_limit_nano_usd or 0, total_limit_nano_usd or 0) < 0:
+        raise ValueError("a limit is not negative")
+    KeyBudget.objects.update_or_create(
+        api_key=api_key,
+        defaults={"monthly_limit_nano_usd": monthly_limit_nano_usd, "total_limit_nano_usd": total_limit_nano_usd},
+    )
+    return KeyBudget.objects.get(api_key=api_key)
+
+
+def _one_row(sql: str, parameters: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        return row

@@ -1,0 +1,162 @@
+"""Buying credit: a checkout page at Stripe, and one ledger transaction when it is paid.
+
+No database transaction is open while Stripe is asked. Whatever tells us of a payment (webhook, catch-up, the customer
+coming back) leads to `credit_top_up`, which moves a top-up only forward and credits it once.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from billing.errors import InvalidTopUpAmount, PaymentMismatch
+from billing.ledger import get_account, post_transaction, record_incident
+from billing.models import Account, Incident, LedgerTransaction, Outbox, TopUp
+from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
+from billing.pricing import NANO_PER_CENT
+from billing.stripe_gateway import CURRENCY, CheckoutSession, StripeFee, StripeGateway, stripe_gateway
+from marketplace.accounts.models import Organization
+
+logger = logging.getLogger(__name__)
+
+
+def start_top_up(
+    *,
+    organization: Organization,
+    amount_cents: int,
+    success_url: str,
+    cancel_url: str,
+    gateway: StripeGateway | None = None,
+) -> TopUp:
+    """Open a checkout page for `amount_cents`; send the customer to `checkout_url` of the answer.
+
+    Raises InvalidTopUpAmount, and PaymentProviderUnavailable (no money moved; try again).
+    """
+    if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
+        raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
+    top_up = TopUp.objects.create(organization=organization, amount_cents=amount_cents)
+    session = (gateway or stripe_gateway()).create_checkout_session(
+        top_up_id=top_up.pk,
+        organization_id=organization.pk,
+        amount_cents=amount_cents,
+        success_url=success_url,
+        cancel_url=cancel_url,
+    )
+    # Guarded by the state: a fast payer's webhook may have credited it before this line.
+    TopUp.objects.filter(pk=top_up.pk, state=TopUp.State.CREATED).update(state=TopUp.State.PENDING)
+    TopUp.objects.filter(pk=top_up.pk).update(checkout_session_id=session.id, checkout_url=session.url)
+    top_up.refresh_from_db()
+    return top_up
+
+
+def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> TopUp:
+    """Ask Stripe now, when the customer comes back before the webhook does. Raises PaymentProviderUnavailable."""
+    top_up = TopUp.objects.get(pk=top_up_id)
+    if top_up.state != TopUp.State.CREDITED and top_up.checkout_session_id is not None:
+        session = (gateway or stripe_gateway()).retrieve_checkout_session(top_up.checkout_session_id)
+        credit_top_up(session=session)
+        top_up.refresh_from_db()
+    return top_up
+
+
+def credit_top_up(*, session: CheckoutSession) -> TopUp | None:
+    """Move the top-up of a checkout page forward; credit it if the page is paid. Any number of calls credit once.
+
+    None for a page that is not ours. A paid page that asks for another amount credits nothing, opens an incident and
+    raises PaymentMismatch.
+    """
+    try:
+        top_up_id = UUID(session.client_reference_id)
+    except ValueError:
+        return None
+    try:
+        return _move_forward(top_up_id, session)
+    except PaymentMismatch as error:
+        # Recorded outside the transaction that was undone.
+        record_incident(kind=Incident.Kind.PAYMENT_MISMATCH, subject=session.id[:64], detail={"error": str(error)})
+        raise
+
+
+@transaction.atomic
+def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
+    top_up = TopUp.objects.select_for_update().select_related("organization").filter(pk=top_up_id).first()
+    if top_up is None:
+        logger.warning("Stripe session %s names no top-up of ours", session.id)
+        return None
+    if top_up.state == TopUp.State.CREDITED:
+        pass  # a duplicate, or an older event that arrives late
+    elif session.payment_status == "paid":
+        _credit(top_up, session)
+    elif session.status == "expired":
+        top_up.state = TopUp.State.EXPIRED
+    elif session.status == "complete":
+        top_up.state = TopUp.State.PENDING  # a slow payment method: paid or failed later
+    top_up.checkout_session_id = session.id
+    top_up.payment_intent_id = session.payment_intent_id
+    top_up.save()
+    if top_up.state == TopUp.State.CREDITED and session.charge is not None and session.charge.fee is not None:
+        record_stripe_fee(fee=session.charge.fee)
+    return top_up
+
+
+def _credit(top_up: TopUp, session: CheckoutSession) -> None:
+    if (session.amount_total_cents, session.currency) != (top_up.amount_cents, CURRENCY):
+        raise PaymentMismatch(
+            f"top-up {top_up.pk} asked for {top_up.amount_cents} {CURRENCY} cents, "
+            f"Stripe took {session.amount_total_cents} {session.currency}"
+        )
+    if top_up.checkout_session_id not in (None, session.id):
+        raise PaymentMismatch(f"top-up {top_up.pk} belongs to another checkout page than {session.id}")
+    amount = top_up.amount_cents * NANO_PER_CENT
+    top_up.ledger_transaction = post_transaction(
+        kind=LedgerTransaction.Kind.TOP_UP,
+        reference=str(top_up.pk),
+        amounts={
+            get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=top_up.organization): amount,
+            get_account(kind=Account.Kind.STRIPE_CASH): -amount,
+        },
+        memo=session.id,
+    )
+    top_up.state = TopUp.State.CREDITED
+    top_up.credited_at = timezone.now()
+    Outbox.objects.create(
+        topic=Outbox.Topic.TOP_UP_CREDITED,
+        key=str(top_up.pk),
+        payload={
+            "top_up_id": str(top_up.pk),
+            "organization_id": str(top_up.organization_id),
+            "amount_nano_usd": amount,
+        },
+    )
+
+
+def fail_top_up(*, session: CheckoutSession) -> None:
+    """A slow payment method failed in the end. A credited top-up stays credited: only a paid page made it so."""
+    TopUp.objects.filter(checkout_session_id=session.id, state__in=[TopUp.State.CREATED, TopUp.State.PENDING]).update(
+        state=TopUp.State.FAILED
+    )
+
+
+def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:
+    """Book what Stripe kept of a charge, once. The platform bears it: the customer's credit is untouched.
+
+    None when there was nothing to book or it is booked already.
+    """
+    kind = LedgerTransaction.Kind.STRIPE_FEE
+    with transaction.atomic():
+        cash = Account.objects.select_for_update().get(pk=get_account(kind=Account.Kind.STRIPE_CASH).pk)
+        # Read under the lock of the account, so that two deliveries at once book one fee.
+        if (
+            fee.fee_cents == 0
+            or LedgerTransaction.objects.filter(kind=kind, reference=fee.balance_transaction_id).exists()
+        ):
+            return None
+        amount = fee.fee_cents * NANO_PER_CENT
+        return post_transaction(
+            kind=kind,
+            reference=fee.balance_transaction_id,
+            amounts={cash: amount, get_account(kind=Account.Kind.STRIPE_FEES): -amount},
+        )

@@ -1,0 +1,44 @@
+"""The one page of billing: where Stripe reports events."""
+
+from __future__ import annotations
+
+import logging
+
+from celery.exceptions import OperationalError
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from billing.models import StripeEvent
+from billing.stripe_gateway import InvalidWebhookSignature, stripe_gateway
+from billing.tasks import process_stripe_event
+
+logger = logging.getLogger(__name__)
+
+MAX_WEBHOOK_BYTES = 256 * 1024
+
+
+@csrf_exempt
+@require_POST
+def stripe_webhook(request: HttpRequest) -> HttpResponse:
+    """Verify the raw body, note the event's id, answer; a task does the rest.
+
+    200 for an event seen before too; 400 for a bad signature or body, which writes nothing. An unreachable queue does
+    not matter: the row is there, and `catch_up_stripe_events` finds it.
+    """
+    try:
+        body = request.body if int(request.headers.get("content-length") or 0) <= MAX_WEBHOOK_BYTES else b""
+        event = stripe_gateway().verify_webhook(body, request.headers.get("stripe-signature", ""))
+    except (InvalidWebhookSignature, RequestDataTooBig, ValueError):
+        logger.warning("refused a Stripe webhook without a valid signature")
+        return HttpResponseBadRequest("invalid signature")
+    row, created = StripeEvent.objects.get_or_create(
+        id=event.id, defaults={"type": event.type[:100], "object_id": event.object_id[:255]}
+    )
+    if created or row.processed_at is None:
+        try:
+            process_stripe_event.apply_async((event.id,), retry=False)
+        except OperationalError:
+            logger.exception("Stripe event %s is stored and waits for catch-up: the queue is unreachable", event.id)
+    return HttpResponse(status=200)

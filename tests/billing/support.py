@@ -1,0 +1,74 @@
+"""Builders for the tests of money: organizations with accounts, holds, and async connections to the test database."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
+
+from billing.hotpath import HoldRequest
+from billing.pricing import Price, TokenUsage
+from billing.services import credit_promotion, open_accounts
+from marketplace.accounts.models import Organization
+
+PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
+USAGE = TokenUsage(prompt_tokens=100, cached_tokens=20, completion_tokens=50)
+USAGE_COST = 44  # 80·150 + 20·75 + 50·600 = 43,500 pico-dollars, rounded up to nano-dollars
+
+
+def make_organization(credit_nano_usd: int = 0) -> Organization:
+    """An organization with its accounts and, if asked, promotional credit."""
+    slug = f"org-{uuid.uuid4().hex[:12]}"
+    organization = Organization.objects.create(slug=slug, name=slug)
+    open_accounts(organization=organization)
+    if credit_nano_usd:
+        credit_promotion(organization=organization, amount_nano_usd=credit_nano_usd, reference=slug)
+    return organization
+
+
+def hold_request(organization: Organization, creator: Organization, **changes: Any) -> HoldRequest:
+    """A hold of 1,000 nano-dollars; `changes` replace its fields."""
+    fields: dict[str, Any] = {
+        "prediction_id": uuid.uuid4(),
+        "organization_id": organization.pk,
+        "api_key_id": None,
+        "amount_nano_usd": 1_000,
+        "price": PRICE,
+        "creator_bps": 8_000,
+        "model_name": "acme/triage",
+        "model_id": uuid.UUID(int=1),
+        "version_id": uuid.UUID(int=2),
+        "creator_organization_id": creator.pk,
+        "idempotency_key": None,
+        "request_hash": hashlib.sha256(b"body").digest(),
+        "expires_at": datetime.now(UTC) + timedelta(minutes=5),
+    }
+    return HoldRequest(**(fields | changes))
+
+
+def _conninfo() -> dict[str, Any]:
+    parameters = connection.get_connection_params()
+    names = ("dbname", "user", "password", "host", "port")
+    return {name: parameters[name] for name in names if parameters.get(name)}
+
+
+@asynccontextmanager
+async def hot_connection() -> AsyncIterator[AsyncConnection[Any]]:
+    """One connection as the gateway has it."""
+    async with await AsyncConnection.connect(**_conninfo(), autocommit=True) as conn:
+        yield conn
+
+
+@asynccontextmanager
+async def hot_pool(size: int) -> AsyncIterator[AsyncConnectionPool[AsyncConnection[Any]]]:
+    """A pool as the gateway has it."""
+    kwargs = _conninfo() | {"autocommit": True}
+    async with AsyncConnectionPool(kwargs=kwargs, min_size=size, max_size=size, open=False, timeout=60) as pool:
+        yield pool
