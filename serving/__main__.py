@@ -10,6 +10,7 @@ import sys
 import uvicorn
 
 from serving import config as settings
+from serving.platform import config as platform_settings
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,23 +19,46 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m serving", description="Serve one base model and its LoRA adapters."
     )
     settings.add_flags(parser)
+    platform_settings.add_flags(parser)
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = settings.from_args(arguments)
-        if not config.insecure:
+        platform = platform_settings.from_args(arguments)
+        if platform is None and not config.insecure:
             raise settings.ConfigError(
                 "--insecure is required to serve plain folders: whoever reaches the port may call every adapter"
             )
+        if platform is not None and (config.insecure or config.adapters is not None):
+            raise settings.ConfigError("--insecure and --adapters are for plain folders, not with --platform-url")
         # Bound before the model is loaded: a taken port is known at once.
         listener = _bind(config.host, config.port)
     except settings.ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return _serve(config, listener)
+    return _serve_folders(config, listener) if platform is None else _serve_platform(config, platform, listener)
 
 
-def _serve(config: settings.ServingConfig, listener: socket.socket) -> int:
+def _serve_platform(
+    config: settings.ServingConfig, platform: platform_settings.PlatformConfig, listener: socket.socket
+) -> int:
+    # Imported late, as below.
+    from sealed_weights import SealError
+    from serving.models.config import ModelConfigError
+    from serving.platform.errors import JournalUnavailable
+    from serving.platform.launch import run
+    from serving.tokenization.tokenizer import TokenizerError
+
+    try:
+        return run(config, platform, listener)
+    except (
+        settings.ConfigError, ModelConfigError, TokenizerError, SealError, JournalUnavailable, OSError
+    ) as error:  # fmt: skip
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve_folders(config: settings.ServingConfig, listener: socket.socket) -> int:
     # Imported late: a wrong flag should not take torch's start-up time to be told.
     from sealed_weights import SealError
     from serving.adapters.directory import DirectoryAdapterSource
