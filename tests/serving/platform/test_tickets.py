@@ -1,0 +1,154 @@
+"""Tickets: each way in which one may be wrong is refused, and a right one works once."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import uuid
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from serving.platform.errors import TicketRefused, TooManyTickets
+from serving.platform.tickets import Ticket, TicketVerifier, body_hash
+
+KEY, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+PUBLIC = KEY.public_key().public_bytes_raw()
+REPLICA, BODY, NOW = str(uuid.uuid4()), b'{"model":"a/b"}', 1_800_000_000.0
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def verifier(clock: Clock) -> TicketVerifier:
+    made = TicketVerifier(clock, capacity=3)
+    made.adopt(REPLICA, {"k1": PUBLIC})
+    return made
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    good = {
+        "iss": "intarsia", "aud": "serving", "act": "predict", "jti": str(uuid.uuid4()), "iat": int(NOW),
+        "exp": int(NOW) + 60, "bh": body_hash(BODY), "rid": REPLICA, "org": str(uuid.uuid4()), "adapter": None,
+        "scope": "s", "max_prompt_tokens": 10, "max_tokens": 10,
+    }  # fmt: skip
+    return {name: value for name, value in (good | changes).items() if value is not ...}
+
+
+def sign(payload: dict[str, Any], key: Any = KEY, algorithm: str = "EdDSA", **header: Any) -> str:
+    return jwt.encode(payload, key, algorithm=algorithm, headers={"kid": "k1"} | header)
+
+
+def by_hand(header: dict[str, Any], payload: dict[str, Any], secret: bytes | None) -> str:
+    parts = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in (header, payload)]
+    signed = b".".join(parts)
+    mac = b"" if secret is None else hmac.new(secret, signed, hashlib.sha256).digest()
+    return (signed + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
+
+
+def refuse(verifier: TicketVerifier, token: str | None, why: str, body: bytes = BODY) -> None:
+    with pytest.raises(TicketRefused, match=why):
+        verifier.verify(token, body, action="predict")
+
+
+def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
+    token = sign(claims(adapter="ab" * 32))
+    ticket = verifier.verify(token, BODY, action="predict")
+    assert isinstance(ticket, Ticket) and ticket.adapter == "ab" * 32 and ticket.max_tokens == 10
+    refuse(verifier, token, "used before")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"exp": int(NOW) - 1}, "expired"),
+        ({"exp": int(NOW)}, "expired"),
+        ({"exp": int(NOW) + 10 * 86400}, "believable"),
+        ({"iat": int(NOW) + 3600}, "believable"),
+        ({"rid": str(uuid.uuid4())}, "another replica"),
+        ({"act": "revoke"}, "allows 'revoke'"),
+        ({"iss": "replica"}, "from the platform"),
+        ({"aud": "gateway"}, "from the platform"),
+        ({"bh": body_hash(b"{}")}, "another body"),
+        ({"jti": "not a uuid"}, "does not verify"),
+        ({"jti": ...}, "does not verify"),
+        ({"exp": ...}, "does not verify"),
+        ({"exp": "soon"}, "does not verify"),
+        ({"max_tokens": "many"}, "does not verify"),
+        ({"admin": True}, "does not verify"),
+    ],
+)  # fmt: skip
+def test_a_ticket_with_one_wrong_claim_is_refused(verifier: TicketVerifier, changes: dict[str, Any], why: str) -> None:
+    refuse(verifier, sign(claims(**changes)), why)
+
+
+def test_a_ticket_for_another_body_is_refused_and_not_spent(verifier: TicketVerifier) -> None:
+    token = sign(claims())
+    refuse(verifier, token, "another body", body=BODY + b" ")
+    verifier.verify(token, BODY, action="predict")
+
+
+@pytest.mark.parametrize("token", [None, "", "x", "a.b.c", "." * 10, "x" * 5000])
+def test_what_is_no_token_is_refused(verifier: TicketVerifier, token: str | None) -> None:
+    refuse(verifier, token, "required|does not verify")
+
+
+def test_a_ticket_of_a_stranger_or_an_unknown_key_is_refused(verifier: TicketVerifier) -> None:
+    refuse(verifier, sign(claims(), STRANGER), "does not verify")
+    refuse(verifier, sign(claims(), kid="k2"), "not one of the platform's")
+    flipped = sign(claims())
+    refuse(verifier, flipped[:-3] + ("A" if flipped[-3] != "A" else "B") + flipped[-2:], "does not verify")
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", "HS256", "ES256", "EdDSA "])
+def test_the_algorithm_is_pinned(verifier: TicketVerifier, algorithm: str) -> None:
+    for secret in (None, PUBLIC, base64.b64encode(PUBLIC)):
+        refuse(verifier, by_hand({"alg": algorithm, "kid": "k1", "typ": "JWT"}, claims(), secret), "not EdDSA")
+
+
+def test_an_unsigned_ticket_that_claims_eddsa_is_refused(verifier: TicketVerifier) -> None:
+    refuse(verifier, by_hand({"alg": "EdDSA", "kid": "k1"}, claims(), None), "does not verify")
+
+
+def test_a_header_that_brings_its_own_key_is_refused(verifier: TicketVerifier) -> None:
+    refuse(verifier, sign(claims(), STRANGER, jwk={"kty": "OKP"}), "not EdDSA")
+
+
+def test_before_registration_every_ticket_is_refused() -> None:
+    refuse(TicketVerifier(Clock()), sign(claims()), "not one of the platform's")
+
+
+def test_after_registering_anew_tickets_for_the_old_identity_are_refused(verifier: TicketVerifier) -> None:
+    verifier.adopt(str(uuid.uuid4()), {"k1": PUBLIC})
+    refuse(verifier, sign(claims()), "another replica")
+
+
+def test_a_retired_ticket_key_stops_working(verifier: TicketVerifier) -> None:
+    verifier.adopt(REPLICA, {"k2": STRANGER.public_key().public_bytes_raw()})
+    refuse(verifier, sign(claims()), "not one of the platform's")
+    verifier.verify(sign(claims(), STRANGER, kid="k2"), BODY, action="predict")
+
+
+def test_the_replay_memory_refuses_when_full_and_forgets_what_expired(verifier: TicketVerifier, clock: Clock) -> None:
+    early = sign(claims(exp=int(NOW) + 10))
+    for token in (sign(claims(exp=int(NOW) + 1000)), early, sign(claims())):
+        verifier.verify(token, BODY, action="predict")
+    with pytest.raises(TooManyTickets):
+        verifier.verify(sign(claims()), BODY, action="predict")
+    clock.now = NOW + 11
+    verifier.verify(sign(claims()), BODY, action="predict")
+    refuse(verifier, early, "expired")
