@@ -50,9 +50,9 @@ def acting_of(request: HttpRequest) -> Acting | None:
     """
     if not request.user.is_authenticated:
         return None
-    known: Acting | None | bool = getattr(request, "_acting", False)
-    if known is not False:
-        return known  # type: ignore[return-value]
+    if hasattr(request, "_acting"):
+        known: Acting | None = request._acting
+        return known
     memberships = list(selectors.memberships_of(user=request.user))
     acting = None
     if memberships:

@@ -35,7 +35,9 @@ class PlainForm(forms.Form):
 class KeyForm(PlainForm):
     """A new API key: `scopes` offers only what the person holds."""
 
-    name = forms.CharField(max_length=100, label="Name", help_text="What will use the key, for example “billing service”.")
+    name = forms.CharField(
+        max_length=100, label="Name", help_text="What will use the key, for example “billing service”."
+    )
     scopes = forms.MultipleChoiceField(label="May be used to", widget=forms.CheckboxSelectMultiple, initial=["predict"])
     days = forms.TypedChoiceField(
         label="Expires",
@@ -85,7 +87,10 @@ class TopUpForm(PlainForm):
 
 def _per_million(label: str) -> forms.DecimalField:
     return forms.DecimalField(
-        label=label, min_value=Decimal(0), max_value=Decimal(MAX_PRICE_MICRO_USD_PER_MTOK) / MICRO_PER_USD, decimal_places=6
+        label=label,
+        min_value=Decimal(0),
+        max_value=Decimal(MAX_PRICE_MICRO_USD_PER_MTOK) / MICRO_PER_USD,
+        decimal_places=6,
     )
 
 
@@ -96,7 +101,11 @@ class PriceForm(PlainForm):
     cached_input = _per_million("Cached input")
     output = _per_million("Output")
     per_prediction = forms.DecimalField(
-        label="Per prediction", min_value=Decimal(0), max_value=Decimal(MAX_PER_PREDICTION_USD), decimal_places=9, initial=0
+        label="Per prediction",
+        min_value=Decimal(0),
+        max_value=Decimal(MAX_PER_PREDICTION_USD),
+        decimal_places=9,
+        initial=0,
     )
 
     def clean(self) -> dict[str, Any]:

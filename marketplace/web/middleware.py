@@ -35,7 +35,7 @@ def build_policy(*, stripe_api_base: str) -> str:
 
 
 @sync_and_async_middleware
-def ContentSecurityPolicyMiddleware(  # noqa: N802  named like the class-based middleware beside it in settings
+def ContentSecurityPolicyMiddleware(
     get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]],
 ) -> Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]:
     """Add the policy to every response that does not carry a stricter one of its own."""

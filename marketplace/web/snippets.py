@@ -23,7 +23,12 @@ class Snippet:
 
 def build_snippets(*, model_name: str, messages: Sequence[dict[str, str]], api_base: str) -> tuple[Snippet, ...]:
     """Snippets for `model_name` (`org/slug`) at `api_base` (ends with /v1)."""
-    body = {"model": model_name, "messages": list(messages) or list(DEFAULT_MESSAGES), "max_tokens": MAX_TOKENS, "temperature": 0}
+    body = {
+        "model": model_name,
+        "messages": list(messages) or list(DEFAULT_MESSAGES),
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+    }
     return (
         Snippet("curl", "curl", _curl(body, api_base)),
         Snippet("python", "Python (openai)", _python(body, api_base)),

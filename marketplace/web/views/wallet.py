@@ -73,11 +73,14 @@ def _refresh(request: HttpRequest, acting: Acting) -> None:
     except PaymentProviderUnavailable:
         states = ["unknown"]
     except PaymentMismatch:
-        messages.error(request, "Stripe reports another amount than you asked for. Nothing was credited; we are looking at it.")
+        messages.error(
+            request, "Stripe reports another amount than you asked for. Nothing was credited; we are looking at it."
+        )
         return
     if TopUp.State.CREDITED in states or not waiting:
         messages.success(request, "Payment received. Your credit is below.")
     else:
         messages.warning(
-            request, "Stripe has not confirmed the payment yet. If you paid, the credit appears within minutes; do not pay again."
+            request,
+            "Stripe has not confirmed the payment yet. If you paid, credit appears within minutes; do not pay again.",
         )

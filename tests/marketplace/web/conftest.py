@@ -1,0 +1,181 @@
+"""One small world for the page tests: a creator who sells, a consumer who bought, a member of staff, a stranger."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+import jwt
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from billing.models import Account, LedgerTransaction, Usage
+from billing.services import get_account, post_transaction
+from marketplace.accounts import services as accounts
+from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.catalog import services as catalog
+from marketplace.catalog.models import Model, Version
+from marketplace.catalog.services.listings import ExampleMessage, ListingText
+from marketplace.vault.services import release_key
+from tests.marketplace.catalog.factories import make_base, make_organization, make_user
+from tests.marketplace.vault.factories import Booted, make_replica, make_sold
+
+CARD = """# Ledgerline Transactions
+
+Sorts a line of a bank statement into one of **ten** categories.
+
+| message | answer |
+|---|---|
+| `POS 4821 Northgate Bakery` | `{"category":"groceries"}` |
+
+- English only
+- [More](https://example.com/card)
+"""
+FUNDS = 25 * 10**9
+
+
+@dataclass
+class World:
+    """Rows by the names that the tests call them."""
+
+    creator: User
+    consumer: User
+    stranger: User
+    staff: User
+    developer: User  # of the consumer's organization
+    seller: Organization
+    buyer: Organization
+    model: Model
+    published: Version
+    verified: Version
+    key: ApiKey
+    key_text: str
+    usage: list[Usage]
+
+    def client(self, user: User | None) -> Client:
+        client = Client()
+        if user is not None:
+            client.force_login(user)
+        return client
+
+
+@pytest.fixture(autouse=True)
+def _quick_passwords(settings) -> None:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def world(db) -> World:
+    return build_world()
+
+
+def build_world() -> World:
+    """Everything a page can show, in a few rows each."""
+    creator, consumer, stranger = (make_user(f"{name}@example.com") for name in ("creator", "consumer", "stranger"))
+    staff = make_user("staff@example.com", is_staff=True)
+    seller, buyer = make_organization("ledgerline", creator), make_organization("northbank", consumer)
+    make_organization("elsewhere", stranger)
+    make_organization("operations", staff)
+    developer = make_user("developer@example.com")
+    Membership.objects.create(organization=buyer, user=developer, role=Membership.Role.DEVELOPER)
+    model = _model(seller)
+    published = make_sold(Version.State.PUBLISHED, model=model)
+    version = published.version
+    version.changelog, version.published_at = "First release.", timezone.now()
+    version.save(update_fields=["changelog", "published_at"])
+    verified = make_sold(Version.State.VERIFIED, model=model).version
+    Version.objects.create(
+        model=model, number=3, state="refused", report={"refusal": {"field": "r", "rule": "rank", "message": "too large"}}
+    )
+    catalog.record_evaluation(version=version, dataset="held-out lines", rows=120, correct=113, base_correct=31)
+    booted = make_replica()
+    release_key(replica=booted.replica, digest=published.digest, purpose="serve")
+    key, text = accounts.create_api_key(organization=buyer, name="billing service", scopes=["predict"], created_by=consumer)
+    post_transaction(
+        kind=LedgerTransaction.Kind.TOP_UP,
+        reference=str(uuid.uuid4()),
+        amounts={
+            get_account(kind=Account.Kind.STRIPE_CASH): -FUNDS,
+            get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=buyer): FUNDS,
+        },
+    )
+    rows = [_usage(days, buyer, seller, model, version, None if days % 5 else key, booted) for days in range(25)]
+    return World(
+        creator, consumer, stranger, staff, developer, seller, buyer, model, version, verified, key, text, rows
+    )
+
+
+def _model(seller: Organization) -> Model:
+    text = ListingText(
+        title="Ledgerline Transactions",
+        summary="Bank transaction text to one of ten spending categories, as JSON.",
+        card_markdown=CARD,
+        industry="finance",
+        tags=["banking", "classification"],
+        example_messages=[ExampleMessage("system", "Classify it."), ExampleMessage("user", "POS 4821 Northgate Bakery")],
+    )
+    model = catalog.create_model(organization=seller, slug="transactions", base_model=make_base(), text=text)
+    catalog.set_price(
+        model=model,
+        input_micro_usd_per_mtok=200_000,
+        cached_input_micro_usd_per_mtok=50_000,
+        output_micro_usd_per_mtok=800_000,
+    )
+    return model
+
+
+def _usage(
+    days: int,
+    buyer: Organization,
+    seller: Organization,
+    model: Model,
+    version: Version,
+    key: ApiKey | None,
+    replica: Booted,
+) -> Usage:
+    cost = 30_000 + 7_000 * (days * 5 % 9)
+    prediction_id = uuid.uuid4()
+    return Usage.objects.create(
+        prediction_id=prediction_id,
+        created_at=timezone.now() - timedelta(days=days),
+        organization_id=buyer.pk,
+        api_key_id=key.pk if key else None,
+        model_name=model.full_name,
+        model_id=model.pk,
+        version_id=version.pk,
+        creator_organization_id=seller.pk,
+        replica_id=replica.replica.pk,
+        prompt_tokens=96,
+        cached_tokens=32,
+        completion_tokens=9,
+        input_micro_usd_per_mtok=200_000,
+        cached_input_micro_usd_per_mtok=50_000,
+        output_micro_usd_per_mtok=800_000,
+        per_prediction_nano_usd=0,
+        creator_bps=8000,
+        cost_nano_usd=cost,
+        creator_nano_usd=cost * 8 // 10,
+        platform_nano_usd=cost - cost * 8 // 10,
+        finish_reason="stop",
+        receipt=sign_receipt(replica, prediction_id),
+    )
+
+
+def sign_receipt(replica: Booted, prediction_id: uuid.UUID) -> str:
+    """A receipt as a replica signs it."""
+    claims = {
+        "iss": "replica",
+        "jti": str(prediction_id),
+        "adapter": "cd" * 32,
+        "base": "ab" * 32,
+        "prompt_tokens": 96,
+        "cached_tokens": 32,
+        "completion_tokens": 9,
+        "finish_reason": "stop",
+        "ttft_ms": 84,
+        "duration_ms": 412,
+        "iat": 1_700_000_000,
+    }
+    return jwt.encode(claims, replica.receipt_key, algorithm="EdDSA", headers={"kid": str(replica.replica.pk)})

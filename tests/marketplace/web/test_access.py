@@ -1,0 +1,162 @@
+"""Every page for everybody: who sees it, who does not, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+from django.urls import reverse
+
+from marketplace.accounts.models import Membership
+from tests.marketplace.web.conftest import World
+
+PUBLIC = ["/", "/models/", "/models/?q=bank", "/models/ledgerline/transactions", "/models/ledgerline/transactions/price"]
+GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
+MEMBER = [
+    "/dashboard/", "/dashboard/keys", "/dashboard/usage", "/dashboard/usage?days=90", "/dashboard/wallet", "/dashboard/models",
+    "/dashboard/earnings", "/accounts/email/", "/accounts/password/change/", "/accounts/logout/",
+]  # fmt: skip
+CREATOR = ["/dashboard/models/transactions", "/dashboard/models/transactions/custody", "/dashboard/custody.json"]
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
+
+
+def assert_clean(response) -> None:
+    """The policy is there and the HTML needs no exception to it."""
+    policy = response.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy and "unsafe" not in policy
+    if response.headers["Content-Type"].startswith("text/html"):
+        found = INLINE.search(response.content.decode())
+        assert found is None, response.content.decode()[max(0, found.start() - 80) : found.end() + 80]
+
+
+@pytest.mark.parametrize("path", PUBLIC + GATES)
+def test_public_pages_open_for_strangers(world: World, path: str) -> None:
+    response = world.client(None).get(path)
+    assert response.status_code == 200
+    assert_clean(response)
+
+
+@pytest.mark.parametrize("path", MEMBER + CREATOR + ["/platform/"])
+def test_private_pages_send_strangers_to_sign_in(world: World, path: str) -> None:
+    response = world.client(None).get(path)
+    assert response.status_code == 302
+    assert response.headers["Location"].startswith("/accounts/login/") or path == "/accounts/logout/"
+
+
+@pytest.mark.parametrize("path", PUBLIC + MEMBER)
+@pytest.mark.parametrize("who", ["consumer", "creator", "stranger", "staff"])
+def test_member_pages_open_for_every_owner(world: World, who: str, path: str) -> None:
+    response = world.client(getattr(world, who)).get(path)
+    assert response.status_code == 200
+    assert_clean(response)
+
+
+@pytest.mark.parametrize("path", CREATOR)
+def test_creator_pages_open_for_the_creator(world: World, path: str) -> None:
+    response = world.client(world.creator).get(path)
+    assert response.status_code == 200
+    assert_clean(response)
+
+
+@pytest.mark.parametrize("path", CREATOR[:2])
+@pytest.mark.parametrize("who", ["consumer", "stranger", "staff"])
+def test_somebody_elses_model_is_not_found(world: World, who: str, path: str) -> None:
+    response = world.client(getattr(world, who)).get(path)
+    assert response.status_code == 404
+    assert_clean(response)
+
+
+@pytest.mark.parametrize("action", ["publish", "retire", "revoke"])
+def test_nobody_else_moves_a_version(world: World, action: str) -> None:
+    number = world.verified.number if action == "publish" else world.published.number
+    path = f"/dashboard/models/transactions/versions/{number}/{action}"
+    for user in (world.consumer, world.stranger, world.staff):
+        assert world.client(user).post(path, {"reason": "mine now"}).status_code == 404
+    world.published.refresh_from_db()
+    world.verified.refresh_from_db()
+    assert (world.published.state, world.verified.state) == ("published", "verified")
+
+
+def test_nobody_else_sets_a_price(world: World) -> None:
+    before = world.model.prices.count()
+    data = {"input": "1", "cached_input": "1", "output": "1", "per_prediction": "0"}
+    assert world.client(world.consumer).post("/dashboard/models/transactions", data).status_code == 404
+    assert world.model.prices.count() == before
+
+
+def test_nobody_else_revokes_a_key(world: World) -> None:
+    path = reverse("web:revoke_key", kwargs={"key_id": world.key.pk})
+    assert world.client(world.stranger).post(path).status_code == 404
+    world.key.refresh_from_db()
+    assert world.key.revoked_at is None
+
+
+def test_a_receipt_is_its_buyers_alone(world: World) -> None:
+    path = reverse("web:receipt", kwargs={"prediction_id": world.usage[0].prediction_id})
+    assert "Signature verified" in world.client(world.consumer).get(path).content.decode()
+    for user in (world.creator, world.stranger, world.staff):
+        assert world.client(user).get(path).status_code == 404
+    assert world.client(world.consumer).get(reverse("web:receipt", args=[uuid.uuid4()])).status_code == 404
+
+
+def test_the_platform_page_is_for_staff(world: World) -> None:
+    response = world.client(world.staff).get("/platform/")
+    assert response.status_code == 200
+    assert "balanced" in response.content.decode()
+    assert_clean(response)
+    assert world.client(world.consumer).get("/platform/").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/dashboard/keys", "/dashboard/wallet", "/dashboard/usage"])
+def test_a_developer_sees_no_money_and_no_keys(world: World, path: str) -> None:
+    response = world.client(world.developer).get(path)
+    assert response.status_code == 403
+    assert "Not for your role" in response.content.decode()
+    assert_clean(response)
+
+
+def test_a_developer_creates_no_key(world: World) -> None:
+    before = world.buyer.api_keys.count()
+    data = {"name": "x", "scopes": ["predict"], "days": "0"}
+    assert world.client(world.developer).post("/dashboard/keys", data).status_code == 403
+    assert world.buyer.api_keys.count() == before
+
+
+def test_a_user_switches_only_to_their_own_organizations(world: World) -> None:
+    Membership.objects.create(organization=world.seller, user=world.consumer, role=Membership.Role.DEVELOPER)
+    client = world.client(world.consumer)
+    assert client.post("/dashboard/organization", {"organization": "elsewhere"}).status_code == 404
+    assert "northbank" in client.get("/dashboard/").content.decode()
+    assert client.post("/dashboard/organization", {"organization": "ledgerline"}).status_code == 302
+    assert client.get("/dashboard/models/transactions").status_code == 200
+    Membership.objects.filter(organization=world.seller, user=world.consumer).delete()
+    assert client.get("/dashboard/models/transactions").status_code == 404
+
+
+def test_who_belongs_to_no_organization_is_told_so(world: World) -> None:
+    Membership.objects.filter(user=world.stranger).delete()
+    response = world.client(world.stranger).get("/dashboard/")
+    assert response.status_code == 403
+    assert "belong to no organization" in response.content.decode()
+
+
+def test_error_pages_carry_the_policy(world: World) -> None:
+    client = world.client(None)
+    client.raise_request_exception = False
+    response = client.get("/no/such/page")
+    assert response.status_code == 404
+    assert "Nothing was charged" in response.content.decode()
+    assert_clean(response)
+
+
+def test_a_form_without_its_token_changes_nothing(world: World) -> None:
+    from django.test import Client
+
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(world.consumer)
+    response = client.post(reverse("web:revoke_key", kwargs={"key_id": world.key.pk}))
+    assert response.status_code == 403
+    assert "form was out of date" in response.content.decode()
+    world.key.refresh_from_db()
+    assert world.key.revoked_at is None
