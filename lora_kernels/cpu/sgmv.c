@@ -9,6 +9,8 @@
 enum { MACS_PER_THREAD = 32768 };
 /* Columns of y a thread takes at once when tiles are too few: 16 KiB of float32 page, half a first-level cache. */
 enum { CHUNK = 256 };
+/* Ranks a thread takes at once then: what a kernel may round up to, so that two threads never meet in v. */
+enum { UNIT = 8 };
 /* With this many tiles a thread, each tile is done whole by one thread, with no barrier between shrink and expand. */
 enum { TILES_PER_THREAD = 3 };
 
@@ -192,12 +194,12 @@ static int run_whole_tiles(const job *j, const tile_t *tiles, int64_t count, int
     return failed ? -1 : 0;
 }
 
-/* Few tiles: shrink by half pages, then expand by columns, over all threads. Either half may be left out. */
+/* Few tiles: shrink by units of ranks, then expand by columns, over all threads. Either half may be left out. */
 static int run_split(const job *j, const tile_t *tiles, int64_t count, int64_t most_pages, const v_rows *v,
                      int by_row_id, int shrinks, int expands, int threads) {
     const lk_site *site = j->site;
-    int64_t width = threads > 1 ? CHUNK : site->n, half = threads > 1 ? site->page_size / 2 : site->page_size;
-    int64_t chunk_count = list_chunks(site, width, NULL), halves = most_pages * (site->page_size / half);
+    int64_t width = threads > 1 ? CHUNK : site->n, ranks = threads > 1 ? UNIT : site->page_size;
+    int64_t chunk_count = list_chunks(site, width, NULL), units = most_pages * (site->page_size / ranks);
     chunk_t *chunks = malloc((size_t)chunk_count * sizeof *chunks);
     int failed = !chunks;
     if (chunks) list_chunks(site, width, chunks);
@@ -211,14 +213,14 @@ static int run_split(const job *j, const tile_t *tiles, int64_t count, int64_t m
         failed |= !b || !packed || !chunks;
         if (shrinks) {
 #pragma omp for schedule(dynamic, 1)
-            for (int64_t unit = 0; unit < count * halves; unit++) {
-                const tile_t *tile = &tiles[unit / halves];
-                int64_t from = unit % halves * half, page = from / site->page_size;
+            for (int64_t unit = 0; unit < count * units; unit++) {
+                const tile_t *tile = &tiles[unit / units];
+                int64_t from = unit % units * ranks, page = from / site->page_size;
                 if (failed || page >= site->live[tile->slot]) continue;
                 from %= site->page_size;
                 x_rows(j, tile, x, packed);
                 v_pointers(j, tile, v, by_row_id, rows);
-                shrink_page(j, tile, page, from, from + half, x, rows, v->slice_stride);
+                shrink_page(j, tile, page, from, from + ranks, x, rows, v->slice_stride);
             }
         }
         if (expands) {

@@ -51,7 +51,7 @@ typedef struct {
     int in_place[2];
     /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */
     void (*pack_row)(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
-    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks rounded up to 4 (8 for avx512bf16). */
+    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to the next multiple of 8. */
     void (*shrink)(const void *a, int64_t dtype, int64_t padded_k, int64_t ranks, const void *const *x, int rows,
                    float scale, float *const *v, int64_t v_offset);
     /* y[t][y_offset + c] += sum over pages j and ranks r of v[t][v_offset + j * page_size + r] * b[j][r * n + c]. */

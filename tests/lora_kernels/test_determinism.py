@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,14 +10,6 @@ from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import RANKS, activations, mixed_rank_pool, one_site, requests_for
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("instruction_set", ["native", "portable"])

@@ -86,7 +86,7 @@ def test_apply_equals_the_reference(variant, slices: int, rows: int, distinct: s
 @pytest.mark.parametrize("slices", SHAPES)
 @pytest.mark.parametrize("distinct", ["none", "each", "zipf"])
 def test_shrink_then_expand_equals_apply_and_ignores_what_shrink_left_unwritten(
-    variant, slices: int, distinct: str
+    variant, two_threads, slices: int, distinct: str
 ) -> None:
     backend, dtype = variant
     pool = pool_for(slices, dtype, backend)
@@ -103,7 +103,7 @@ def test_shrink_then_expand_equals_apply_and_ignores_what_shrink_left_unwritten(
 
 
 @pytest.mark.parametrize("rows", [1, 17])
-def test_a_wide_site_of_4096(variant, rows: int) -> None:
+def test_a_wide_site_of_4096(variant, two_threads, rows: int) -> None:
     backend, dtype = variant
     pool, _ = mixed_rank_pool(one_site(4096, (512,)), dtype, backend, ranks=(16, 40))
     meta = BatchMetadata.build([1, 0], [rows, 1], pool)
@@ -113,7 +113,7 @@ def test_a_wide_site_of_4096(variant, rows: int) -> None:
     torch.testing.assert_close(y, expected, **tolerance(dtype))
 
 
-def test_pages_of_eight_ranks(variant) -> None:
+def test_pages_of_eight_ranks(variant, two_threads) -> None:
     backend, dtype = variant
     pool, _ = mixed_rank_pool(one_site(80, (48, 20), page_size=8, max_rank=64), dtype, backend, ranks=(1, 8, 12, 64))
     meta = BatchMetadata.build([3, -1, 2, 0, 1], [9, 2, 1, 1, 4], pool)
