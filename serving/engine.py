@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 # How long an idle engine sleeps between looks at deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
+# Given to the other threads after each step. Torch drops and retakes the interpreter lock around every operation,
+# faster than a waiting thread wakes up: without a pause, small models on busy cores starved the event loop for seconds.
+_YIELD_SECONDS = 1e-4
 
 
 class Engine:
@@ -162,7 +165,9 @@ class Engine:
                 self.ready.set()
                 while not self._stopping:
                     self._wake.clear()
-                    if not self.step():
+                    if self.step():
+                        time.sleep(_YIELD_SECONDS)
+                    else:
                         self._wake.wait(_IDLE_SECONDS)
         finally:
             self._draining = True

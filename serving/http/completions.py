@@ -85,7 +85,7 @@ class CompletionEndpoint(Generic[schema.Body]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = headers_of(scope)
-            raw = await read_body(receive, headers, self._max_body_bytes)
+            raw = await read_body(receive, self._max_body_bytes)
             body = schema.parse(raw, self._kind)
             admission = await self._authorizer.authorize(IncomingRequest(scope["path"], headers, raw, body))
             completion = self._submit(body, admission, await self._prompt(body))

@@ -86,6 +86,8 @@ class ModelConfig:
             )
         except KeyError as error:
             raise ModelConfigError(f"config.json lacks {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ModelConfigError(f"config.json: {error}") from error
         if heads % kv_heads or config.head_dim % 2:
             raise ModelConfigError("num_attention_heads must be a multiple of num_key_value_heads, head_dim even")
         return config

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -65,16 +64,6 @@ def write_adapter(folder: Path, base: Path, seed: int, **lora: Any) -> None:
             if "lora_" in name:
                 parameter.normal_(0, 0.15)
     model.save_pretrained(folder)
-
-
-def poison_adapter(source: Path, dest: Path) -> None:
-    """A copy with weights that are finite, within every limit, and overflow in the forward pass."""
-    dest.mkdir()
-    (dest / "adapter_config.json").write_bytes((source / "adapter_config.json").read_bytes())
-    tensors = load_file(source / "adapter_model.safetensors")
-    for name in tensors:
-        tensors[name] = torch.full_like(tensors[name], 3.0e18 if "lora_B" in name else 3.0e18)
-    save_file(tensors, dest / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 @dataclass(frozen=True)

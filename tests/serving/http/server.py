@@ -1,0 +1,98 @@
+"""A real uvicorn server on loopback around a tiny engine, and the unmodified openai client against it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import uvicorn
+
+from serving.adapters.directory import DirectoryAdapterSource
+from serving.config import ServingConfig
+from serving.core import Usage
+from serving.engine import Engine
+from serving.http.admission import Admission, IncomingRequest, InsecureAuthorizer
+from serving.http.app import create_app
+from serving.replica import Base, build_engine
+from tests.serving.tiny import Tiny
+
+
+class Recorder:
+    """An observer that remembers what it was told and returns a receipt."""
+
+    def __init__(self) -> None:
+        self.progress: list[tuple[str, Usage]] = []
+        self.finished: list[tuple[str, Usage, str]] = []
+
+    def on_progress(self, request_id: str, usage: Usage) -> None:
+        self.progress.append((request_id, usage))
+
+    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        self.finished.append((request_id, usage, finish_reason))
+        return {"receipt": f"{request_id}:{usage.completion_tokens}"}
+
+
+class LimitedAuthorizer(InsecureAuthorizer):
+    """Grants at most 20 prompt tokens and 5 new ones."""
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        admission = await super().authorize(request)
+        return Admission(admission.request_id, admission.tenant, admission.cache_scope, admission.adapter, None, 20, 5)
+
+
+@dataclass(frozen=True)
+class Server:
+    """`url` without a trailing slash."""
+
+    url: str
+    engine: Engine
+    source: DirectoryAdapterSource
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+
+    async def idle(self) -> None:
+        for _ in range(500):
+            if not self.engine._active:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("requests are still active")
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    tiny: Tiny, *, observer: Recorder | None = None, authorizer: type[InsecureAuthorizer] = InsecureAuthorizer,
+    **settings: Any,
+) -> AsyncIterator[Server]:  # fmt: skip
+    settings = {"kv_cache_mb": 4, "adapter_memory_mb": 8, "threads": 1, "dtype": "float32", "device": "cpu"} | settings
+    config = ServingConfig(model=tiny.model, adapters=tiny.adapters, **settings)
+    base = Base.from_dir(tiny.model)
+    source = DirectoryAdapterSource(tiny.adapters, base.spec)
+    engine = build_engine(config, base, source)
+    app = create_app(
+        engine, base.tokenizer, authorizer=authorizer(source, 60), observer=observer,
+        max_body_bytes=config.max_body_bytes,
+    )  # fmt: skip
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        task = asyncio.create_task(server.serve([listener]))
+        try:
+            while not (server.started and engine.ready.is_set()):
+                assert not task.done()
+                await asyncio.sleep(0.01)
+            async with (
+                httpx.AsyncClient(base_url=url, timeout=30) as http,
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
+            ):
+                yield Server(url, engine, source, http, client)
+        finally:
+            server.should_exit = True
+            await task

@@ -1,0 +1,98 @@
+"""`python -m serving` as a process: start, answer, stop; and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.serving.tiny import Tiny
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "serving", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def wait_ready(process: subprocess.Popen[str], port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+def test_it_starts_answers_and_stops_cleanly_on_sigterm(tiny: Tiny) -> None:
+    port = free_port()
+    process = start(
+        "--model", tiny.model, "--adapters", tiny.adapters, "--port", str(port), "--insecure", "--dtype", "float32",
+        "--kv-cache-mb", "4", "--adapter-memory-mb", "8", "--threads", "1",
+    )  # fmt: skip
+    try:
+        wait_ready(process, port)
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="unused") as client:
+            answer = client.completions.create(
+                model="r4", prompt=[70, 71, 72], max_tokens=8, temperature=0,
+                extra_body={"ignore_eos": True, "return_token_ids": True},
+            )  # fmt: skip
+        assert answer.choices[0].model_extra["token_ids"] == tiny.reference("r4", [70, 71, 72], 8)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode in (0, -signal.SIGTERM) and "Traceback" not in errors
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--model", "{nowhere}", "--insecure"], "--model"),
+        (["--model", "{model}", "--adapters", "{nowhere}", "--insecure"], "--adapters"),
+        (["--model", "{model}", "--insecure", "--dtype", "int3"], "--dtype"),
+        (["--model", "{model}", "--insecure", "--kv-cache-mb", "0"], "--kv-cache-mb"),
+        (["--model", "{model}"], "--insecure"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_costs_no_time(tiny: Tiny, tmp_path: Path, flags: list[str], says: str) -> None:
+    done = start(*(f.format(model=tiny.model, nowhere=tmp_path / "nowhere") for f in flags))
+    _, errors = done.communicate(timeout=20)
+    assert done.returncode == 2 and says in errors and "Traceback" not in errors
+
+
+def test_a_taken_port_is_reported_before_the_model_is_loaded(tiny: Tiny) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = start("--model", tiny.model, "--insecure", "--port", str(listener.getsockname()[1]))
+        _, errors = done.communicate(timeout=20)
+    assert done.returncode == 2 and "--port" in errors and "loading" not in errors
+
+
+def test_a_broken_model_folder_is_reported(tiny: Tiny, tmp_path: Path) -> None:
+    for name in os.listdir(tiny.model):
+        if name != "tokenizer.json":
+            (tmp_path / name).write_bytes((tiny.model / name).read_bytes())
+    done = start("--model", tmp_path, "--insecure", "--port", "0")
+    _, errors = done.communicate(timeout=30)
+    assert done.returncode == 1 and "tokenizer.json" in errors and "Traceback" not in errors
+
+
+def test_serving_imports_neither_transformers_nor_django() -> None:
+    code = "import sys, serving.replica, serving.http.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"transformers", "peft", "django"} & set(done.stdout.split())
