@@ -1,0 +1,151 @@
+"""The pure parts: cards, charts, money, snippets, playground tokens, policy."""
+
+from __future__ import annotations
+
+import ast
+import json
+import uuid
+from datetime import date
+from types import SimpleNamespace
+
+import jwt
+import pytest
+import time_machine
+from django.conf import settings
+
+from marketplace.web.cards import render_card
+from marketplace.web.charts import AccuracyBar, build_day_chart
+from marketplace.web.middleware import build_policy
+from marketplace.web.playground import PlaygroundTokenError, issue_playground_token, verify_playground_token
+from marketplace.web.snippets import build_snippets
+from marketplace.web.templatetags.intarsia import usd, usd_cents, usd_micro
+from tests.marketplace.web.conftest import World
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[x](javascript:alert(1))",
+    "[x](data:text/html,<script>alert(1)</script>)",
+    "[x](vbscript:x)",
+    "![x](https://spy.example/p.png)",
+    "<a href='https://x' style='position:fixed'>x</a>",
+    "<svg><animate onbegin=alert(1)>",
+    "<https://x.example/%22onmouseover=alert(1)//>",
+    "|a|\n|-|\n|<iframe src=//x>|",
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_in_a_card_is_neutralised(attack: str) -> None:
+    html = render_card(attack)
+    for bad in ("<script", "<img", "<svg", "<iframe", "<a href='https", 'href="javascript', 'href="data', 'href="vb'):
+        assert bad not in html.lower()
+    assert " style=" not in html.replace("&lt;a href='https://x' style=", "")
+
+
+def test_an_attack_in_a_card_never_reaches_the_page(world: World) -> None:
+    world.model.card_markdown, world.model.title = "\n\n".join(ATTACKS), "<script>alert(2)</script>"
+    world.model.example_messages = [{"role": "user", "content": "</textarea><script>alert(3)</script>"}, "nonsense"]
+    world.model.save()
+    page = world.client(world.consumer).get("/models/ledgerline/transactions").content.decode()
+    assert "<script>alert" not in page and "onerror=alert(1)>" not in page.replace("onerror=alert(1)&gt;", "")
+
+
+def test_a_card_keeps_what_people_write() -> None:
+    html = render_card("# Title\n\n**b** `c` [l](https://x.example)\n\n| a |\n|---|\n| 1 |\n")
+    assert "<h3>Title</h3>" in html and "<td>1</td>" in html
+    assert 'rel="nofollow noopener noreferrer ugc"' in html
+
+
+@pytest.mark.parametrize(
+    ("nano", "text"),
+    [(0, "$0.00"), (1, "$0.000000001"), (1_500_000_000, "$1.50"), (-20_000_000, "−$0.02"), (10**15, "$1,000,000.00")],
+)
+def test_money_prints_exactly(nano: int, text: str) -> None:
+    assert usd(nano) == text
+
+
+def test_a_balance_is_never_rounded_up() -> None:
+    assert usd_cents(9_999_999_999) == "$9.99"
+    assert usd_cents(-9_999_999_999) == "−$9.99"
+    assert usd_micro(200_000) == "$0.20"
+
+
+def test_a_day_chart_fills_gaps_and_keeps_small_days_visible() -> None:
+    chart = build_day_chart({date(2026, 1, 3): 10**6, date(2026, 1, 2): 1}, last=date(2026, 1, 3), days=3)
+    assert [bar.value for bar in chart.bars] == [0, 1, 10**6]
+    assert chart.bars[1].height == 2.0 and chart.bars[2].height == 120
+    assert [bar.day for bar in chart.rows] == [date(2026, 1, 3), date(2026, 1, 2)]
+    assert build_day_chart({}, last=date(2026, 1, 3), days=30).maximum == 0
+
+
+def test_accuracy_is_percent_and_points() -> None:
+    bar = AccuracyBar("set", 120, 113, 31)
+    assert (bar.percent, bar.base_percent, bar.gain) == (94.2, 25.8, 68.4)
+    assert AccuracyBar("set", 0, 0, 0).percent == 0.0
+
+
+def test_snippets_survive_quotes_in_messages() -> None:
+    nasty = [{"role": "user", "content": "it's \"quoted\" \\ </code> $(rm) `x`\nnew line"}]
+    curl, python, javascript = build_snippets(model_name="a/b", messages=nasty, api_base="https://x/v1")
+    import shlex
+
+    body = json.loads(shlex.split(curl.code.replace("\\\n", " "))[-1])
+    assert body["messages"] == nasty
+    calls = [node for node in ast.walk(ast.parse(python.code)) if isinstance(node, ast.keyword) and node.arg == "messages"]
+    assert ast.literal_eval(calls[0].value) == nasty
+    assert json.dumps(nasty[0]["content"]) in javascript.code
+
+
+USER, ORGANIZATION = SimpleNamespace(pk=uuid.uuid4()), SimpleNamespace(pk=uuid.uuid4())
+
+
+def test_a_playground_token_names_user_and_organization() -> None:
+    claims = verify_playground_token(issue_playground_token(user=USER, organization=ORGANIZATION))
+    assert (claims.user_id, claims.organization_id) == (USER.pk, ORGANIZATION.pk)
+
+
+def test_a_playground_token_ends_after_fifteen_minutes() -> None:
+    with time_machine.travel(1_700_000_000, tick=False) as clock:
+        token = issue_playground_token(user=USER, organization=ORGANIZATION)
+        clock.shift(899)
+        verify_playground_token(token)
+        clock.shift(2)
+        with pytest.raises(PlaygroundTokenError):
+            verify_playground_token(token)
+
+
+def test_forged_playground_tokens_are_refused() -> None:
+    claims = {"aud": "playground", "org": str(ORGANIZATION.pk), "sub": str(USER.pk), "exp": 2**33}
+    key = settings.SECRET_KEY
+    forgeries = [
+        "",
+        "ikp_",
+        "ikp_x.y.z",
+        "ik_" + jwt.encode(claims, key, algorithm="HS256"),
+        "ikp_" + jwt.encode(claims, "another-key-of-thirty-two-characters!!", algorithm="HS256"),
+        "ikp_" + jwt.encode({**claims, "aud": "session"}, key, algorithm="HS256"),
+        "ikp_" + jwt.encode({**claims, "org": "me"}, key, algorithm="HS256"),
+        "ikp_" + jwt.encode({name: claims[name] for name in ("aud", "org", "sub")}, key, algorithm="HS256"),
+        "ikp_" + jwt.encode(claims, None, algorithm="none"),
+        "ikp_" + "a" * 5000,
+    ]
+    for forgery in forgeries:
+        with pytest.raises(PlaygroundTokenError):
+            verify_playground_token(forgery)
+
+
+def test_the_playground_hands_tokens_to_spenders_only(world: World) -> None:
+    path = "/playground/token"
+    assert world.client(None).post(path).status_code == 401
+    assert world.client(world.consumer).get(path).status_code == 405
+    token = world.client(world.developer).post(path).json()["token"]
+    assert verify_playground_token(token).organization_id == world.buyer.pk
+    world.buyer.memberships.filter(user=world.developer).update(role="billing")
+    refused = world.client(world.developer).post(path)
+    assert refused.status_code == 403 and "token" not in refused.json()
+
+
+def test_the_policy_names_the_payment_pages() -> None:
+    assert build_policy(stripe_api_base="").endswith("form-action 'self' https://checkout.stripe.com")
+    assert build_policy(stripe_api_base="http://127.0.0.1:8123/v1").endswith(" http://127.0.0.1:8123")
