@@ -106,6 +106,8 @@ def _refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, exceptions.ValidationError):
         field, detail = _first_detail(error.detail, "")
         return Refusal(400, str(getattr(detail, "code", "invalid")), str(detail), field=field or None)
+    if isinstance(error, exceptions.Throttled):
+        return Refusal(429, "throttled", f"too many requests; try again in {int(error.wait or 0) + 1} s")
     if isinstance(error, exceptions.APIException):
         code = error.get_codes()
         return Refusal(error.status_code, code if isinstance(code, str) else error.default_code, str(error.detail))

@@ -15,7 +15,7 @@ from marketplace.accounts.models import SLUG_PATTERN
 class Base64UrlField(serializers.CharField):
     """Bytes as URL-safe base64 without padding."""
 
-    def to_internal_value(self, data: object) -> bytes:  # type: ignore[override]
+    def to_internal_value(self, data: object) -> bytes:
         """Decode; raises ValidationError for anything else than canonical base64url."""
         text = super().to_internal_value(data)
         try:

@@ -7,7 +7,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from billing.models import KeyBudget
 from marketplace.accounts.models import ApiKey, Membership, Organization
+from marketplace.api.budgets import budget_of, spent_this_month
 from marketplace.api.fields import Base64UrlField
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
@@ -22,6 +24,13 @@ class Organizations(serializers.Serializer):
     role = serializers.CharField(allow_null=True)
 
 
+class Budget(serializers.Serializer):
+    monthly_limit_nano_usd = serializers.IntegerField(allow_null=True)
+    total_limit_nano_usd = serializers.IntegerField(allow_null=True)
+    spent_this_month_nano_usd = serializers.IntegerField()
+    spent_total_nano_usd = serializers.IntegerField()
+
+
 class Key(serializers.Serializer):
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -31,6 +40,7 @@ class Key(serializers.Serializer):
     expires_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
+    budget = Budget(allow_null=True, help_text="null: the key may spend what the wallet holds")
 
 
 class NewKey(Key):
@@ -143,7 +153,27 @@ def membership_data(memberships: Iterable[Membership]) -> list[dict[str, Any]]:
 
 
 def key_data(key: ApiKey) -> dict[str, Any]:
-    return dict(Key(key).data)
+    budget = budget_of(key)
+    return {
+        "id": key.id,
+        "name": key.name,
+        "prefix": key.prefix,
+        "scopes": key.scopes,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "last_used_at": key.last_used_at,
+        "budget": budget_data(budget) if budget else None,
+    }
+
+
+def budget_data(budget: KeyBudget) -> dict[str, Any]:
+    return {
+        "monthly_limit_nano_usd": budget.monthly_limit_nano_usd,
+        "total_limit_nano_usd": budget.total_limit_nano_usd,
+        "spent_this_month_nano_usd": spent_this_month(budget),
+        "spent_total_nano_usd": budget.spent_total_nano_usd,
+    }
 
 
 def new_key_data(key: ApiKey, text: str) -> dict[str, Any]:

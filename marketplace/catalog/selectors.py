@@ -35,7 +35,8 @@ def published_models(
     of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
     one of ORDERINGS (`relevance` without a query is `newest`).
     """
-    found = listed(Model.objects.filter(visibility=Model.Visibility.PUBLIC)).filter(is_published=True)
+    published = Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED))
+    found = listed(Model.objects.filter(published, visibility=Model.Visibility.PUBLIC))
     if industry:
         found = found.filter(industry__iexact=industry)
     if base:
@@ -46,7 +47,7 @@ def published_models(
     if query:
         found = _search(found, query)
     if ordering == "relevance" and query:
-        return found.order_by("-rank", "-created_at", "id")
+        return found.order_by(F("rank").desc(), "-created_at", "id")
     if ordering == "price":
         return found.order_by(F("output_price").asc(nulls_last=True), "id")
     if ordering == "name":
@@ -62,9 +63,10 @@ def models_of(*, organization: Organization) -> QuerySet[Model]:
 def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> Model | None:
     """The model `org_slug/slug` if `viewer` may see it, or None."""
     model = listed(Model.objects.filter(organization__slug=org_slug, slug=slug)).first()
-    if model is None or not policies.may_view(model=model, is_published=model.is_published, viewer=viewer):
+    if model is None:
         return None
-    return model
+    is_published = facts_of(model).newest is not None
+    return model if policies.may_view(model=model, is_published=is_published, viewer=viewer) else None
 
 
 def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
@@ -133,7 +135,7 @@ def industries() -> list[str]:
 
 
 def listed(models: QuerySet[Model]) -> QuerySet[Model]:
-    """Add to `models` what every listing shows, in a fixed number of queries: `is_published`, `output_price`, facts."""
+    """Add to `models` what every listing shows, in a fixed number of queries: `output_price` and the facts."""
     price = Price.objects.order_by("model_id", "-id").distinct("model_id")
     evaluation = Evaluation.objects.order_by("version_id", "-id").distinct("version_id")
     version = (
@@ -150,7 +152,6 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
             Prefetch("versions", queryset=version, to_attr="newest_versions"),
         )
         .annotate(
-            is_published=Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED)),
             output_price=Subquery(newest_price.values("output_micro_usd_per_mtok")[:1]),
         )
     )

@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
             name='Organization',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$', '1 to 40 lower-case letters, digits and inner hyphens')])),
+                ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('\\A[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\\Z', '1 to 40 lower-case letters, digits and inner hyphens')])),
                 ('name', models.CharField(max_length=100)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('members', models.ManyToManyField(related_name='organizations', through='accounts.Membership', to=settings.AUTH_USER_MODEL)),

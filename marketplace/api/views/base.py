@@ -66,7 +66,7 @@ class ControlView(APIView):
         """Give the request its id: the client's own, if it is a sane one."""
         given = request.META.get("HTTP_X_REQUEST_ID", "")
         wrapped: Request = super().initialize_request(request, *args, **kwargs)
-        wrapped.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex  # type: ignore[attr-defined]
+        wrapped.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         return wrapped
 
     def perform_authentication(self, request: Request) -> None:

@@ -76,7 +76,7 @@ class IntakeKeyView(ControlView):
 
     public = frozenset({"GET"})
 
-    @extend_schema(operation_id="get_intake_key", responses=IntakeKey, auth=[{}])
+    @extend_schema(operation_id="get_intake_key", responses=IntakeKey, auth=[])
     def get(self, request: Request) -> Response:
         """The public key that data keys are wrapped to. Pin its fingerprint."""
         return Response(intake_key_data(vault_selectors.public_keys().intake))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -25,7 +26,9 @@ SCOPES = ApiKey.Scope.values
 class CreateTokenView(ControlView):
     """`intarsia login`: e-mail and password for an API key."""
 
-    authentication_classes: ClassVar = []  # neither a session nor an old key has a say in it
+    authentication_classes: ClassVar[
+        list[type[BaseAuthentication]]
+    ] = []  # neither a session nor an old key has a say in it
     throttle_classes: ClassVar = [TokenThrottle]
     public = frozenset({"POST"})
 

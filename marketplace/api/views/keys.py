@@ -12,6 +12,7 @@ from rest_framework.response import Response
 
 from marketplace.accounts import policies, selectors, services
 from marketplace.accounts.models import ApiKey
+from marketplace.api.budgets import Limits, create_limited_key, rotate_limited_key
 from marketplace.api.errors import Refusal, not_found
 from marketplace.api.fields import Base64UrlField
 from marketplace.api.serializers import (
@@ -25,6 +26,8 @@ from marketplace.api.serializers import (
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog import services as catalog_services
+
+MAX_LIMIT = 10**15  # nano-dollars: a million dollars
 
 
 class KeyView(ControlView):
@@ -52,11 +55,15 @@ class KeysView(KeyView):
         name = serializers.CharField(max_length=100)
         scopes = serializers.ListField(child=serializers.ChoiceField(ApiKey.Scope.values), min_length=1, max_length=10)
         expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+        monthly_limit_nano_usd = serializers.IntegerField(
+            min_value=0, max_value=MAX_LIMIT, allow_null=True, default=None
+        )
+        total_limit_nano_usd = serializers.IntegerField(min_value=0, max_value=MAX_LIMIT, allow_null=True, default=None)
 
     @extend_schema(operation_id="list_keys", responses=Key(many=True))
     def get(self, request: Request) -> Response:
         """The organization's keys, newest first. Never the keys themselves."""
-        keys = selectors.api_keys_of(organization=self.organization)
+        keys = selectors.api_keys_of(organization=self.organization).select_related("budget")
         return self.page(keys, lambda rows: [key_data(key) for key in rows])
 
     @extend_schema(operation_id="create_key", request=CreateKey, responses={201: NewKey})
@@ -64,12 +71,13 @@ class KeysView(KeyView):
         """Create a key. It is in the answer, once."""
         wanted = self.parse(self.CreateKey)
         self.require_grant(wanted["scopes"])
-        key, text = services.create_api_key(
+        key, text = create_limited_key(
             organization=self.organization,
             name=wanted["name"],
             scopes=wanted["scopes"],
             created_by=self.caller.user,
             expires_at=wanted["expires_at"],
+            limits=Limits(wanted["monthly_limit_nano_usd"], wanted["total_limit_nano_usd"]),
         )
         return Response(new_key_data(key, text), status=201)
 
@@ -93,10 +101,10 @@ class RotateKeyView(KeyView):
 
     @extend_schema(operation_id="rotate_key", request=None, responses={201: NewKey})
     def post(self, request: Request, key_id: UUID) -> Response:
-        """Create a key with the same name and scopes; the old one works for 24 hours more."""
+        """Create a key with the same name, scopes and limits; the old one works for 24 hours more."""
         key = self.own_key(key_id)
         self.require_grant(key.scopes)
-        new, text = services.rotate_api_key(key=key, created_by=self.caller.user)
+        new, text = rotate_limited_key(key=key, created_by=self.caller.user)
         return Response(new_key_data(new, text), status=201)
 
 

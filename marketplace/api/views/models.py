@@ -61,7 +61,7 @@ class ModelsView(ControlView):
             max_length=100, required=False, help_text="name or fingerprint; may be left out while there is one base"
         )
 
-    @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=ModelOut(many=True), auth=[{}])
+    @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=ModelOut(many=True), auth=[])
     def get(self, request: Request) -> Response:
         """The public catalogue, newest first; with `mine=true` the caller's own models, drafts too."""
         wanted = self.parse(self.BrowseModels, query=True)
@@ -97,7 +97,7 @@ class ModelView(ControlView):
     class UpdateModel(ListingFields):
         title = serializers.CharField(max_length=120, required=False)
 
-    @extend_schema(operation_id="get_model", responses=ModelPage, auth=[{}])
+    @extend_schema(operation_id="get_model", responses=ModelPage, auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
         """A listing with its card. Drafts and private models exist for their own organization only."""
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
@@ -163,7 +163,7 @@ class BasesView(ControlView):
 
     public = frozenset({"GET"})
 
-    @extend_schema(operation_id="list_bases", responses=BaseWithConfig(many=True), auth=[{}])
+    @extend_schema(operation_id="list_bases", responses=BaseWithConfig(many=True), auth=[])
     def get(self, request: Request) -> Response:
         """The base models that adapters may be made for, newest first."""
         return self.page(selectors.bases(), lambda rows: [{**base_data(row), "config": row.config} for row in rows])

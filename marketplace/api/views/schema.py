@@ -9,6 +9,7 @@ from drf_spectacular.renderers import OpenApiJsonRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api import schema as _scheme  # noqa: F401  spectacular finds the API-key scheme once it is imported
 from marketplace.api.views.base import ControlView
 
 

@@ -50,7 +50,7 @@ class VersionsView(ControlView):
         package_size = serializers.IntegerField(min_value=1, max_value=MAX_PACKAGE_SIZE, help_text="bytes when sealed")
         changelog = serializers.CharField(max_length=10_000, allow_blank=True, required=False, default="")
 
-    @extend_schema(operation_id="list_versions", responses=VersionOut(many=True), auth=[{}])
+    @extend_schema(operation_id="list_versions", responses=VersionOut(many=True), auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
         """Published versions, newest first; its own organization sees every version, with reports."""
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)

@@ -43,7 +43,7 @@ class Migration(migrations.Migration):
             name='Model',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(max_length=40, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$', '1 to 40 lower-case letters, digits and inner hyphens')])),
+                ('slug', models.CharField(max_length=40, validators=[django.core.validators.RegexValidator('\\A[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\\Z', '1 to 40 lower-case letters, digits and inner hyphens')])),
                 ('kind', models.CharField(choices=[('adapter', 'Adapter'), ('base', 'Base')], default='adapter', max_length=8)),
                 ('title', models.CharField(max_length=120)),
                 ('summary', models.CharField(blank=True, max_length=280)),

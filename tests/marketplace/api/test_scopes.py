@@ -10,7 +10,14 @@ from django.test import Client
 from marketplace.accounts.models import ApiKey, Membership
 from marketplace.catalog.models import Model, Price, Version
 from tests.marketplace.api.client import Api, error_of
-from tests.marketplace.catalog.factories import add_member, make_key, make_model, make_organization, make_user, make_version
+from tests.marketplace.catalog.factories import (
+    add_member,
+    make_key,
+    make_model,
+    make_organization,
+    make_user,
+    make_version,
+)
 
 pytestmark = pytest.mark.django_db
 ANY_ID = uuid.uuid4()
@@ -52,18 +59,22 @@ def acme():
     return organization
 
 
+def _state() -> tuple[object, ...]:
+    return Version.objects.values_list("state", "report").get(), Model.objects.get().title, Price.objects.count()
+
+
 @pytest.mark.parametrize(("needed", "method", "path", "body"), NEEDS)
 def test_a_key_without_the_scope_is_refused_and_nothing_changes(acme, needed, method, path, body) -> None:
     others = sorted(set(ApiKey.Scope.values) - set(needed.split()))
     key, text = make_key(acme, *others)
     path = path.format(version=Version.objects.get().id, key=key.id)
-    state = (Version.objects.values_list("state", "report").get(), Model.objects.get().title, Price.objects.count())
+    before = _state()
     api = Api(text)
     response = api.put_bytes(path, b"x", 0) if method == "PUT" else api.call(method, path, body)
     assert response.status_code == 403
     if method != "HEAD":
         assert error_of(response, 403)["code"] == "scope_missing"
-    assert (Version.objects.values_list("state", "report").get(), Model.objects.get().title, Price.objects.count()) == state
+    assert _state() == before
     assert ApiKey.objects.count() == 1 and ApiKey.objects.get().revoked_at is None
     anonymous = Api().put_bytes(path, b"x", 0) if method == "PUT" else Api().call(method, path, body)
     assert anonymous.status_code == 401

@@ -102,7 +102,9 @@ def snapshot() -> str:
     return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
-@pytest.mark.parametrize(("method", "path", "body"), OPERATIONS, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("method", "path", "body"), OPERATIONS, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_another_organizations_thing_is_not_found_and_not_changed(victim, attacker, method, path, body) -> None:
     api = Api.of(attacker)
     body = {name: fill(v, victim) if isinstance(v, str) else v for name, v in body.items()} if body else None
@@ -118,7 +120,7 @@ def test_another_organizations_thing_is_not_found_and_not_changed(victim, attack
         assert error_of(response, 404)["code"] == "not_found"
         unknown = api.call(method, fill(path.replace("{org}", "nobody"), _unknown(victim)), body)
         if method != "PUT":
-            assert unknown.json()["error"]["message"] == response.json()["error"]["message"], "a stranger can tell them apart"
+            assert unknown.json()["error"]["message"] == response.json()["error"]["message"], "can be told apart"
     ApiKey.objects.update(last_used_at=None)
     assert snapshot() == before
 
@@ -199,7 +201,8 @@ def test_another_organizations_public_key_cannot_be_registered(victim, attacker)
     from tests.marketplace.api.test_upload import b64
 
     public = b64(CreatorIdentity.generate().public_bytes())
-    assert Api.of(victim.organization).post("organizations/victim/signing-keys", {"public_key": public}).status_code == 201
+    registered = Api.of(victim.organization).post("organizations/victim/signing-keys", {"public_key": public})
+    assert registered.status_code == 201
     error = error_of(Api.of(attacker).post("organizations/attacker/signing-keys", {"public_key": public}), 409)
     assert error["code"] == "key_taken"
     assert SigningKey.objects.filter(organization=attacker).count() == 0

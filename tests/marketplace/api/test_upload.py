@@ -40,9 +40,7 @@ class Upload:
         assert started.status_code == 201, started.content
         self.started = started.json()
         self.path = f"versions/{self.started['id']}"
-        self.sealed = self.creator.seal(
-            model=self.model, number=self.started["number"], dek=self.dek, **seal_options
-        )
+        self.sealed = self.creator.seal(model=self.model, number=self.started["number"], dek=self.dek, **seal_options)
         self.bytes = self.sealed.path.read_bytes()
 
     @property
@@ -72,8 +70,8 @@ def upload(tmp_path) -> Upload:
 def queued(monkeypatch) -> list[str]:
     """Versions queued for verification, and revocations pushed."""
     found: list[str] = []
-    monkeypatch.setattr("marketplace.catalog.tasks.verify_version.delay", lambda version: found.append(f"verify {version}"))
-    monkeypatch.setattr("marketplace.vault.tasks.push_revocation.delay", lambda version: found.append(f"push {version}"))
+    monkeypatch.setattr("marketplace.catalog.tasks.verify_version.delay", lambda one: found.append(f"verify {one}"))
+    monkeypatch.setattr("marketplace.vault.tasks.push_revocation.delay", lambda one: found.append(f"push {one}"))
     return found
 
 

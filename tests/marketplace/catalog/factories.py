@@ -51,9 +51,7 @@ def make_key(organization: Organization, *scopes: str) -> tuple[ApiKey, str]:
 
 def make_base(fingerprint: str = FINGERPRINT, name: str = "tiny") -> BaseModel:
     """Find or make a base model."""
-    return services.register_base(
-        name=name, fingerprint=fingerprint, config={"model_type": "llama"}, context_length=64
-    )
+    return services.register_base(name=name, fingerprint=fingerprint, config={"model_type": "llama"}, context_length=64)
 
 
 def make_model(organization: Organization | None = None, slug: str = "triage", title: str = "Triage") -> Model:

@@ -1,0 +1,72 @@
+"""An ASGI wrapper that stops a request body at a limit.
+
+Django's ASGI handler writes the whole body to a temporary file before any view sees the request: without this, one
+client could fill the disk with a body that the view would have refused.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# The largest body that any view takes is a chunk of a package (8 MiB).
+DEFAULT_LIMIT = 9 * 2**20
+
+
+class BodyLimit:
+    """Wraps `app`; a body of more than `limit` bytes gets 413, announced or not."""
+
+    def __init__(self, app: App, limit: int = DEFAULT_LIMIT) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > self._limit:
+            await _refuse(send, self._limit)
+            return
+        seen = 0
+        too_large = False
+
+        async def counted() -> Message:
+            nonlocal seen, too_large
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                too_large = True
+                return {"type": "http.disconnect"}  # the app stops reading and gives up
+            return message
+
+        async def guarded(message: Message) -> None:
+            if not too_large:
+                await send(message)
+
+        await self._app(scope, counted, guarded)
+        if too_large:
+            await _refuse(send, self._limit)
+
+
+async def _refuse(send: Send, limit: int) -> None:
+    message = f"a request body may have {limit} bytes"
+    request_id = uuid.uuid4().hex
+    body = json.dumps({"error": {"code": "body_too_large", "message": message, "request_id": request_id}}).encode()
+    headers = [
+        (b"x-request-id", request_id.encode()),
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

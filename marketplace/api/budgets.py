@@ -1,0 +1,73 @@
+"""API keys together with their budgets: `accounts` knows the keys, `billing` what they may spend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import transaction
+from django.utils import timezone
+
+from billing import services as billing
+from billing.models import KeyBudget
+from marketplace.accounts import services as accounts
+from marketplace.accounts.models import ApiKey, Organization, User
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a key may spend each calendar month (UTC) and in all, in nano-dollars; None is no limit."""
+
+    monthly_nano_usd: int | None = None
+    total_nano_usd: int | None = None
+
+
+@transaction.atomic
+def create_limited_key(
+    *,
+    organization: Organization,
+    name: str,
+    scopes: list[str],
+    created_by: User | None,
+    expires_at: datetime | None,
+    limits: Limits,
+) -> tuple[ApiKey, str]:
+    """`accounts.services.create_api_key` with a budget from its first moment on."""
+    key, text = accounts.create_api_key(
+        organization=organization, name=name, scopes=scopes, created_by=created_by, expires_at=expires_at
+    )
+    if limits != Limits():
+        billing.set_key_budget(
+            api_key=key,
+            monthly_limit_nano_usd=limits.monthly_nano_usd,
+            total_limit_nano_usd=limits.total_nano_usd,
+        )
+    return key, text
+
+
+@transaction.atomic
+def rotate_limited_key(*, key: ApiKey, created_by: User | None) -> tuple[ApiKey, str]:
+    """`accounts.services.rotate_api_key`, the new key with the old one's limits, which it must not escape."""
+    new, text = accounts.rotate_api_key(key=key, created_by=created_by)
+    if (budget := budget_of(key)) is not None:
+        billing.set_key_budget(
+            api_key=new,
+            monthly_limit_nano_usd=budget.monthly_limit_nano_usd,
+            total_limit_nano_usd=budget.total_limit_nano_usd,
+        )
+    return new, text
+
+
+def budget_of(key: ApiKey) -> KeyBudget | None:
+    """The key's budget, if it ever had one."""
+    try:
+        return key.budget
+    except ObjectDoesNotExist:
+        return None
+
+
+def spent_this_month(budget: KeyBudget) -> int:
+    """Nano-dollars since the month began (until its first prediction the row names an earlier month)."""
+    this_month = timezone.now().date().replace(day=1)
+    return budget.spent_this_month_nano_usd if budget.month >= this_month else 0
