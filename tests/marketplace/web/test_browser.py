@@ -1,0 +1,253 @@
+"""The pages in a real headless Chromium, served by the real ASGI process entry.
+
+Every page is opened at two widths and in both colour schemes; nothing may be logged, blocked or wider than the window.
+Screenshots are left in pytest's temporary folder (`--basetemp` chooses it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from django.db import connection, connections
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from billing.models import Usage
+from marketplace.accounts.models import User
+from marketplace.vault.models import Replica
+from tests.marketplace.gateway.scripted_replica import TOKENS, ScriptedReplica
+from tests.marketplace.web.conftest import World, build_world
+
+# Playwright's sync API runs an event loop in this thread, and Django would refuse the ORM beside it.
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="needs Debian's chromium package"),
+]
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-quic", "--no-first-run",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+WIDTHS = (1280, 360)
+MODEL = "/models/ledgerline/transactions"
+
+
+@pytest.fixture
+def replica() -> ScriptedReplica:
+    return ScriptedReplica()
+
+
+@pytest.fixture
+def site(transactional_db: None, settings, replica: ScriptedReplica) -> Iterator[tuple[str, World]]:
+    """The whole web process on a free port, in a thread, with a replica that follows the protocol."""
+    name = connection.settings_dict["NAME"]
+    url = settings.ENV.database_url.rsplit("/", 1)[0] + f"/{name}"
+    settings.ENV = dataclasses.replace(settings.ENV, database_url=url)
+    world = build_world()
+
+    from marketplace.config.asgi import application
+
+    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning", lifespan="on"))
+
+    async def serve() -> None:
+        await replica.start()
+        await server.serve()
+        await replica.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the web process did not start"
+        time.sleep(0.02)
+    Replica.objects.create(
+        id=replica.id,
+        name="scripted",
+        url=replica.url,
+        base_fingerprint=world.model.base_model.fingerprint,
+        hpke_public_key=b"\0" * 32,
+        receipt_public_key=replica.public_key,
+        session_digest=b"\0" * 32,
+    )
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", world
+    server.should_exit = True
+    thread.join(20)
+    connections.close_all()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: tuple[str, World]) -> Iterator[Open]:
+    """`open_page(user, width=…, scheme=…)`: a page in a context of its own. Its complaints fail the test at the end."""
+    base, world = site
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_(user: User | None, *, width: int = 1280, scheme: str = "light", javascript: bool = True) -> Page:
+        context = browser.new_context(
+            base_url=base,
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,  # type: ignore[arg-type]
+            java_script_enabled=javascript,
+        )
+        contexts.append(context)
+        if user is not None:
+            cookie = world.client(user).cookies["sessionid"].value
+            context.add_cookies([{"name": "sessionid", "value": cookie, "url": base}])
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda entry: complaints.append(entry.text) if entry.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def pages_of(world: World) -> list[tuple[str, User | None, str]]:
+    """Name, person and address of every page."""
+    receipt = f"/dashboard/receipts/{world.usage[0].prediction_id}"
+    return [
+        ("landing", None, "/"),
+        ("catalogue", None, "/models/"),
+        ("catalogue-nothing", None, "/models/?q=zebra"),
+        ("model", None, MODEL),
+        ("sign-in", None, "/accounts/login/"),
+        ("sign-up", None, "/accounts/signup/"),
+        ("password-reset", None, "/accounts/password/reset/"),
+        ("sign-out", world.consumer, "/accounts/logout/"),
+        ("model-playground", world.consumer, MODEL),
+        ("home", world.consumer, "/dashboard/"),
+        ("home-empty", world.stranger, "/dashboard/"),
+        ("keys", world.consumer, "/dashboard/keys"),
+        ("keys-empty", world.stranger, "/dashboard/keys"),
+        ("usage", world.consumer, "/dashboard/usage"),
+        ("usage-empty", world.stranger, "/dashboard/usage"),
+        ("receipt", world.consumer, receipt),
+        ("wallet", world.consumer, "/dashboard/wallet"),
+        ("my-models", world.creator, "/dashboard/models"),
+        ("my-models-empty", world.stranger, "/dashboard/models"),
+        ("my-model", world.creator, "/dashboard/models/transactions"),
+        ("custody", world.creator, "/dashboard/models/transactions/custody"),
+        ("earnings", world.creator, "/dashboard/earnings"),
+        ("earnings-empty", world.stranger, "/dashboard/earnings"),
+        ("e-mail", world.consumer, "/accounts/email/"),
+        ("password", world.consumer, "/accounts/password/change/"),
+        ("platform", world.staff, "/platform/"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_and_complains_of_nothing(
+    open_page: Open, site: tuple[str, World], scheme: str, tmp_path: Path
+) -> None:
+    _base, world = site
+    opened: dict[tuple[object, int], Page] = {}
+    for width in WIDTHS:
+        for name, user, path in pages_of(world):
+            who = (user.pk if user else None, width)
+            page = opened.get(who) or opened.setdefault(who, open_page(user, width=width, scheme=scheme))
+            response = page.goto(path)
+            assert response is not None and response.ok, path
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} scrolls sideways at {width}"
+            page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
+
+
+def test_the_playground_streams_an_answer_with_its_cost_and_receipt(
+    open_page: Open, site: tuple[str, World], tmp_path: Path
+) -> None:
+    page = open_page(site[1].consumer)
+    page.goto(MODEL)
+    expect(page.get_by_label("Your message")).to_have_value("POS 4821 Northgate Bakery")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#playground-answer")).to_have_text("".join(TOKENS))
+    expect(page.locator("#meter-cost")).to_have_text("$0.0000054")
+    expect(page.locator("#meter-ttft")).to_contain_text("ms")
+    page.screenshot(path=tmp_path / "playground-answer.png", full_page=True)
+    page.locator("#meter-receipt a").click()
+    expect(page.get_by_text("Signature verified")).to_be_visible()
+    assert Usage.objects.filter(completion_tokens=len(TOKENS)).count() == 1
+
+
+def test_stopping_the_playground_says_what_is_charged(
+    open_page: Open, site: tuple[str, World], replica: ScriptedReplica
+) -> None:
+    replica.mode = "slow"
+    page = open_page(site[1].consumer)
+    page.goto(MODEL)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#playground-answer")).to_contain_text("The")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("alert")).to_contain_text("Stopped")
+    expect(page.get_by_role("button", name="Run")).to_be_enabled()
+
+
+def test_without_money_the_playground_leads_to_the_wallet(open_page: Open, site: tuple[str, World]) -> None:
+    page = open_page(site[1].stranger)
+    page.goto(MODEL)
+    with page.expect_response("**/v1/chat/completions") as answer:
+        page.get_by_role("button", name="Run").click()
+    assert answer.value.status == 402
+    page.locator("#playground-error a").click()
+    expect(page.get_by_role("heading", name="Wallet")).to_be_visible()
+
+
+def test_htmx_searches_and_calculates_without_a_reload(open_page: Open) -> None:
+    page = open_page(None)
+    page.goto("/models/")
+    page.get_by_label("Search").press_sequentially("zebra")
+    expect(page.get_by_text("Nothing matches")).to_be_visible()
+    page.goto(MODEL)
+    page.get_by_label("Predictions a month").fill("1000000")
+    page.get_by_label("Predictions a month").press("Tab")
+    expect(page.locator("#price-result strong")).to_have_text("$43.20")
+
+
+def test_everything_but_the_playground_works_without_javascript(open_page: Open, site: tuple[str, World]) -> None:
+    page = open_page(site[1].consumer, javascript=False)
+    page.goto("/dashboard/keys")
+    page.get_by_label("Name").fill("plain")
+    page.get_by_role("button", name="Create key").click()
+    expect(page.locator("#new-key")).to_contain_text("ik_")
+    page.get_by_role("link", name="I have saved it").click()
+    row = page.get_by_role("row", name="plain")
+    row.locator("summary").click()
+    row.get_by_role("button", name="Revoke “plain”").click()
+    expect(page.get_by_role("status")).to_contain_text("revoked")
+    page.goto(f"{MODEL}?prompt_tokens=1000&answer_tokens=0&predictions=1000")
+    expect(page.locator("#price-result strong")).to_have_text("$0.20")
+
+
+def test_the_keyboard_alone_reaches_the_catalogue(open_page: Open) -> None:
+    page = open_page(None)
+    page.goto("/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Models", exact=True).first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
