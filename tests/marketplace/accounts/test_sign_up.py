@@ -1,0 +1,126 @@
+"""Users and organizations come into being together, with their billing accounts, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from billing.models import Account
+from marketplace.accounts import onboarding, policies, services
+from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
+from marketplace.accounts.models import Membership, Organization, User
+from tests.marketplace.catalog.factories import PASSWORD, make_organization, make_user
+
+pytestmark = pytest.mark.django_db
+
+
+def test_signing_up_makes_a_user_an_organization_and_a_wallet() -> None:
+    user = services.sign_up_user(email="Ada.Lovelace@Example.com", password=PASSWORD)
+    membership = user.memberships.get()
+    assert user.email == "ada.lovelace@example.com"
+    assert (membership.role, membership.organization.slug) == ("owner", "ada-lovelace")
+    kinds = set(Account.objects.filter(organization=membership.organization).values_list("kind", flat=True))
+    assert kinds == {Account.Kind.CUSTOMER_CREDIT, Account.Kind.CREATOR_PAYABLE}
+
+
+@pytest.mark.parametrize(
+    ("email", "slug"),
+    [
+        ("a@x.io", "a"),
+        ("Zoë.K@x.io", "zo-k"),
+        ("+++@x.io", "organization"),
+        ("x" * 60 + "@x.io", "x" * 30),
+        ("--a--@x.io", "a"),
+    ],
+)
+def test_the_slug_comes_from_the_address(email, slug) -> None:
+    user = make_user()
+    user.email = email
+    assert services.create_personal_organization(user=user).slug == slug
+
+
+@pytest.mark.parametrize("taken", ["ada", "admin", "intarsia"])
+def test_a_taken_or_reserved_name_gets_a_suffix(taken) -> None:
+    make_organization("ada")
+    user = services.sign_up_user(email=f"{taken}@example.com", password=PASSWORD)
+    slug = user.memberships.get().organization.slug
+    assert slug.startswith(f"{taken}-") and slug not in policies.RESERVED_SLUGS
+
+
+@pytest.mark.parametrize("password", ["short", "password123", "ada.lovelace@"])
+def test_a_weak_password_makes_nobody(password) -> None:
+    with pytest.raises(InvalidInput):
+        services.sign_up_user(email="ada.lovelace@example.com", password=password)
+    assert not User.objects.exists() and not Organization.objects.exists()
+
+
+def test_an_address_signs_up_once_in_any_case() -> None:
+    services.sign_up_user(email="ada@example.com", password=PASSWORD)
+    with pytest.raises(Conflict):
+        services.sign_up_user(email="ADA@EXAMPLE.COM", password=PASSWORD)
+    with pytest.raises(InvalidInput):
+        services.sign_up_user(email="not an address", password=PASSWORD)
+    assert User.objects.count() == Organization.objects.count() == 1
+
+
+def test_if_an_opener_fails_nothing_remains(monkeypatch) -> None:
+    def broken(*, organization: Organization) -> None:
+        raise RuntimeError(organization.slug)
+
+    monkeypatch.setattr(onboarding, "_openers", [*onboarding._openers, broken])
+    with pytest.raises(RuntimeError):
+        services.sign_up_user(email="ada@example.com", password=PASSWORD)
+    assert not User.objects.exists() and not Organization.objects.exists() and not Account.objects.exists()
+
+
+def test_the_sign_up_form_does_the_same(settings) -> None:
+    settings.ROOT_URLCONF = "tests.marketplace.accounts.urls"
+    form = {"email": "grace@example.com", "password1": PASSWORD}
+    response = Client().post("/accounts/signup/", form)
+    assert response.status_code == 302, response.content[:2000]
+    user = User.objects.get()
+    assert user.memberships.get().organization.slug == "grace"
+    assert Account.objects.filter(organization__slug="grace").count() == 2
+    signed_in = Client().post("/accounts/login/", {"login": "grace@example.com", "password": PASSWORD})
+    assert signed_in.status_code == 302
+
+
+@pytest.mark.parametrize("slug", ["", "Upper", "-a", "a-", "a b", "é", "a\n", "a" * 41, "admin", "intarsia"])
+def test_a_bad_or_reserved_name_makes_no_organization(slug) -> None:
+    owner = make_user()
+    with pytest.raises(InvalidInput):
+        services.create_organization(owner=owner, slug=slug, name="x")
+    assert not Organization.objects.exists() and not Membership.objects.exists()
+
+
+def test_a_taken_name_is_a_conflict() -> None:
+    make_organization("acme")
+    with pytest.raises(Conflict):
+        services.create_organization(owner=make_user(), slug="acme", name="x")
+    assert Organization.objects.count() == 1
+
+
+def test_a_user_owns_a_limited_number_of_organizations(monkeypatch) -> None:
+    monkeypatch.setattr(services, "MAX_ORGANIZATIONS_PER_USER", 1)
+    user = make_user()
+    make_organization("one", owner=user)
+    with pytest.raises(NotAllowed):
+        make_organization("two", owner=user)
+
+
+def test_authentication_gives_one_answer_for_every_reason() -> None:
+    user = make_user("ada@example.com")
+    assert services.authenticate_user(email="ADA@example.com", password=PASSWORD) == user
+    messages = set()
+    for email, password in (("ada@example.com", "x"), ("nobody@example.com", PASSWORD), ("", "")):
+        with pytest.raises(InvalidCredentials) as refusal:
+            services.authenticate_user(email=email, password=password)
+        messages.add(refusal.value.message)
+    assert len(messages) == 1
+
+
+def test_registering_an_opener_twice_is_once() -> None:
+    before = list(onboarding._openers)
+    assert len(before) == 1, "billing's, from the composition root"
+    onboarding.register_organization_opener(before[0])
+    assert onboarding._openers == before
