@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
@@ -34,13 +35,23 @@ def package_response(request: HttpRequest, path: Path) -> HttpResponseBase:
             return HttpResponse(status=416, headers={"Content-Range": f"bytes */{size}"})
     chunks = _Chunks(descriptor, first, last + 1 - first)
     content = chunks.stream() if isinstance(request, ASGIRequest) else chunks.read()
-    response = StreamingHttpResponse(content, status=status, content_type="application/octet-stream")
-    response._resource_closers.append(chunks.close)  # type: ignore[attr-defined]  runs also when the client goes away
+    response = _PackageResponse(chunks, content, status=status, content_type="application/octet-stream")
     response["Content-Length"] = str(last + 1 - first)
     response["Accept-Ranges"] = "bytes"
     if status == 206:
         response["Content-Range"] = f"bytes {first}-{last}/{size}"
     return response
+
+
+class _PackageResponse(StreamingHttpResponse):
+    def __init__(self, chunks: _Chunks, content: Iterator[bytes] | AsyncIterator[bytes], **arguments: Any) -> None:
+        super().__init__(content, **arguments)
+        self._chunks = chunks
+
+    def close(self) -> None:
+        """Runs at the end, also when the client goes away."""
+        super().close()
+        self._chunks.close()
 
 
 class _Chunks:

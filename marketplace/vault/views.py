@@ -138,11 +138,11 @@ def lease(request: HttpRequest) -> HttpResponseBase:
     """Lend the key of one package. The release-log row commits first (`services.release_key`)."""
     replica = _session(request)
     asked = _parse(_raw_body(request), wire.LeaseRequest)
-    version = _version(asked.digest)
+    version, creator_public_key = _version(asked.digest)
     sealed = services.release_key(replica=replica, digest=asked.digest, purpose=asked.purpose)
     return JsonResponse({
         "lease": sealed.to_json(),
-        "creator_public_key": encode_bytes(bytes(version.signing_key.public_key)),
+        "creator_public_key": encode_bytes(creator_public_key),
         "identity": {
             "creator_id": str(version.model.organization_id),
             "model_id": str(version.model_id),
@@ -152,11 +152,11 @@ def lease(request: HttpRequest) -> HttpResponseBase:
     })  # fmt: skip
 
 
-def _version(digest: str) -> Version:
+def _version(digest: str) -> tuple[Version, bytes]:
     version = Version.objects.select_related("model", "signing_key").filter(package_digest=digest).first()
     if version is None or version.signing_key is None:
         raise UnknownPackage("no version has this package")
-    return version
+    return version, bytes(version.signing_key.public_key)
 
 
 @endpoint("GET")

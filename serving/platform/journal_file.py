@@ -67,9 +67,10 @@ def decode_line(line: bytes) -> Record | None:
     try:
         if int(line[:8], 16) != zlib.crc32(body):
             return None
-        return _decoder.decode(body)
+        record: Record = _decoder.decode(body)
     except (ValueError, msgspec.DecodeError):
         return None
+    return record
 
 
 def segment_paths(folder: Path) -> list[Path]:

@@ -146,7 +146,8 @@ def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = 
     ) as child:
         message = bytearray(len(job).to_bytes(4, "big") + job + key.dek)
         try:
-            out, err = child.communicate(message, timeout=CHILD_SECONDS)
+            # A bytearray, unlike bytes, can be wiped afterwards; Popen takes any buffer.
+            out, err = child.communicate(message, timeout=CHILD_SECONDS)  # type: ignore[arg-type]
         except subprocess.TimeoutExpired:
             child.kill()
             return refusal(*_LIMITS, "the check took too long")

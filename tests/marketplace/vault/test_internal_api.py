@@ -21,7 +21,7 @@ from marketplace.vault.wire import canonical_json, decode_bytes, encode_bytes
 from sealed_weights import ReplicaKeypair, SealedLease, open_lease
 from tests.marketplace.vault.factories import FINGERPRINT, make_replica, make_sold, write_package
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.marketplace.vault.urls")]
+pytestmark = pytest.mark.django_db
 CONFIG = {"model_type": "llama", "rms_norm_eps": 1e-05, "name": "größe", "rope_theta": 100000}
 
 

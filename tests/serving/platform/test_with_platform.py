@@ -45,9 +45,8 @@ PROMPT = [40, 41, 42, 43, 44, 45]
 
 
 @pytest.fixture
-def platform_url(settings: Any, tmp_path: Path) -> Iterator[str]:
+def platform_url(transactional_db: None) -> Iterator[str]:
     """The platform's internal API in this process, under ASGI as in production."""
-    settings.ROOT_URLCONF, settings.MIDDLEWARE = "tests.marketplace.vault.urls", []
     services.bootstrap_platform_keys()
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(get_asgi_application(), log_level="warning", lifespan="off"))
@@ -80,7 +79,7 @@ class ReplicaProcess:
             "--advertise-url", self.url, "--state-dir", str(self.state_dir), "--replica-name", self.name,
         ]  # fmt: skip
         environment = os.environ | {"ENROLMENT_TOKEN": django_settings.ENV.enrolment_token}
-        command = [sys.executable, "-m", "tests.serving.platform.replica_main", *arguments]
+        command = [sys.executable, "-m", "serving", *arguments]
         with (self.state_dir.parent / "replica.log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log)
         deadline = time.monotonic() + 40

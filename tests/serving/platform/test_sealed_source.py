@@ -1,0 +1,203 @@
+"""Sealed adapters on their way into memory: leases, downloads that break, wiping."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealed_weights import SealedPackage
+from serving.adapters.sealed import SealedAdapterSource
+from serving.core import AdapterRevoked, AdapterUnavailable
+from serving.platform.errors import LeaseRefused, PlatformError, VaultUnreachable
+from serving.platform.leases import LeaseTable
+from serving.platform.link import HeldKey
+from serving.platform.packages import PackageStore
+from serving.platform.vault_client import VaultClient
+from serving.platform.wire import Identity
+from tests.sealed_weights.factories import BASE, CREATOR_ID, DEK, IDENTITY, MODEL_ID, seal, write_adapter
+
+
+class Link:
+    """Hands out one key, as the platform would; `refuse` is raised instead if set."""
+
+    def __init__(self, package: SealedPackage) -> None:
+        self.leases = LeaseTable()
+        self.package, self.refuse = package, None
+        self.asked: list[tuple[str, str]] = []
+        self.handed_out: list[HeldKey] = []
+        self.identity = Identity(CREATOR_ID, MODEL_ID, 1)
+
+    def request_key(self, digest: str, purpose: str) -> HeldKey:
+        self.asked.append((digest, purpose))
+        if self.refuse is not None:
+            raise self.refuse
+        key = HeldKey(
+            release_id=f"release-{len(self.asked)}",
+            digest=digest,
+            dek=bytearray(DEK),
+            creator_public_key=IDENTITY.public_bytes(),
+            identity=self.identity,
+            package_size=self.package.size,
+        )
+        self.leases.grant(key.release_id, digest, 30, asked_at=self.leases.now())
+        self.handed_out.append(key)
+        return key
+
+
+class PackageServer(http.server.BaseHTTPRequestHandler):
+    """Serves one package; the first answers break off after a few bytes."""
+
+    content = b""
+    breaks: list[int] = []  # noqa: RUF012
+    ranges: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        asked = self.headers["Range"]
+        self.ranges.append(asked)
+        start = int(asked.removeprefix("bytes=").rstrip("-"))
+        rest = self.content[start:]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(rest)))
+        self.end_headers()
+        self.wfile.write(rest[: self.breaks.pop(0)] if self.breaks else rest)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> SealedPackage:
+    return seal(write_adapter(tmp_path / "adapter"), tmp_path / "package")
+
+
+@pytest.fixture
+def server(package: SealedPackage) -> Iterator[type[PackageServer]]:
+    handler = type("Handler", (PackageServer,), {"content": package.path.read_bytes(), "breaks": [], "ranges": []})
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    handler.url = f"http://127.0.0.1:{listening.server_port}"  # type: ignore[attr-defined]
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield handler
+    listening.shutdown()
+    listening.server_close()
+
+
+@pytest.fixture
+def store(server: Any, tmp_path: Path) -> PackageStore:
+    return store_at(server, tmp_path / "packages")
+
+
+def store_at(server: Any, folder: Path) -> PackageStore:
+    client = VaultClient(server.url, "enrolment")
+    client.session_token = "session"
+    return PackageStore(folder, client)
+
+
+def source_of(link: Link, store: PackageStore) -> SealedAdapterSource:
+    return SealedAdapterSource(link, store, BASE)  # type: ignore[arg-type]
+
+
+def test_a_loaded_adapter_is_wiped_once_copied_and_its_lease_goes_back_once_released(
+    package: SealedPackage, store: PackageStore
+) -> None:
+    link = Link(package)
+    source = source_of(link, store)
+    tensors = source.load(package.digest)
+    assert link.asked == [(package.digest, "serve")]
+    pair = next(iter(tensors.values()))
+    assert pair.a.abs().sum() > 0
+    assert link.handed_out[0].dek == bytearray(32)  # the key is gone as soon as the package is open
+    source.copied(package.digest)
+    assert pair.a.abs().sum() == 0
+    assert link.leases.is_live(package.digest)
+    source.release(package.digest)
+    assert link.leases.held() == []
+
+
+def test_a_candidates_key_is_used_without_a_second_lease_and_left_to_its_owner(
+    package: SealedPackage, store: PackageStore
+) -> None:
+    link = Link(package)
+    source = source_of(link, store)
+    key = link.request_key(package.digest, "verify")
+    source.offer_candidate(key)
+    source.load(package.digest)
+    assert link.asked == [(package.digest, "verify")] and key.dek == bytearray(DEK)
+    source.withdraw_candidate(package.digest)
+    source.load(package.digest)
+    assert link.asked[-1] == (package.digest, "serve")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [
+        (LeaseRefused("adapter_revoked", "withdrawn"), AdapterRevoked),
+        (LeaseRefused("release_denied", "not published"), AdapterUnavailable),
+        (VaultUnreachable("no answer"), AdapterUnavailable),
+    ],
+)
+def test_without_a_lease_nothing_is_fetched_or_opened(
+    package: SealedPackage, store: PackageStore, server: Any, refusal: PlatformError, error: type[Exception]
+) -> None:
+    link = Link(package)
+    link.refuse = refusal  # type: ignore[assignment]
+    with pytest.raises(error):
+        source_of(link, store).load(package.digest)
+    assert server.ranges == []
+    assert link.leases.is_revoked(package.digest) == (error is AdapterRevoked)
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(
+    package: SealedPackage, store: PackageStore, server: Any
+) -> None:
+    server.breaks[:] = [1000, 500]
+    path = store.fetch(package.digest, package.size)
+    assert path.read_bytes() == package.path.read_bytes()
+    assert server.ranges == ["bytes=0-", "bytes=1000-", "bytes=1500-"]
+    store.fetch(package.digest, package.size)
+    assert len(server.ranges) == 3
+
+
+def test_a_download_resumes_after_a_restart(package: SealedPackage, server: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / f"{package.digest}.part").write_bytes(package.path.read_bytes()[:2000])
+    store = store_at(server, folder)
+    assert store.fetch(package.digest, package.size).read_bytes() == package.path.read_bytes()
+    assert server.ranges == ["bytes=2000-"]
+
+
+def test_a_package_that_does_not_open_is_fetched_anew_the_next_time(
+    package: SealedPackage, store: PackageStore, server: Any
+) -> None:
+    good = server.content
+    server.content = good[:-1] + bytes([good[-1] ^ 1])
+    source = source_of(Link(package), store)
+    with pytest.raises(AdapterUnavailable, match="refused"):
+        source.load(package.digest)
+    server.content = good
+    source.load(package.digest)
+    assert server.ranges == ["bytes=0-", "bytes=0-"]
+
+
+def test_a_package_of_another_model_is_refused_though_it_opens(package: SealedPackage, store: PackageStore) -> None:
+    link = Link(package)
+    link.identity = Identity(CREATOR_ID, MODEL_ID, 2)
+    with pytest.raises(AdapterUnavailable, match="version"):
+        source_of(link, store).load(package.digest)
+
+
+def test_a_platform_that_sends_too_much_is_stopped(package: SealedPackage, store: PackageStore, server: Any) -> None:
+    server.content = server.content + b"more"
+    with pytest.raises(PlatformError, match="more bytes"):
+        store.fetch(package.digest, package.size)
+
+
+def test_a_digest_that_is_a_path_is_refused(store: PackageStore, server: Any) -> None:
+    with pytest.raises(ValueError, match="64 hex"):
+        store.fetch("../../etc/passwd", 10)
+    assert server.ranges == []
