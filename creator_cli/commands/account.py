@@ -1,0 +1,92 @@
+"""login, logout, whoami."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from creator_cli.commands.options import AsJson
+
+
+def login(
+    url: Annotated[str | None, typer.Option(help="The platform, for example https://intarsia.example.")] = None,
+    email: Annotated[str | None, typer.Option(help="Your e-mail address.")] = None,
+    organization: Annotated[str | None, typer.Option(help="Your organization, if you are in several.")] = None,
+    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
+    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read an API key from stdin instead.")] = False,
+    expires_days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the token expires.")] = 90,
+    trust_new_key: Annotated[
+        bool, typer.Option("--trust-new-key", help="Accept that the platform's keys have changed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Log in, make the signing key of this machine and pin the platform's key.
+
+    Example: intarsia login --url https://intarsia.example --email you@example.com
+    """
+    from creator_cli.login import LoginRequest, log_in
+    from creator_cli.output import Output
+    from creator_cli.settings import load_settings
+
+    request = LoginRequest(url, email, organization, password_stdin, token_stdin, expires_days, trust_new_key)
+    out = Output(as_json=as_json)
+    result = log_in(load_settings(), request, out)
+    if as_json:
+        out.document(result.to_json())
+    else:
+        out.say(f"logged in to {result.url} as {result.email or 'an API key'} for {result.organization}")
+        out.say(f"signing key {result.signing_key[:16]}…, platform's key {result.intake_key[:16]}…")
+
+
+def logout(as_json: AsJson = False) -> None:
+    """Revoke the token where possible and forget it. Signing key and pinned keys stay.
+
+    Example: intarsia logout
+    """
+    from creator_cli.login import log_out
+    from creator_cli.output import Output
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    revoked = log_out(load_settings(), out)
+    if as_json:
+        out.document({"logged_in": False, "token_revoked": revoked})
+    else:
+        out.say("logged out" + ("; the token is revoked" if revoked else ""))
+
+
+def whoami(as_json: AsJson = False) -> None:
+    """Show for whom this machine is logged in.
+
+    Example: intarsia whoami
+    """
+    from creator_cli.output import Output
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        me = api.me()
+        url = api.url
+    if as_json:
+        out.document(
+            {
+                "url": url,
+                "email": me.email,
+                "organization": me.organization,
+                "role": me.role,
+                "scopes": list(me.scopes),
+                "expires_at": me.expires_at,
+            }
+        )
+        return
+    out.facts(
+        [
+            ("platform", url),
+            ("e-mail", me.email or "–"),
+            ("organization", f"{me.organization} ({me.role})" if me.role else me.organization),
+            ("scopes", ", ".join(me.scopes)),
+            ("expires", me.expires_at or "never"),
+        ]
+    )

@@ -1,0 +1,121 @@
+"""check and push."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from creator_cli.commands.options import AsJson
+
+if TYPE_CHECKING:
+    from creator_cli.adapters import CheckedAdapter
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A folder with adapter_config.json and adapter_model.safetensors.")
+]
+
+
+def check(
+    folder: Folder,
+    base_config: Annotated[
+        Path | None, typer.Option(help="config.json of the base model; the platform is asked if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check an adapter on this machine, as the platform will. Nothing is uploaded.
+
+    Example: intarsia check ./my-adapter
+    """
+    from creator_cli.adapters import check_against, check_against_any, read_base_config
+    from creator_cli.output import Output
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    if base_config:
+        checked = check_against(folder, read_base_config(base_config))
+    else:
+        from creator_cli.control_api import ControlApi
+        from creator_cli.errors import Refused
+        from creator_cli.session import platform_url
+
+        url = platform_url(load_settings())
+        if url is None:
+            raise Refused(
+                "against which base model?", hint="intarsia check DIR --base-config config.json, or intarsia login"
+            )
+        with ControlApi(url, None) as api, out.waiting("checking"):
+            checked = check_against_any(folder, api.bases())
+    if as_json:
+        out.document({"ok": True, "base": checked.base.name, **checked.report(), "package_size": checked.package_size})
+        return
+    out.say(f"{folder}: accepted")
+    out.facts(_facts(checked))
+
+
+def push(
+    folder: Folder,
+    model: Annotated[
+        str | None, typer.Option(metavar="ORG/SLUG", help="The model; from the listing if left out.")
+    ] = None,
+    listing: Annotated[Path | None, typer.Option(help="model.json: title, summary, card, price.")] = None,
+    changelog: Annotated[str, typer.Option(help="What is new in this version.")] = "",
+    publish: Annotated[bool, typer.Option("--publish", help="Offer it for sale once it is verified.")] = False,
+    wait: Annotated[float, typer.Option(min=0, max=86400, help="Seconds to wait for verification.")] = 600,
+    as_json: AsJson = False,
+) -> None:
+    """Check, seal and upload an adapter as the next version of a model.
+
+    The weights are encrypted on this machine. An interrupted push continues when the same command is run again.
+
+    Example: intarsia push ./my-adapter --listing model.json --publish
+    """
+    from creator_cli.errors import Refused
+    from creator_cli.listing import read_listing
+    from creator_cli.names import parse_model_name
+    from creator_cli.output import Output, size_text
+    from creator_cli.push import PushRequest
+    from creator_cli.push import push as run_push
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    read = read_listing(listing) if listing else None
+    named = parse_model_name(model) if model else None
+    if read and named and read.name != named:
+        raise Refused(f"--model says {named}, the listing says {read.name}", field="model")
+    name = named or (read.name if read else None)
+    if name is None:
+        raise Refused("which model? Give --model org/slug or --listing model.json", field="model")
+    out = Output(as_json=as_json)
+    settings = load_settings()
+    with open_api(settings) as api:
+        pushed = run_push(api, settings, PushRequest(folder, name, read, changelog, publish, wait), out)
+    if as_json:
+        out.document(pushed.to_json())
+        return
+    version = pushed.version
+    out.say(f"{version.model}@{version.number} is {version.state}")
+    out.facts(
+        [
+            ("digest", version.digest),
+            ("size", f"{size_text(version.size)} sealed"),
+            ("rank", pushed.report["rank"]),
+            ("targets", ", ".join(pushed.report["targets"])),
+        ]
+    )
+    if version.state == "verified":
+        out.say(f"next: intarsia publish {version.model}@{version.number}")
+
+
+def _facts(checked: CheckedAdapter) -> list[tuple[str, object]]:
+    from creator_cli.output import size_text
+
+    summary = checked.summary
+    return [
+        ("base", checked.base.name),
+        ("rank", summary.rank),
+        ("targets", ", ".join(summary.targets)),
+        ("parameters", f"{summary.parameter_count:,} in {summary.tensor_count} tensors, {summary.dtype}"),
+        ("size", f"{size_text(summary.bytes)}, {size_text(checked.package_size)} sealed"),
+    ]

@@ -1,0 +1,263 @@
+"""status, versions, publish, price, retire, revoke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from creator_cli.commands.options import AsJson, ModelArgument, VersionArgument, Yes, confirm
+
+if TYPE_CHECKING:
+    from creator_cli.output import Output
+    from creator_cli.records import ListedModel, Price, Version
+
+
+def status(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[ORG/SLUG]", help="One model; all of yours if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show your models, or one model with its newest version.
+
+    Example: intarsia status acme/triage
+    """
+    from creator_cli.errors import CliError
+    from creator_cli.names import parse_model_name
+    from creator_cli.output import Output
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        if model is None:
+            _show_models(api.models(), out)
+            return
+        name = parse_model_name(model)
+        found = api.model(name)
+        if found is None:
+            raise CliError(f"there is no model {name}", hint="intarsia status", code="not_found")
+        _show_model(found, next(api.versions(name), None), out)
+
+
+def versions(model: ModelArgument, as_json: AsJson = False) -> None:
+    """List the versions of a model, newest first.
+
+    Example: intarsia versions acme/triage
+    """
+    from creator_cli.names import parse_model_name
+    from creator_cli.output import Output, size_text
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        found = list(api.versions(parse_model_name(model)))
+    if as_json:
+        out.document([version.to_json() for version in found])
+    elif not found:
+        out.say(f"{model} has no versions yet; next: intarsia push DIR --model {model}")
+    else:
+        rows = [
+            (
+                version.number,
+                version.state,
+                size_text(version.size),
+                (version.digest or "")[:16],
+                f"{version.created_at:%Y-%m-%d %H:%M}",
+                version.changelog.partition("\n")[0][:60],
+            )
+            for version in found
+        ]
+        out.table(("version", "state", "size", "digest", "created", "changelog"), rows, right=("version", "size"))
+
+
+def publish(version: VersionArgument, as_json: AsJson = False) -> None:
+    """Offer a verified version for sale.
+
+    Example: intarsia publish acme/triage@3
+    """
+    from creator_cli.output import Output
+    from creator_cli.releases import find_version
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    with open_api(load_settings()) as api:
+        published = api.publish_version(find_version(api, version).id)
+    _show_version(published, Output(as_json=as_json))
+
+
+def price(
+    model: ModelArgument,
+    input_price: Annotated[str | None, typer.Option("--input", help="Dollars per million input tokens.")] = None,
+    output_price: Annotated[str | None, typer.Option("--output", help="Dollars per million output tokens.")] = None,
+    cached_input: Annotated[
+        str | None, typer.Option(help="Dollars per million cached input tokens; as input if left out.")
+    ] = None,
+    per_prediction: Annotated[str, typer.Option(help="Dollars for each prediction.")] = "0",
+    as_json: AsJson = False,
+) -> None:
+    """Set the price of a model from the next prediction on; without options, show it.
+
+    Example: intarsia price acme/triage --input 0.06 --output 0.24
+    """
+    from creator_cli.errors import CliError, Refused
+    from creator_cli.names import parse_dollars, parse_model_name
+    from creator_cli.output import Output
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    name = parse_model_name(model)
+    with open_api(load_settings()) as api:
+        if input_price is None and output_price is None and cached_input is None and per_prediction == "0":
+            found = api.model(name)
+            if found is None:
+                raise CliError(f"there is no model {name}", hint="intarsia status", code="not_found")
+            _show_price(model, found.price, out)
+            return
+        if input_price is None or output_price is None:
+            raise Refused("a price needs both --input and --output", field="input" if input_price is None else "output")
+        wanted = {
+            "input_micro_usd_per_mtok": parse_dollars(input_price, decimals=6, field="input"),
+            "output_micro_usd_per_mtok": parse_dollars(output_price, decimals=6, field="output"),
+            "per_prediction_nano_usd": parse_dollars(per_prediction, decimals=9, field="per-prediction"),
+        }
+        if cached_input is not None:
+            wanted["cached_input_micro_usd_per_mtok"] = parse_dollars(cached_input, decimals=6, field="cached-input")
+        _show_price(model, api.set_price(name, wanted), out)
+
+
+def retire(version: VersionArgument, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Take a version off sale for good.
+
+    Example: intarsia retire acme/triage@2 --yes
+    """
+    from creator_cli.output import Output
+    from creator_cli.releases import find_version
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    with open_api(load_settings()) as api:
+        found = find_version(api, version)
+        confirm(f"Retire {version}? It cannot be published again.", yes=yes)
+        retired = api.retire_version(found.id)
+    _show_version(retired, Output(as_json=as_json))
+
+
+def revoke(
+    version: VersionArgument,
+    reason: Annotated[str, typer.Option(help="Why; kept with the version.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Pull the kill switch: replicas refuse a version, stop what runs and wipe it within seconds.
+
+    Example: intarsia revoke acme/triage@2 --reason "trained on the wrong data" --yes
+    """
+    from creator_cli.output import Output
+    from creator_cli.releases import find_version, wait_until_dark
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        found = find_version(api, version)
+        confirm(f"Revoke {version}? Running predictions are cut off, and it cannot be undone.", yes=yes)
+        revoked = api.revoke_version(found.id, reason=reason)
+        with out.waiting(f"{version}: revoked; waiting until no replica holds its key"):
+            leases = wait_until_dark(api, revoked)
+    if as_json:
+        out.document({**revoked.to_json(), "releases": leases.releases, "leases_ended": leases.ended})
+    else:
+        out.say(f"{version} is revoked; its key was released {leases.releases} times and no lease is left")
+
+
+def _show_models(models: list[ListedModel], out: Output) -> None:
+    if out.as_json:
+        out.document([_model_json(model) for model in models])
+    elif not models:
+        out.say("no models yet; next: intarsia push DIR --listing model.json")
+    else:
+        rows = [
+            (
+                model.name,
+                model.visibility,
+                model.newest_version or "–",
+                model.base_name,
+                _price_text(model.price),
+                "–" if model.accuracy is None else f"{100 * model.accuracy:.1f} %",
+            )
+            for model in models
+        ]
+        out.table(
+            ("model", "visibility", "published", "base", "in / out per Mtok", "accuracy"), rows, right=("published",)
+        )
+
+
+def _show_model(model: ListedModel, newest: Version | None, out: Output) -> None:
+    from creator_cli.output import size_text
+
+    if out.as_json:
+        out.document({**_model_json(model), "newest": newest.to_json() if newest else None})
+        return
+    facts: list[tuple[str, object]] = [
+        ("model", model.name),
+        ("base", model.base_name),
+        ("visibility", model.visibility),
+        ("price per Mtok", _price_text(model.price)),
+        ("published", model.newest_version or "no version"),
+    ]
+    if newest:
+        facts.append(("newest", f"version {newest.number}, {newest.state}, {size_text(newest.size)}"))
+        if newest.state == "uploading":
+            facts.append(("uploaded", f"{size_text(newest.uploaded)} of {size_text(newest.size)}"))
+        refusal = newest.report.get("refusal")
+        if isinstance(refusal, dict):
+            facts.append(("refused", f"{refusal.get('field')}: {refusal.get('message') or refusal.get('rule')}"))
+    out.facts(facts)
+
+
+def _show_version(version: Version, out: Output) -> None:
+    if out.as_json:
+        out.document(version.to_json())
+    else:
+        out.say(f"{version.model}@{version.number} is {version.state}")
+
+
+def _show_price(model: str, price: Price | None, out: Output) -> None:
+    from creator_cli.names import dollars
+
+    if out.as_json:
+        out.document({"model": model, "price": price.to_json() if price else None})
+    elif price is None:
+        out.say(f"{model} has no price yet; next: intarsia price {model} --input DOLLARS --output DOLLARS")
+    else:
+        out.facts(
+            [
+                ("input", f"{dollars(price.input_micro_usd_per_mtok, 6)} per million tokens"),
+                ("cached input", f"{dollars(price.cached_input_micro_usd_per_mtok, 6)} per million tokens"),
+                ("output", f"{dollars(price.output_micro_usd_per_mtok, 6)} per million tokens"),
+                ("per prediction", dollars(price.per_prediction_nano_usd, 9)),
+            ]
+        )
+
+
+def _price_text(price: Price | None) -> str:
+    from creator_cli.names import dollars
+
+    if price is None:
+        return "not set"
+    return f"{dollars(price.input_micro_usd_per_mtok, 6)} / {dollars(price.output_micro_usd_per_mtok, 6)}"
+
+
+def _model_json(model: ListedModel) -> dict[str, object]:
+    return {
+        "model": model.name,
+        "base": model.base_name,
+        "visibility": model.visibility,
+        "published_version": model.newest_version,
+        "price": model.price.to_json() if model.price else None,
+        "accuracy": model.accuracy,
+    }

@@ -1,0 +1,44 @@
+"""earnings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from creator_cli.commands.options import AsJson
+
+
+def earnings(as_json: AsJson = False) -> None:
+    """Show what your models earned, in all, by model and by day (UTC).
+
+    Example: intarsia earnings
+    """
+    from creator_cli.names import dollars
+    from creator_cli.output import Output
+    from creator_cli.session import open_api
+    from creator_cli.settings import load_settings
+
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        found = api.earnings()
+    if as_json:
+        out.document(found)
+        return
+    out.facts(
+        [
+            ("earned", dollars(found["total_nano_usd"], 9)),
+            ("payable now", dollars(found.get("payable_nano_usd", 0), 9)),
+            ("predictions", found.get("predictions", 0)),
+        ]
+    )
+    for group, what in (("by_model", "model"), ("by_day", "day")):
+        rows = [_row(line, what) for line in found.get(group, [])]
+        if rows:
+            out.say("")
+            out.table((what, "predictions", "consumers", "earned"), rows, right=("predictions", "consumers", "earned"))
+
+
+def _row(line: dict[str, Any], what: str) -> tuple[object, ...]:
+    from creator_cli.names import dollars
+
+    earned = dollars(int(line.get("creator_nano_usd", 0)), 9)
+    return line.get(what) or "–", line.get("predictions"), line.get("consumers"), earned

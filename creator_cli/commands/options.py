@@ -1,0 +1,38 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+JSON_KEY = "intarsia.json"
+
+
+def _remember_json(context: typer.Context, value: bool) -> bool:
+    # The error handler in main.py wants to know, whichever command it is.
+    context.meta[JSON_KEY] = value
+    return value
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document for scripts.", callback=_remember_json, is_eager=True),
+]
+ModelArgument = Annotated[str, typer.Argument(metavar="ORG/SLUG", help="A model, for example acme/triage.")]
+VersionArgument = Annotated[str, typer.Argument(metavar="ORG/SLUG@N", help="A version, for example acme/triage@3.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone; raises Refused where nobody can be asked."""
+    import sys
+
+    from creator_cli.errors import CliError, Refused
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused(f"{question} Nobody is there to ask: add --yes", field="yes")
+    if not typer.confirm(question, err=True):
+        raise CliError("nothing was changed", code="declined")

@@ -1,0 +1,170 @@
+"""The operations of the control API that creators use, one method each. All raise what HttpClient raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+from creator_cli.errors import ApiError, CliError
+from creator_cli.http_client import Answer, Body, HttpClient
+from creator_cli.names import ModelName
+from creator_cli.records import Base, ListedModel, Me, Price, Reader, Release, Version, encode_base64url
+
+_MAX_PAGES = 1000
+
+
+class ControlApi:
+    """`/api/v1` of the platform at `url`, with `token` if there is one."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = url
+        self._http = HttpClient(url, token)
+
+    def __enter__(self) -> ControlApi:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def create_token(self, wanted: Mapping[str, Any]) -> str:
+        """E-mail and password for a token."""
+        return Reader(self._post("tokens", wanted).json(), "token").text("key")
+
+    def me(self) -> Me:
+        """Whose the token is."""
+        return Me.parse(self._http.request("GET", "me").json())
+
+    def delete_key(self, key_id: UUID) -> None:
+        """Revoke an API key."""
+        self._http.request("DELETE", f"keys/{key_id}")
+
+    def register_signing_key(self, organization: str, public_key: bytes) -> UUID:
+        """Register the creator's public key; again is once. Returns its id."""
+        payload = {"public_key": encode_base64url(public_key)}
+        answer = self._post(f"organizations/{organization}/signing-keys", payload, repeatable=True)
+        return Reader(answer.json(), "signing key").uuid("id")
+
+    def intake_key(self) -> bytes:
+        """The public key that data keys are wrapped to. Public; needs no token."""
+        return Reader(self._http.request("GET", "vault/intake-key").json(), "intake key").data("public_key")
+
+    def bases(self) -> list[Base]:
+        """The base models, newest first. Public."""
+        return [Base.parse(item) for item in self._pages("bases")]
+
+    def models(self) -> list[ListedModel]:
+        """One's own models, newest first."""
+        return [ListedModel.parse(item) for item in self._pages("models", mine="true")]
+
+    def model(self, name: ModelName) -> ListedModel | None:
+        """One listing, None if there is none that the caller may see."""
+        try:
+            return ListedModel.parse(self._http.request("GET", f"models/{name}").json())
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def create_model(self, payload: Mapping[str, Any]) -> ListedModel:
+        """Create a listing."""
+        return ListedModel.parse(self._post("models", payload).json())
+
+    def update_model(self, name: ModelName, payload: Mapping[str, Any]) -> ListedModel:
+        """Change what a listing says."""
+        answer = self._http.request("PATCH", f"models/{name}", payload=payload, repeatable=True)
+        return ListedModel.parse(answer.json())
+
+    def set_price(self, name: ModelName, payload: Mapping[str, int]) -> Price:
+        """Set the price from the next prediction on."""
+        return Price.parse(self._post(f"models/{name}/prices", payload).json())
+
+    def start_version(self, name: ModelName, *, signing_key_id: UUID, size: int, changelog: str) -> Version:
+        """Open the upload of the next version."""
+        payload = {"signing_key_id": str(signing_key_id), "package_size": size, "changelog": changelog}
+        return Version.parse(self._post(f"models/{name}/versions", payload).json())
+
+    def versions(self, name: ModelName) -> Iterator[Version]:
+        """One's own versions of a model, newest first, page by page."""
+        return (Version.parse(item) for item in self._pages(f"models/{name}/versions"))
+
+    def version(self, version_id: UUID) -> Version:
+        """One version."""
+        return Version.parse(self._http.request("GET", f"versions/{version_id}").json())
+
+    def upload_offset(self, version_id: UUID) -> int:
+        """How many bytes of the package have arrived."""
+        return _offset(self._http.request("HEAD", f"versions/{version_id}/package"))
+
+    def upload_chunk(self, version_id: UUID, *, offset: int, length: int, body: Body) -> int:
+        """Send `length` bytes that start at `offset`, once; returns the offset reached."""
+        headers = {
+            "Upload-Offset": str(offset),
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(length),
+        }
+        return _offset(self._http.request("PUT", f"versions/{version_id}/package", body=body, headers=headers))
+
+    def complete_version(self, version_id: UUID, *, digest: str, wrapped_data_key: bytes) -> Version:
+        """Close the upload; again with the same digest changes nothing."""
+        payload = {"digest": digest, "wrapped_data_key": encode_base64url(wrapped_data_key)}
+        return self._act(version_id, "complete", payload)
+
+    def publish_version(self, version_id: UUID) -> Version:
+        """Offer a verified version for sale; twice is once."""
+        return self._act(version_id, "publish")
+
+    def retire_version(self, version_id: UUID) -> Version:
+        """Take a version off sale; twice is once."""
+        return self._act(version_id, "retire")
+
+    def revoke_version(self, version_id: UUID, *, reason: str) -> Version:
+        """Pull the kill switch; twice is once."""
+        return self._act(version_id, "revoke", {"reason": reason})
+
+    def custody(self, name: ModelName) -> tuple[dict[str, Any], list[Release]]:
+        """The answer with checkpoint and vault key, and its releases, newest first."""
+        value = self._http.request("GET", f"models/{name}/custody").json()
+        releases = [Release.parse(item) for item in Reader(value, "custody").items("releases")]
+        return value, releases
+
+    def custody_chain(self) -> dict[str, Any]:
+        """The organization's whole chain, as it is exported."""
+        value = self._http.request("GET", "custody").json()
+        Reader(value, "custody").items("releases")
+        return dict(value)
+
+    def earnings(self) -> dict[str, Any]:
+        """Earnings in all, by day and by model, in nano-dollars."""
+        value = self._http.request("GET", "earnings").json()
+        Reader(value, "earnings").integer("total_nano_usd")
+        return dict(value)
+
+    def _act(self, version_id: UUID, verb: str, payload: Mapping[str, Any] | None = None) -> Version:
+        return Version.parse(self._post(f"versions/{version_id}/{verb}", payload or {}, repeatable=True).json())
+
+    def _post(self, path: str, payload: Mapping[str, Any], *, repeatable: bool = False) -> Answer:
+        return self._http.request("POST", path, payload=payload, repeatable=repeatable)
+
+    def _pages(self, path: str, **params: str) -> Iterator[Any]:
+        query = {**params, "limit": "200"}
+        for _ in range(_MAX_PAGES):
+            value = self._http.request("GET", path, params=query).json()
+            page = Reader(value, path)
+            yield from page.items("results")
+            if not page.has("next"):
+                return
+            # The cursor alone: the token goes to the URL that the user gave, wherever the answer points.
+            cursor = parse_qs(urlsplit(page.text("next")).query).get("cursor")
+            if not cursor:
+                return
+            query["cursor"] = cursor[0]
+        raise CliError(f"{path}: more than {_MAX_PAGES} pages")
+
+
+def _offset(answer: Answer) -> int:
+    text = answer.headers.get("Upload-Offset", "")
+    if not (text.isascii() and text.isdigit()):
+        raise CliError("the platform did not say where the upload is")
+    return int(text)

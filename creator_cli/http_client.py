@@ -1,0 +1,170 @@
+"""HTTP to the platform: time and size limits, retries of what may be repeated, the error envelope."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from creator_cli.errors import ApiError, CliError, NetworkError, NotLoggedIn
+from creator_cli.names import is_loopback
+
+# Seconds before each new attempt. Half a minute in all: enough for a restart of the platform.
+RETRY_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+MAX_RETRY_AFTER = 30.0
+MAX_ANSWER = 64 << 20  # bytes; a custody chain of 100,000 releases is 40 MB
+_TIMEOUT = httpx.Timeout(60.0, connect=10.0, pool=10.0)
+_PASSING = frozenset({500, 502, 503, 504})
+
+Body = Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer with a status below 300."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The parsed body; raises CliError if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise CliError("the answer is not JSON: is this URL an Intarsia platform?") from None
+
+
+class HttpClient:
+    """Requests below `<url>/api/v1/` with the token, if there is one. Redirects are never followed."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._token = token
+        self._url = url
+        host = urlsplit(url).hostname or ""
+        self._client = httpx.Client(
+            timeout=_TIMEOUT,
+            # A proxy must not see plain http, and cannot reach this machine's own loopback.
+            trust_env=not is_loopback(host),
+            headers={"User-Agent": "intarsia-cli", "Accept": "application/json"},
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        payload: Any = None,
+        params: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+    ) -> Answer:
+        """One operation. `repeatable` (GET, HEAD and DELETE unless said) allows a repetition after a lost connection
+        or a 5xx; a connection that was never made and a 429 are tried again in any case.
+
+        Raises ApiError, NetworkError, NotLoggedIn.
+        """
+        if repeatable is None:
+            repeatable = method in ("GET", "HEAD", "DELETE")
+        for wait in (*RETRY_WAITS, None):
+            try:
+                return self._attempt(method, path, payload, params, body, headers)
+            except httpx.TransportError as error:
+                never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+                if wait is None or not (repeatable or never_sent):
+                    raise NetworkError(f"{self._url} cannot be reached: {_reason(error)}", hint=_HINT) from None
+            except ApiError as error:
+                passing = error.status == 429 or (repeatable and error.status in _PASSING)
+                if wait is None or not passing:
+                    raise
+                wait = max(wait, error.retry_after)
+                if wait > MAX_RETRY_AFTER:
+                    raise
+            time.sleep(wait * random.uniform(0.75, 1.25))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _attempt(
+        self,
+        method: str,
+        path: str,
+        payload: Any,
+        params: Mapping[str, str] | None,
+        body: Body | None,
+        headers: Mapping[str, str] | None,
+    ) -> Answer:
+        sent = dict(headers or {})
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        request = self._client.build_request(
+            method,
+            f"{self._url}/api/v1/{path}",
+            json=payload,
+            params=params,
+            content=body() if body else None,
+            headers=sent,
+        )
+        response = self._client.send(request, stream=True)
+        try:
+            content = bytearray()
+            for part in response.iter_bytes():
+                content += part
+                if len(content) > MAX_ANSWER:
+                    raise CliError(f"the answer is larger than {MAX_ANSWER >> 20} MiB")
+        finally:
+            response.close()
+        if response.status_code < 300:
+            return Answer(response.status_code, response.headers, bytes(content))
+        raise _refusal(response, bytes(content))
+
+
+_HINT = "check the connection and the URL (INTARSIA_URL, or intarsia login --url), then run the command again"
+
+
+def _reason(error: httpx.TransportError) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+def _refusal(response: httpx.Response, content: bytes) -> CliError:
+    status = response.status_code
+    if status < 400:
+        target = response.headers.get("Location", "elsewhere")
+        return CliError(f"the platform redirects to {target}", hint="intarsia login --url with that address")
+    code, message, field = _envelope(content)
+    if status == 401 and code in ("http_error", "not_authenticated"):
+        return NotLoggedIn("you are not logged in", hint="intarsia login")
+    if status >= 500 and (request_id := response.headers.get("X-Request-Id")):
+        message = f"{message} (request {request_id})"
+    offset = response.headers.get("Upload-Offset", "")
+    error = ApiError(
+        status,
+        code,
+        message or f"the platform answered HTTP {status}",
+        field=field,
+        offset=int(offset) if offset.isascii() and offset.isdigit() else None,
+    )
+    after = response.headers.get("Retry-After", "")
+    error.retry_after = float(after) if after.isascii() and after.isdigit() else 0.0
+    return error
+
+
+def _envelope(content: bytes) -> tuple[str, str, str | None]:
+    """(code, message, field) of the error envelope, or of anything that came instead of it."""
+    try:
+        error = json.loads(content)["error"]
+        field = error.get("field")
+        return str(error["code"])[:100], str(error["message"])[:1000], None if field is None else str(field)[:200]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "http_error", "", None

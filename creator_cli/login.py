@@ -1,0 +1,141 @@
+"""Logging in and out."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from creator_cli.control_api import ControlApi
+from creator_cli.errors import ApiError, CliError, NetworkError, NotLoggedIn, Refused
+from creator_cli.identity import load_identity, register_identity
+from creator_cli.known_platforms import KnownPlatforms
+from creator_cli.names import parse_platform_url
+from creator_cli.output import Output
+from creator_cli.session import Session, platform_url, save_session, session_path, stored_session
+from creator_cli.settings import Settings
+from sealed_weights.wrap import fingerprint
+
+# Publishing, custody and earnings; nothing that spends money or makes other keys.
+SCOPES = ("publish",)
+MAX_SECRET = 4096  # characters of a password or token
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRequest:
+    """The options of `intarsia login`."""
+
+    url: str | None
+    email: str | None
+    organization: str | None
+    password_stdin: bool
+    token_stdin: bool
+    expires_days: int
+    trust_new_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """The outcome; keys are named by their public half."""
+
+    url: str
+    email: str | None
+    organization: str
+    signing_key: str
+    intake_key: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `login --json`."""
+        return asdict(self)
+
+
+def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
+    """Pin the platform's key, get or check a token, register the signing key, then store the login.
+
+    Raises CliError (a changed key: before any secret is sent), Refused, NotLoggedIn, NetworkError.
+    """
+    url = parse_platform_url(request.url) if request.url else platform_url(settings)
+    if url is None:
+        raise Refused("which platform? Give its address", hint="intarsia login --url https://…", field="url")
+    if request.token_stdin and request.password_stdin:
+        raise Refused("--token-stdin and --password-stdin exclude each other", field="token-stdin")
+    known = KnownPlatforms.load(settings)
+    with ControlApi(url, None) as api:
+        intake_key = api.intake_key()
+        if known.check_intake_key(url, intake_key, trust_new=request.trust_new_key):
+            out.note(f"trusting {url} from now on: intake key {fingerprint(intake_key)}")
+        if request.trust_new_key:
+            known.forget_vault_key(url)
+        token = _read_stdin("token") if request.token_stdin else _create_token(api, request, settings)
+    with ControlApi(url, token) as api:
+        me = api.me()
+        identity = load_identity(settings)
+        register_identity(api, me.organization, identity)
+    save_session(settings, Session(url, token), organization=me.organization)
+    return LoggedIn(url, me.email, me.organization, identity.public_bytes().hex(), fingerprint(intake_key))
+
+
+def log_out(settings: Settings, out: Output) -> bool:
+    """Forget the token; True if the platform revoked it too."""
+    session = stored_session(settings)
+    if session is None:
+        raise NotLoggedIn("you are not logged in", hint="intarsia login")
+    revoked = False
+    try:
+        with ControlApi(session.url, session.token) as api:
+            me = api.me()
+            if me.key_id:
+                api.delete_key(me.key_id)
+                revoked = True
+    except NotLoggedIn:
+        revoked = True  # it was no longer valid
+    except ApiError as error:
+        revoked = error.status == 401
+    except (CliError, NetworkError):
+        revoked = False
+    session_path(settings).unlink(missing_ok=True)
+    if not revoked:
+        out.note(f"the token is forgotten here but was not revoked; revoke it among the keys on {session.url}")
+    return revoked
+
+
+def _create_token(api: ControlApi, request: LoginRequest, settings: Settings) -> str:
+    if not request.email:
+        raise Refused(
+            "who are you? Give your e-mail address", hint="intarsia login --email you@example.com", field="email"
+        )
+    expires = datetime.now(UTC) + timedelta(days=request.expires_days)
+    wanted: dict[str, Any] = {
+        "email": request.email,
+        "password": _read_stdin("password") if request.password_stdin else _ask_password(),
+        "scopes": list(SCOPES),
+        "name": f"intarsia on {platform.node() or 'a machine'}"[:100],
+        "expires_at": expires.isoformat(),
+    }
+    if request.organization:
+        wanted["organization"] = request.organization
+    try:
+        return api.create_token(wanted)
+    except ApiError as error:
+        if error.code == "organization_required":
+            error.hint = "intarsia login --organization NAME …"
+        raise
+
+
+def _read_stdin(what: str) -> str:
+    text = sys.stdin.readline(MAX_SECRET + 2).rstrip("\r\n")
+    if not text or len(text) > MAX_SECRET:
+        raise Refused(f"no {what} on standard input", field=f"{what}-stdin")
+    if what == "token" and not (text.isascii() and text.isprintable() and " " not in text):
+        raise Refused("what came on standard input is no API key", field="token-stdin")
+    return text
+
+
+def _ask_password() -> str:
+    if not sys.stdin.isatty():
+        raise Refused("nobody is there to ask for the password: add --password-stdin", field="password-stdin")
+    import typer
+
+    return str(typer.prompt("Password", hide_input=True, err=True))

@@ -1,0 +1,118 @@
+"""The `intarsia` command: its sub-commands, and the one place where errors become messages and exit codes.
+
+Nothing heavy is imported here: `intarsia --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from creator_cli.commands import account, adapters, custody, models, money
+from creator_cli.commands.options import JSON_KEY
+from creator_cli.errors import CliError, Interrupted
+
+
+class _ErrorBoundary(TyperGroup):
+    """Turns every exception of a command into one message and an exit code; INTARSIA_DEBUG=1 shows the traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
+        except KeyboardInterrupt:
+            raise typer.Exit(_report(Interrupted("stopped"), ctx)) from None
+        except BrokenPipeError:
+            # The reader (`| head`) has gone; so must the buffered rest, or the interpreter complains at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except Exception as error:
+            if hasattr(error, "format_message"):  # a usage error: the parser shows it better
+                raise
+            if _debug():
+                raise
+            raise typer.Exit(_report(_as_cli_error(error), ctx)) from None
+
+
+def _as_cli_error(error: Exception) -> CliError:
+    if isinstance(error, CliError):
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return CliError(f"{where}{error.strerror or error}")
+    # Not the exception's own text: it may quote what it choked on.
+    return CliError(
+        f"this should not have happened ({type(error).__name__})", hint="INTARSIA_DEBUG=1 shows where", code="internal"
+    )
+
+
+def _report(error: CliError, ctx: Any) -> int:
+    from creator_cli.output import Output, show_error
+
+    if ctx.meta.get(JSON_KEY):
+        Output(as_json=True).document(error.to_json())
+    show_error(error.message, error.hint)
+    return error.exit_code
+
+
+def _debug() -> bool:
+    from creator_cli.settings import load_settings
+
+    return load_settings().debug
+
+
+app = typer.Typer(
+    cls=_ErrorBoundary,
+    no_args_is_help=True,
+    # Typer's own tracebacks would show local variables: tokens among them.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"intarsia {version('intarsia')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Sell predictions from your LoRA adapters without handing over the weights.
+
+    Start with: intarsia login, then intarsia push DIR --listing model.json --publish
+    """
+
+
+for _command in (
+    account.login,
+    account.logout,
+    account.whoami,
+    adapters.check,
+    adapters.push,
+    models.status,
+    models.versions,
+    models.publish,
+    models.price,
+    models.retire,
+    models.revoke,
+    money.earnings,
+):
+    app.command()(_command)
+app.add_typer(custody.app, name="custody")
+
+
+def main() -> None:
+    """Entry point of the `intarsia` command."""
+    app(prog_name="intarsia")

@@ -1,0 +1,102 @@
+"""What people type: platform URLs, `org/slug`, `org/slug@3`, amounts of money."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from urllib.parse import urlsplit
+
+from creator_cli.errors import Refused
+
+_MODEL = re.compile(r"([a-z0-9-]{1,40})/([a-z0-9-]{1,40})(?:@([1-9][0-9]{0,8}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """`org/slug`."""
+
+    organization: str
+    slug: str
+
+    def __str__(self) -> str:
+        return f"{self.organization}/{self.slug}"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionName:
+    """`org/slug@3`."""
+
+    model: ModelName
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.number}"
+
+
+def parse_model_name(text: str) -> ModelName:
+    """Read `org/slug`; raises Refused."""
+    found = _MODEL.fullmatch(text)
+    if found is None or found[3]:
+        raise Refused(f"{text!r} is not a model; write org/slug, for example acme/triage", field="model")
+    return ModelName(found[1], found[2])
+
+
+def parse_version_name(text: str) -> VersionName:
+    """Read `org/slug@N`; raises Refused."""
+    found = _MODEL.fullmatch(text)
+    if found is None or not found[3]:
+        raise Refused(f"{text!r} is not a version; write org/slug@N, for example acme/triage@3", field="version")
+    return VersionName(ModelName(found[1], found[2]), int(found[3]))
+
+
+def parse_platform_url(text: str) -> str:
+    """Return the URL without a trailing slash. Raises Refused for one that would send the token in the clear."""
+    parts = urlsplit(text if "://" in text else f"https://{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        raise Refused(f"{text}: the port is not a number below 65536", field="url") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise Refused("the URL must look like https://intarsia.example", field="url")
+    if parts.query or parts.fragment:
+        raise Refused("the URL must end after the path", field="url")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise Refused(
+            f"http://{parts.hostname} would send your token unencrypted: use https:// (plain http is for loopback)",
+            field="url",
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_dollars(text: str, *, decimals: int, field: str) -> int:
+    """Dollars as an integer of 10^-`decimals` dollars, exactly; raises Refused when there are more decimals."""
+    try:
+        amount = Decimal(text.removeprefix("$"))
+    except InvalidOperation:
+        raise Refused(f"{text!r} is not an amount in dollars", field=field) from None
+    if not amount.is_finite() or not 0 <= amount < 10**9:
+        raise Refused("an amount must be 0 or more dollars", field=field)
+    scaled = amount.scaleb(decimals)
+    if scaled != scaled.to_integral_value():
+        raise Refused(f"an amount may have {decimals} decimals", field=field)
+    return int(scaled)
+
+
+def dollars(amount: int, decimals: int) -> str:
+    """The opposite, with at least two decimals: 60000 at 6 decimals is "$0.06"."""
+    whole, fraction = divmod(abs(amount), 10**decimals)
+    digits = f"{fraction:0{decimals}d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if amount < 0 else ''}${whole:,}.{digits}"

@@ -1,0 +1,114 @@
+"""What a command shows: tables for people, one JSON document for scripts, everything else on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Wide enough that nothing is cut where the output goes to a file or another program.
+_WIDTH_WITHOUT_TERMINAL = 200
+
+
+def printable(text: object) -> str:
+    """`text` without control characters: what a server says must not steer the terminal."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: "4.2 MiB"."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(4, int(math.log2(count) // 10))
+    return f"{count / 1024**power:.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+class Output:
+    """The output of one command. With `as_json`, standard output carries exactly one document."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def document(self, value: Any) -> None:
+        """Print the JSON document."""
+        sys.stdout.write(json.dumps(value, indent=None if not sys.stdout.isatty() else 2) + "\n")
+        sys.stdout.flush()
+
+    def say(self, text: str) -> None:
+        """One line of the result, for people."""
+        if not self.as_json:
+            self._console(sys.stdout).print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """One line beside the result, on standard error."""
+        self._console(sys.stderr).print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+        """A table for people; `right` names the columns of numbers."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for name in columns:
+            table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text("" if cell is None else printable(cell)) for cell in row))
+        self._console(sys.stdout).print(table)
+
+    def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
+        """Names and values, one below the other."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        for name, value in pairs:
+            table.add_row(Text(name, style="dim"), Text("" if value is None else printable(value), overflow="fold"))
+        self._console(sys.stdout).print(table)
+
+    @contextlib.contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar over `total` bytes on standard error; yields a function that is told how many are done."""
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = self._console(sys.stderr)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """A spinner on standard error; one plain line where that is no terminal."""
+        console = self._console(sys.stderr)
+        if not console.is_terminal:
+            self.note(f"{what} …")
+            yield
+            return
+        with console.status(what):
+            yield
+
+    @staticmethod
+    def _console(stream: Any) -> Console:
+        from rich.console import Console
+
+        width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
+        return Console(file=stream, width=width)
+
+
+def show_error(message: str, hint: str | None) -> None:
+    """One short message on standard error, and the next command to run."""
+    sys.stderr.write(f"error: {printable(message)}\n")
+    if hint:
+        sys.stderr.write(f"next:  {printable(hint)}\n")

@@ -1,0 +1,307 @@
+"""`intarsia push`: check, seal, upload, have it verified, price, publish. Each step may be repeated after a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from creator_cli.adapters import CheckedAdapter, check_against
+from creator_cli.control_api import ControlApi
+from creator_cli.errors import ApiError, CliError, Interrupted, Refused
+from creator_cli.identity import load_identity, register_identity
+from creator_cli.known_platforms import KnownPlatforms
+from creator_cli.listing import Listing
+from creator_cli.names import ModelName
+from creator_cli.output import Output, size_text
+from creator_cli.pending import PendingPush, PendingStore, seal_for_upload, source_hash
+from creator_cli.records import Base, ListedModel, Price, Version
+from creator_cli.settings import Settings
+from creator_cli.upload import upload_package
+from sealed_weights.signing import CreatorIdentity
+from sealed_weights.wrap import fingerprint
+
+# The states in which there is still something to do for a push that was interrupted.
+_CONTINUED = frozenset({"verifying", "verified", "published"})
+_POLL_SECONDS = (0.2, 0.3, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PushRequest:
+    """What the command line asked for. `wait` is how many seconds to wait for verification."""
+
+    folder: Path
+    model: ModelName
+    listing: Listing | None
+    changelog: str
+    publish: bool
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The outcome."""
+
+    version: Version
+    report: Mapping[str, Any]
+    price: Price | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `push --json`."""
+        version = self.version
+        result: dict[str, Any] = {
+            "model": version.model,
+            "version": version.number,
+            "version_id": str(version.id),
+            "digest": version.digest,
+            "size": version.size,
+            "state": version.state,
+            "report": dict(self.report),
+        }
+        if self.price:
+            result["price"] = self.price.to_json()
+        return result
+
+
+def push(api: ControlApi, settings: Settings, request: PushRequest, out: Output) -> Pushed:
+    """Push an adapter as the next version of a model, continuing an interrupted push of the same adapter.
+
+    Raises Refused (by the intake here or on the platform), CliError, ApiError, NetworkError, Interrupted.
+    """
+    # First of all: to a platform whose key changed nothing is sent, not even a title.
+    intake_key = api.intake_key()
+    if KnownPlatforms.load(settings).check_intake_key(api.url, intake_key):
+        out.note(f"trusting {api.url} from now on: intake key {fingerprint(intake_key)[:16]}…")
+    me = api.me()
+    if request.model.organization != me.organization:
+        raise Refused(
+            f"{request.model} is not a model of {me.organization}, for which you are logged in", field="model"
+        )
+    store = PendingStore(settings, api.url, request.model)
+    with store.locked():
+        try:
+            return _Push(api, settings, request, out, store, intake_key).run()
+        except KeyboardInterrupt:
+            kept = "the upload is kept and continues" if store.load() else "nothing was uploaded; it starts"
+            raise Interrupted(f"stopped; {kept} when you run the same command again") from None
+
+
+class _Push:
+    """One run. The platform's intake key has been checked."""
+
+    def __init__(
+        self,
+        api: ControlApi,
+        settings: Settings,
+        request: PushRequest,
+        out: Output,
+        store: PendingStore,
+        intake_key: bytes,
+    ) -> None:
+        self.api = api
+        self.request = request
+        self.out = out
+        self.store = store
+        self.intake_key = intake_key
+        self.identity: CreatorIdentity = load_identity(settings)
+
+    def run(self) -> Pushed:
+        model = self.api.model(self.request.model)
+        adapter = self.check(model)
+        model = self.write_listing(model)
+        version = self.send(adapter)
+        version = self.wait_until_verified(version)
+        price = self.set_price(model)
+        if self.request.publish and version.state == "verified":
+            version = self.publish(version)
+        self.store.clear()
+        return Pushed(version, {**adapter.report(), "verification": dict(version.report)}, price)
+
+    def check(self, model: ListedModel | None) -> CheckedAdapter:
+        """The strict intake, before anything is created on the platform."""
+        if model is None and self.request.listing is None:
+            raise CliError(
+                f"{self.request.model} does not exist yet",
+                hint=f"intarsia push {self.request.folder} --listing model.json",
+            )
+        base = self._base(model)
+        with self.out.waiting(f"checking against {base.name}"):
+            adapter = check_against(self.request.folder, base)
+        return adapter
+
+    def write_listing(self, model: ListedModel | None) -> ListedModel:
+        """Create the listing, or bring it up to date with the listing file."""
+        listing = self.request.listing
+        if model is None:
+            assert listing is not None, "check() refused this"
+            model = self.api.create_model(listing.creation())
+            self.out.note(f"created the listing {model.name}")
+        elif listing is not None and (changes := listing.changes(model)):
+            model = self.api.update_model(self.request.model, changes)
+            self.out.note(f"updated the listing: {', '.join(sorted(changes))}")
+        return model
+
+    def send(self, adapter: CheckedAdapter) -> Version:
+        """Seal and upload, or continue where an earlier run stopped. Returns the version, its upload complete."""
+        pending, version = self._unfinished(adapter)
+        if version is None or pending is None:
+            version = self._start(adapter)
+            pending = self._remember(adapter, version)
+        if version.state != "uploading":
+            return version
+        if pending.sealed is None:
+            with self.out.progress("sealing", version.size) as show:
+                sealed = seal_for_upload(
+                    adapter.folder,
+                    self.store.package,
+                    version=version,
+                    identity=self.identity,
+                    intake_key=self.intake_key,
+                    progress=lambda done, total: show(done),
+                )
+            pending = replace(pending, sealed=sealed)
+            self.store.save(pending)
+        assert pending.sealed is not None, "sealed above"
+        with self.out.progress("uploading", version.size) as show:
+            upload_package(self.api, version.id, self.store.package, version.size, show)
+        try:
+            version = self.api.complete_version(
+                version.id, digest=pending.sealed.digest, wrapped_data_key=pending.sealed.wrapped_data_key
+            )
+        except ApiError as error:
+            if error.status == 422:
+                # What arrived is not what was sealed, or the data key is no longer taken: this upload cannot succeed.
+                self.store.clear()
+                error.hint = "run the same command again: it seals and uploads afresh"
+            raise
+        self.store.drop_package()
+        return version
+
+    def wait_until_verified(self, version: Version) -> Version:
+        """Poll until a replica has verified it; raises Refused with field and rule, CliError when it takes too long."""
+        deadline = time.monotonic() + self.request.wait
+        name = f"{version.model}@{version.number}"
+        with self.out.waiting(f"{name}: waiting for a replica to verify it"):
+            for attempt in range(1 << 30):
+                if version.state not in ("uploading", "verifying"):
+                    break
+                if time.monotonic() > deadline:
+                    raise CliError(
+                        f"{name} is still being verified",
+                        hint="run the same command again, or: intarsia status " + version.model,
+                    )
+                time.sleep(_POLL_SECONDS[min(attempt, len(_POLL_SECONDS) - 1)])
+                version = self.api.version(version.id)
+        if version.state == "refused":
+            self.store.clear()
+            refusal = version.report.get("refusal")
+            parts = refusal if isinstance(refusal, dict) else {}
+            field, rule, message = (str(parts.get(key) or "") for key in ("field", "rule", "message"))
+            raise Refused(
+                f"{name} was refused: {field or 'adapter'}: {rule}{_and(message, field, rule)}", field=field or None
+            )
+        return version
+
+    def set_price(self, model: ListedModel) -> Price | None:
+        """The listing's price, if it names one that does not hold yet."""
+        listing = self.request.listing
+        wanted = listing.new_price(model.price) if listing else None
+        return self.api.set_price(self.request.model, wanted) if wanted else model.price
+
+    def publish(self, version: Version) -> Version:
+        """Offer it for sale."""
+        try:
+            return self.api.publish_version(version.id)
+        except ApiError as error:
+            if error.code == "no_price":
+                self.store.clear()
+                error.hint = (
+                    f"intarsia price {version.model} --input DOLLARS --output DOLLARS, "
+                    f"then: intarsia publish {version.model}@{version.number}"
+                )
+            raise
+
+    def _base(self, model: ListedModel | None) -> Base:
+        bases = self.api.bases()
+        listing = self.request.listing
+        if model is not None:
+            found = [base for base in bases if base.fingerprint == model.base_fingerprint]
+        elif listing is not None and listing.base:
+            found = [base for base in bases if listing.base in (base.name, base.fingerprint)]
+        else:
+            found = bases
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(sorted({base.name for base in bases})) or "none"
+        raise CliError(
+            f"which base model? Name one in the listing's field base; the platform has: {names}", field="base"
+        )
+
+    def _unfinished(self, adapter: CheckedAdapter) -> tuple[PendingPush | None, Version | None]:
+        """The interrupted push of this very adapter and its version, as far as both can go on; or (None, None)."""
+        pending = self.store.load()
+        if pending is None:
+            return None, None
+        version = self._version_to_continue(pending, adapter)
+        if version is None:
+            self.store.clear()
+            return None, None
+        there = f", {size_text(version.uploaded)} of {size_text(version.size)} are there" if version.uploaded else ""
+        self.out.note(f"continuing version {version.number}{there}")
+        if self.request.changelog not in ("", version.changelog):
+            self.out.note("the changelog given when this push began stays")
+        return pending, version
+
+    def _version_to_continue(self, pending: PendingPush, adapter: CheckedAdapter) -> Version | None:
+        if pending.source != self._source(adapter) or pending.signer != self.identity.public_bytes().hex():
+            return None
+        try:
+            version = self.api.version(pending.version_id)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        if version.state != "uploading":
+            return version if version.state in _CONTINUED else None
+        if version.size != adapter.package_size:
+            return None
+        if pending.sealed is None:
+            # Nothing was sealed under this number, so nothing may have arrived either.
+            return version if version.uploaded == 0 else None
+        same_key = pending.sealed.intake_fingerprint == fingerprint(self.intake_key)
+        return version if same_key and self.store.package_is(pending.sealed.digest) else None
+
+    def _start(self, adapter: CheckedAdapter) -> Version:
+        signing_key_id = register_identity(self.api, self.request.model.organization, self.identity)
+        version = self.api.start_version(
+            self.request.model,
+            signing_key_id=signing_key_id,
+            size=adapter.package_size,
+            changelog=self.request.changelog,
+        )
+        if version.base_fingerprint != adapter.base.fingerprint:
+            raise CliError("the platform changed the base model in this moment", hint="run the same command again")
+        return version
+
+    def _remember(self, adapter: CheckedAdapter, version: Version) -> PendingPush:
+        pending = PendingPush(
+            version_id=version.id,
+            number=version.number,
+            package_size=version.size,
+            source=self._source(adapter),
+            signer=self.identity.public_bytes().hex(),
+            sealed=None,
+        )
+        self.store.save(pending)
+        return pending
+
+    def _source(self, adapter: CheckedAdapter) -> str:
+        with self.out.progress("reading", adapter.summary.bytes) as show:
+            return source_hash(adapter.folder, show)
+
+
+def _and(message: str, field: str, rule: str) -> str:
+    """The refusal's message, where it says more than field and rule."""
+    return "" if not message or message in (rule, f"{field}: {rule}") else f" ({message})"

@@ -1,0 +1,48 @@
+"""Every environment variable of the command, read in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+APPLICATION = "intarsia"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """INTARSIA_CONFIG_DIR, INTARSIA_CACHE_DIR, INTARSIA_URL, INTARSIA_TOKEN, INTARSIA_DEBUG and NO_COLOR.
+
+    `config_dir` holds the login, the signing key and the pinned keys; `cache_dir` the sealed packages of unfinished
+    uploads. `url` and `token` replace what `intarsia login` stored. `debug` shows tracebacks.
+    """
+
+    config_dir: Path
+    cache_dir: Path
+    url: str | None
+    token: str | None = field(repr=False)
+    debug: bool
+    no_color: bool
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the environment. An empty variable counts as unset."""
+    environ = os.environ if environ is None else environ
+    return Settings(
+        config_dir=_folder(environ.get("INTARSIA_CONFIG_DIR"), "user_config_path"),
+        cache_dir=_folder(environ.get("INTARSIA_CACHE_DIR"), "user_cache_path"),
+        url=environ.get("INTARSIA_URL") or None,
+        token=environ.get("INTARSIA_TOKEN") or None,
+        debug=environ.get("INTARSIA_DEBUG", "") not in ("", "0"),
+        no_color=bool(environ.get("NO_COLOR")),
+    )
+
+
+def _folder(given: str | None, default: str) -> Path:
+    if given:
+        return Path(given).expanduser().absolute()
+    import platformdirs
+
+    folder: Path = getattr(platformdirs, default)(APPLICATION, appauthor=False)
+    return folder

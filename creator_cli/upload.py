@@ -1,0 +1,81 @@
+"""The resumable upload: chunks that grow on a fast line, and go on where the platform says after any failure."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+from uuid import UUID
+
+from creator_cli.control_api import ControlApi
+from creator_cli.errors import ApiError, CliError, NetworkError
+from creator_cli.http_client import RETRY_WAITS
+
+MAX_CHUNK = 8 << 20  # bytes in one request: the platform's limit
+MIN_CHUNK = 256 << 10
+FIRST_CHUNK = 1 << 20
+_SLICE = 64 << 10
+_FAST_SECONDS = 2.0
+
+
+def upload_package(
+    api: ControlApi, version_id: UUID, package: Path, size: int, progress: Callable[[int], None]
+) -> None:
+    """Send what the platform does not have yet. `progress` is told how many bytes of the package have arrived.
+
+    A failure that passes (a lost connection, a 5xx, a chunk at the wrong place) is tried again from where the platform
+    says, until as many failures in a row as there are retry waits. Raises ApiError, NetworkError, CliError.
+    """
+    chunk = FIRST_CHUNK
+    failures = 0
+    offset = api.upload_offset(version_id)
+    with package.open("rb") as file:
+        while offset < size:
+            progress(offset)
+            length = min(chunk, size - offset)
+            started = time.monotonic()
+            try:
+                reached = api.upload_chunk(
+                    version_id,
+                    offset=offset,
+                    length=length,
+                    body=lambda: _slices(file, offset, length, progress),  # noqa: B023
+                )
+            except (ApiError, NetworkError) as error:
+                if failures == len(RETRY_WAITS) or not _passes(error):
+                    raise
+                time.sleep(RETRY_WAITS[failures] * random.uniform(0.75, 1.25))
+                failures += 1
+                chunk = max(MIN_CHUNK, chunk // 2)
+                # Asked anew: part of the chunk may have arrived.
+                offset = api.upload_offset(version_id)
+                continue
+            if not offset < reached <= size:
+                raise CliError(
+                    f"the platform is at byte {reached} of an upload of {size}", hint="run the command again"
+                )
+            failures = 0
+            offset = reached
+            if time.monotonic() - started < _FAST_SECONDS:
+                chunk = min(MAX_CHUNK, chunk * 2)
+    progress(size)
+
+
+def _passes(error: ApiError | NetworkError) -> bool:
+    if isinstance(error, NetworkError):
+        return True
+    return error.status in (500, 502, 503, 504) or (error.status == 409 and error.offset is not None)
+
+
+def _slices(file: BinaryIO, offset: int, length: int, progress: Callable[[int], None]) -> Iterator[bytes]:
+    file.seek(offset)
+    end = offset + length
+    while offset < end:
+        data = file.read(min(_SLICE, end - offset))
+        if not data:
+            raise CliError("the sealed package became shorter while it was sent", hint="run the command again")
+        yield data
+        offset += len(data)
+        progress(offset)

@@ -1,0 +1,440 @@
+"""A platform in a thread: the control API's contract as far as creators use it, with real keys and real checks.
+
+It opens every package it is sent with the data key it was sent, so a push that it verifies really arrived. Faults are
+switched on by fields: a connection dropped in the middle of a chunk, a 503, a wrong offset, a refusal.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealed_weights import (
+    GENESIS_HASH,
+    BaseSpec,
+    PlatformKeypair,
+    ReleaseEntry,
+    check_adapter,
+    fingerprint,
+    open_package,
+    sign_checkpoint,
+    unwrap_dek_from_creator,
+)
+from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
+
+EMAIL, PASSWORD = "ada@acme.example", "correct horse battery staple"
+NOW = "2026-01-02T03:04:05Z"
+
+
+class Refuse(Exception):
+    """An answer in the error envelope."""
+
+    def __init__(self, status: int, code: str, message: str, field: str | None = None, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.field, self.headers = status, code, message, field, headers
+
+
+def b64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def unb64url(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+@dataclass
+class Platform:
+    """The state, the switches, and a record of every request."""
+
+    folder: Path
+    intake: PlatformKeypair = field(default_factory=PlatformKeypair.generate)
+    vault: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+    organization_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    tokens: set[str] = field(default_factory=set)
+    scopes: list[str] = field(default_factory=lambda: ["publish"])
+    key_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    signing_keys: dict[str, bytes] = field(default_factory=dict)
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, bytearray] = field(default_factory=dict)
+    chain: list[ReleaseEntry] = field(default_factory=list)
+    prices_set: int = 0
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    # switches
+    drop_after: int | None = None  # bytes of the whole upload after which the connection is cut, once
+    interrupt_after: Callable[[], None] | None = None  # called once with the first chunk
+    wrong_offset_once: bool = False
+    failures: dict[str, int] = field(default_factory=dict)  # method + path suffix → how many 503s to give
+    refusal: dict[str, str] | None = None
+    polls_until_verified: int = 1
+    lease_seconds: float = 3600.0
+
+    def count(self, method: str, pattern: str) -> int:
+        """How many requests matched."""
+        return sum(method == one and re.search(pattern, path) is not None for one, path in self.requests)
+
+    def release(self, version: dict[str, Any], purpose: str) -> None:
+        """A row of the release log."""
+        previous = self.chain[-1].hash() if self.chain else GENESIS_HASH
+        self.chain.append(
+            ReleaseEntry(
+                sequence=len(self.chain) + 1,
+                creator_id=self.organization_id,
+                model_id=uuid.UUID(version["model_id"]),
+                version=version["number"],
+                digest=version["package_digest"],
+                replica_id=uuid.uuid4(),
+                replica_key_fingerprint="ef" * 32,
+                purpose=purpose,
+                released_at=int(time.time() * 1e6),
+                previous_hash=previous,
+            )
+        )
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        if not self.chain:
+            return None
+        return sign_checkpoint(len(self.chain), self.chain[-1].hash(), self.organization_id, self.vault).to_json()
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    def create_token(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if (body["email"], body["password"]) != (EMAIL, PASSWORD):
+            raise Refuse(401, "invalid_credentials", "e-mail or password is wrong")
+        token = f"ik_{uuid.uuid4().hex[:8]}_{uuid.uuid4().hex}"
+        self.tokens.add(token)
+        self.scopes = body["scopes"]
+        return 201, {"id": str(self.key_id), "key": token, "organization": "acme", "scopes": body["scopes"]}
+
+    def me(self) -> tuple[int, Any]:
+        organization = {"id": str(self.organization_id), "slug": "acme", "name": "Acme", "role": "owner"}
+        key = {"id": str(self.key_id), "name": "test", "scopes": self.scopes, "expires_at": None}
+        return 200, {
+            "email": EMAIL, "is_staff": False, "organization": organization, "organizations": [organization],
+            "scopes": self.scopes, "key": key,
+        }  # fmt: skip
+
+    def delete_key(self) -> tuple[int, Any]:
+        if "account" not in self.scopes:
+            raise Refuse(403, "scope_missing", "this needs the scope account")
+        self.tokens.clear()
+        return 204, None
+
+    def register_signing_key(self, body: dict[str, Any]) -> tuple[int, Any]:
+        public = unb64url(body["public_key"])
+        for key_id, known in self.signing_keys.items():
+            if known == public:
+                return 201, {"id": key_id, "public_key": body["public_key"], "created_at": NOW, "revoked_at": None}
+        key_id = str(uuid.uuid4())
+        self.signing_keys[key_id] = public
+        return 201, {"id": key_id, "public_key": body["public_key"], "created_at": NOW, "revoked_at": None}
+
+    def create_model(self, body: dict[str, Any]) -> tuple[int, Any]:
+        name = f"acme/{body['slug']}"
+        if name in self.models:
+            raise Refuse(409, "slug_taken", f"{name} exists already", "slug")
+        texts = {"summary": "", "industry": "", "tags": [], "visibility": "public", "card_markdown": ""}
+        self.models[name] = {
+            "id": str(uuid.uuid4()), "name": name, "organization": "acme", "kind": "adapter",
+            "base": {"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64}, "price": None,
+            "newest_version": None, "evaluation": None, "example_messages": [], **texts, **body,
+        }  # fmt: skip
+        self.models[name]["base"] = {"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64}
+        return 201, self.models[name]
+
+    def model(self, name: str) -> dict[str, Any]:
+        if name not in self.models:
+            raise Refuse(404, "not_found", "there is no such model")
+        return self.models[name]
+
+    def set_price(self, name: str, body: dict[str, Any]) -> tuple[int, Any]:
+        self.prices_set += 1
+        price = {
+            "cached_input_micro_usd_per_mtok": body["input_micro_usd_per_mtok"], "per_prediction_nano_usd": 0,
+            **body, "created_at": NOW,
+        }  # fmt: skip
+        self.model(name)["price"] = price
+        return 201, price
+
+    def start_version(self, name: str, body: dict[str, Any]) -> tuple[int, Any]:
+        model = self.model(name)
+        if body["signing_key_id"] not in self.signing_keys:
+            raise Refuse(400, "unknown_signing_key", "register it", "signing_key_id")
+        number = 1 + sum(version["model"] == name for version in self.versions.values())
+        version = {
+            "id": str(uuid.uuid4()), "model": name, "model_id": model["id"], "number": number, "state": "uploading",
+            "changelog": body["changelog"], "package_digest": None, "package_size": body["package_size"],
+            "base_fingerprint": BASE_FINGERPRINT, "created_at": NOW, "published_at": None,
+            "creator_id": str(self.organization_id), "uploaded_bytes": 0, "report": {}, "state_changed_at": NOW,
+        }  # fmt: skip
+        self.versions[version["id"]] = version
+        self.parts[version["id"]] = bytearray()
+        return 201, {
+            **version, "base_config": BASE_CONFIG, "upload_url": "http://elsewhere.example/upload",
+            "intake_key": self.intake_json(),
+        }  # fmt: skip
+
+    def intake_json(self) -> dict[str, str]:
+        public = self.intake.public_bytes()
+        return {"public_key": b64url(public), "fingerprint": fingerprint(public)}
+
+    def version(self, version_id: str) -> dict[str, Any]:
+        if version_id not in self.versions:
+            raise Refuse(404, "not_found", "there is no such version")
+        version = self.versions[version_id]
+        if version["state"] == "uploading":
+            version["uploaded_bytes"] = len(self.parts[version_id])
+        return version
+
+    def poll_version(self, version_id: str) -> tuple[int, Any]:
+        version = self.version(version_id)
+        if version["state"] == "verifying":
+            version["polls"] = version.get("polls", 0) + 1
+            if version["polls"] >= self.polls_until_verified:
+                if self.refusal:
+                    version.update(state="refused", report={"refusal": self.refusal})
+                else:
+                    self.verify(version)
+        return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+
+    def verify(self, version: dict[str, Any]) -> None:
+        """As a replica does: open with the data key, parse strictly."""
+        path = self.folder / version["id"]
+        path.write_bytes(self.parts[version["id"]])
+        self.release(version, "verify")
+        public = next(iter(self.signing_keys.values()))
+        with open_package(
+            path,
+            dek=version["dek"],
+            creator_public_key=public,
+            expected_digest=version["package_digest"],
+            max_plaintext=1 << 30,
+        ) as opened:
+            config, tensors = bytes(opened.config), bytes(opened.tensors)
+            spec = BaseSpec.from_hf_config(BASE_CONFIG, bytes.fromhex(BASE_FINGERPRINT), "tiny")
+            summary = check_adapter((config, tensors), spec)
+        version.update(state="verified", report={"rank": summary.rank, "smoke_prompts": 3})
+
+    def complete(self, version_id: str, body: dict[str, Any]) -> tuple[int, Any]:
+        version = self.version(version_id)
+        if version["package_digest"] == body["digest"]:
+            return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+        if len(self.parts[version_id]) != version["package_size"]:
+            raise Refuse(409, "upload_incomplete", "continue the upload")
+        try:
+            version["dek"] = unwrap_dek_from_creator(
+                unb64url(body["wrapped_data_key"]),
+                self.intake,
+                creator_id=self.organization_id,
+                model_id=uuid.UUID(version["model_id"]),
+                version=version["number"],
+                digest=body["digest"],
+            )
+        except Exception:
+            raise Refuse(422, "wrong_data_key", "the data key is not for this package", "wrapped_data_key") from None
+        version.update(package_digest=body["digest"], state="verifying")
+        return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+
+    def act(self, version_id: str, verb: str) -> tuple[int, Any]:
+        version = self.version(version_id)
+        if verb == "publish" and self.model(version["model"])["price"] is None:
+            raise Refuse(409, "no_price", "set a price first")
+        version["state"] = {"publish": "published", "retire": "retired", "revoke": "revoked"}[verb]
+        if verb == "publish":
+            version["published_at"] = NOW
+            self.model(version["model"])["newest_version"] = version["number"]
+        return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+
+    def custody(self, name: str) -> tuple[int, Any]:
+        model_id = self.model(name)["id"]
+        ended = {v["number"] for v in self.versions.values() if v["state"] == "revoked"}
+        releases = [
+            {
+                **entry.to_json(), "entry_hash": b64url(entry.hash()), "replica": "cpu-1",
+                "lease_expires_at": "2099-01-01T00:00:00Z", "lease_revoked_at": NOW if entry.version in ended else None,
+            }
+            for entry in reversed(self.chain) if str(entry.model_id) == model_id
+        ]  # fmt: skip
+        vault = b64url(self.vault.public_key().public_bytes_raw())
+        return 200, {
+            "model": name, "creator_id": str(self.organization_id), "vault_public_key": vault,
+            "checkpoint": self.checkpoint(), "releases": releases,
+        }  # fmt: skip
+
+    def export(self) -> tuple[int, Any]:
+        return 200, {
+            "format": "intarsia/custody/v1", "creator_id": str(self.organization_id),
+            "vault_public_key": base64.b64encode(self.vault.public_key().public_bytes_raw()).decode(),
+            "checkpoint": self.checkpoint(), "releases": [entry.to_json() for entry in self.chain],
+        }  # fmt: skip
+
+    def earnings(self) -> tuple[int, Any]:
+        line = {
+            "predictions": 3, "consumers": 2, "completion_tokens": 30, "charged_nano_usd": 1250,
+            "creator_nano_usd": 1000, "day": None, "model": None,
+        }  # fmt: skip
+        return 200, {
+            "payable_nano_usd": 1000, "total_nano_usd": 1000, "predictions": 3, "consumers": 2,
+            "by_day": [{**line, "day": "2026-01-02"}], "by_model": [{**line, "model": "acme/triage"}],
+        }  # fmt: skip
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    platform: Platform
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        platform = self.platform
+        path = self.path.partition("?")[0].removeprefix("/api/v1/")
+        platform.requests.append((self.command, path))
+        try:
+            for wanted, left in platform.failures.items():
+                method, _, pattern = wanted.partition(" ")
+                if left and method == self.command and re.search(pattern, path):
+                    platform.failures[wanted] -= 1
+                    raise Refuse(503, "unavailable", "come back later")
+            if path not in ("tokens", "vault/intake-key", "bases"):
+                token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+                if token not in platform.tokens:
+                    raise Refuse(401, "invalid_key", "this key is not valid")
+            status, value, headers = self._dispatch(path)
+        except Refuse as refuse:
+            body: dict[str, Any] = {"code": refuse.code, "message": refuse.message, "request_id": "r-1"}
+            if refuse.field:
+                body["field"] = refuse.field
+            status, value, headers = refuse.status, {"error": body}, refuse.headers
+            self.close_connection = True
+        if status == 0:  # cut
+            self.close_connection = True
+            self.connection.close()
+            return
+        data = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in headers.items():
+            self.send_header(name.replace("_", "-"), text)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_HEAD = do_DELETE = _serve
+
+    def _body(self) -> dict[str, Any]:
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.platform.bodies.append(data)
+        return json.loads(data or b"{}")
+
+    def _dispatch(self, path: str) -> tuple[int, Any, dict[str, str]]:
+        platform = self.platform
+        method = self.command
+        if found := re.fullmatch(r"versions/([^/]+)/package", path):
+            return self._package(found[1])
+        if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
+            self._body()
+            return *platform.act(found[1], found[2]), {}
+        if found := re.fullmatch(r"versions/([^/]+)/complete", path):
+            return *platform.complete(found[1], self._body()), {}
+        if found := re.fullmatch(r"versions/([^/]+)", path):
+            return *platform.poll_version(found[1]), {}
+        if found := re.fullmatch(r"models/([^/]+/[^/]+)/versions", path):
+            if method == "POST":
+                return *platform.start_version(found[1], self._body()), {}
+            mine = [platform.version(v["id"]) for v in platform.versions.values() if v["model"] == found[1]]
+            public = [{k: x for k, x in v.items() if k not in ("dek", "polls")} for v in reversed(mine)]
+            return self._page(public)
+        if found := re.fullmatch(r"models/([^/]+/[^/]+)/prices", path):
+            return *platform.set_price(found[1], self._body()), {}
+        if found := re.fullmatch(r"models/([^/]+/[^/]+)/custody", path):
+            return *platform.custody(found[1]), {}
+        if found := re.fullmatch(r"models/([^/]+/[^/]+)", path):
+            if method == "PATCH":
+                platform.model(found[1]).update(self._body())
+            return 200, platform.model(found[1]), {}
+        if path == "models" and method == "POST":
+            return *platform.create_model(self._body()), {}
+        if path == "models":
+            return self._page(list(platform.models.values()))
+        if path == "bases":
+            return self._page(
+                [{"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64, "config": BASE_CONFIG}]
+            )
+        simple: dict[str, Callable[[], tuple[int, Any]]] = {
+            "POST tokens": lambda: platform.create_token(self._body()),
+            "GET me": platform.me,
+            "POST organizations/acme/signing-keys": lambda: platform.register_signing_key(self._body()),
+            "GET vault/intake-key": lambda: (200, platform.intake_json()),
+            "GET custody": platform.export,
+            "GET earnings": platform.earnings,
+            f"DELETE keys/{platform.key_id}": platform.delete_key,
+        }
+        if f"{method} {path}" not in simple:
+            raise Refuse(404, "not_found", "there is no such operation")
+        return *simple[f"{method} {path}"](), {}
+
+    def _page(self, rows: list[Any]) -> tuple[int, Any, dict[str, str]]:
+        """Two rows a page, the cursor on a host of its own: clients must take the cursor alone."""
+        found = re.search(r"cursor=(\d+)", self.path)
+        start = int(found[1]) if found else 0
+        more = start + 2 < len(rows)
+        following = f"http://elsewhere.example/api/v1/x?cursor={start + 2}" if more else None
+        return 200, {"next": following, "previous": None, "results": rows[start : start + 2]}, {}
+
+    def _package(self, version_id: str) -> tuple[int, Any, dict[str, str]]:
+        platform = self.platform
+        version = platform.version(version_id)
+        part = platform.parts[version_id]
+        if self.command == "HEAD":
+            return 200, None, {"Upload_Offset": str(len(part)), "Upload_Length": str(version["package_size"])}
+        if version["state"] != "uploading":
+            raise Refuse(409, "upload_closed", "start a new version")
+        if int(self.headers["Upload-Offset"]) != len(part) or platform.wrong_offset_once:
+            platform.wrong_offset_once = False
+            raise Refuse(409, "offset_mismatch", "the upload is elsewhere", Upload_Offset=str(len(part)))
+        if platform.interrupt_after:
+            call, platform.interrupt_after = platform.interrupt_after, None
+            call()
+        left = int(self.headers["Content-Length"])
+        while left:
+            size = min(left, 4096)
+            if platform.drop_after is not None:
+                size = min(size, platform.drop_after - len(part))
+                if size <= 0:
+                    platform.drop_after = None
+                    return 0, None, {}
+            data = self.rfile.read(size)
+            part += data
+            left -= len(data)
+        return 204, None, {"Upload_Offset": str(len(part))}
+
+
+class RunningPlatform:
+    """The double on a free loopback port, until `stop`."""
+
+    def __init__(self, folder: Path | None = None, port: int = 0, **fields: Any) -> None:
+        self.platform = Platform(folder or Path(tempfile.mkdtemp()), **fields)
+        handler = type("BoundHandler", (Handler,), {"platform": self.platform})
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
