@@ -14,14 +14,16 @@ _ATTRIBUTES = {"a": {"href", "title"}, "ol": {"start"}}
 _SCHEMES = {"http", "https", "mailto"}
 
 
-def render_card(markdown: str) -> SafeString:
+def render_card(markdown: str, *, title: str = "") -> SafeString:
     """HTML of a card. Raw HTML is shown as text; images are dropped, for they would tell their host who looks.
 
-    Headings move down two levels, below the page's own. What leaves is what nh3 lets through, whatever the
-    Markdown parser made of it.
+    Headings move down two levels, below the page's own; a first heading that repeats `title` is left out. What leaves
+    is what nh3 lets through, whatever the Markdown parser made of it.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     tokens = parser.parse(markdown)
+    if len(tokens) > 2 and tokens[0].tag == "h1" and tokens[1].content.strip() == title.strip() != "":
+        del tokens[:3]
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"

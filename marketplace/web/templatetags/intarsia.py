@@ -25,10 +25,15 @@ def usd(nano: Any) -> str:
 
 @register.filter
 def usd_cents(nano: Any) -> str:
-    """Nano-dollars, rounded toward zero to whole cents: a balance never looks larger than it is."""
+    """Nano-dollars, rounded toward zero to whole cents: a balance never looks larger than it is.
+
+    Below a cent they print exactly, for a few predictions cost less and are not nothing.
+    """
     if nano in (None, ""):
         return ""
     amount = int(nano)
+    if abs(amount) < 10**7:
+        return format_usd(amount, digits=9)
     cents = abs(amount) // 10**7
     return format_usd(-cents if amount < 0 else cents, digits=2)
 

@@ -87,12 +87,17 @@ def build_world() -> World:
     version.save(update_fields=["changelog", "published_at"])
     verified = make_sold(Version.State.VERIFIED, model=model).version
     Version.objects.create(
-        model=model, number=3, state="refused", report={"refusal": {"field": "r", "rule": "rank", "message": "too large"}}
+        model=model,
+        number=3,
+        state="refused",
+        report={"refusal": {"field": "r", "rule": "rank", "message": "too large"}},
     )
     catalog.record_evaluation(version=version, dataset="held-out lines", rows=120, correct=113, base_correct=31)
     booted = make_replica()
     release_key(replica=booted.replica, digest=published.digest, purpose="serve")
-    key, text = accounts.create_api_key(organization=buyer, name="billing service", scopes=["predict"], created_by=consumer)
+    key, text = accounts.create_api_key(
+        organization=buyer, name="billing service", scopes=["predict"], created_by=consumer
+    )
     post_transaction(
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(uuid.uuid4()),
@@ -114,7 +119,10 @@ def _model(seller: Organization) -> Model:
         card_markdown=CARD,
         industry="finance",
         tags=["banking", "classification"],
-        example_messages=[ExampleMessage("system", "Classify it."), ExampleMessage("user", "POS 4821 Northgate Bakery")],
+        example_messages=[
+            ExampleMessage("system", "Classify it."),
+            ExampleMessage("user", "POS 4821 Northgate Bakery"),
+        ],
     )
     model = catalog.create_model(organization=seller, slug="transactions", base_model=make_base(), text=text)
     catalog.set_price(

@@ -11,7 +11,13 @@ from django.urls import reverse
 from marketplace.accounts.models import Membership
 from tests.marketplace.web.conftest import World
 
-PUBLIC = ["/", "/models/", "/models/?q=bank", "/models/ledgerline/transactions", "/models/ledgerline/transactions/price"]
+PUBLIC = [
+    "/",
+    "/models/",
+    "/models/?q=bank",
+    "/models/ledgerline/transactions",
+    "/models/ledgerline/transactions/price",
+]
 GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
 MEMBER = [
     "/dashboard/", "/dashboard/keys", "/dashboard/usage", "/dashboard/usage?days=90", "/dashboard/wallet", "/dashboard/models",

@@ -179,7 +179,9 @@ def test_a_password_is_reset_by_mail(world: World) -> None:
     assert "does not work any more" in world.client(None).get(path, follow=True).content.decode()
 
 
-@pytest.mark.parametrize("query", ["?q=%00", "?page=-1", "?page=x", "?industry='%22%3E", "?order=drop", "?q=" + "a" * 5000])
+@pytest.mark.parametrize(
+    "query", ["?q=%00", "?page=-1", "?page=x", "?industry='%22%3E", "?order=drop", "?q=" + "a" * 5000]
+)
 def test_the_catalogue_survives_nonsense(world: World, query: str) -> None:
     assert world.client(None).get(f"/models/{query}").status_code == 200
 

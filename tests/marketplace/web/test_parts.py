@@ -55,6 +55,7 @@ def test_a_card_keeps_what_people_write() -> None:
     html = render_card("# Title\n\n**b** `c` [l](https://x.example)\n\n| a |\n|---|\n| 1 |\n")
     assert "<h3>Title</h3>" in html and "<td>1</td>" in html
     assert 'rel="nofollow noopener noreferrer ugc"' in html
+    assert "Title" not in render_card("# Title\n\ntext", title="Title")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ def test_money_prints_exactly(nano: int, text: str) -> None:
 def test_a_balance_is_never_rounded_up() -> None:
     assert usd_cents(9_999_999_999) == "$9.99"
     assert usd_cents(-9_999_999_999) == "−$9.99"
+    assert usd_cents(9_999_999) == "$0.009999999"
     assert usd_micro(200_000) == "$0.20"
 
 
@@ -86,13 +88,15 @@ def test_accuracy_is_percent_and_points() -> None:
 
 
 def test_snippets_survive_quotes_in_messages() -> None:
-    nasty = [{"role": "user", "content": "it's \"quoted\" \\ </code> $(rm) `x`\nnew line"}]
+    nasty = [{"role": "user", "content": 'it\'s "quoted" \\ </code> $(rm) `x`\nnew line'}]
     curl, python, javascript = build_snippets(model_name="a/b", messages=nasty, api_base="https://x/v1")
     import shlex
 
     body = json.loads(shlex.split(curl.code.replace("\\\n", " "))[-1])
     assert body["messages"] == nasty
-    calls = [node for node in ast.walk(ast.parse(python.code)) if isinstance(node, ast.keyword) and node.arg == "messages"]
+    calls = [
+        node for node in ast.walk(ast.parse(python.code)) if isinstance(node, ast.keyword) and node.arg == "messages"
+    ]
     assert ast.literal_eval(calls[0].value) == nasty
     assert json.dumps(nasty[0]["content"]) in javascript.code
 
