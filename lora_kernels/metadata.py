@@ -11,6 +11,9 @@ import torch
 from lora_kernels.errors import ShapeError, SlotError
 from lora_kernels.pool import AdapterPool
 
+# Rows of one GPU tile: the smallest N of a tensor-core instruction pair, so that a lone row wastes little.
+TILE_ROWS = 16
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -24,7 +27,8 @@ class Segment:
 class _Layout:
     """Where each array begins in the packed int32 buffer, given its capacities.
 
-    counts[4] (rows, rows with an adapter, segments, 0) | segment_slots | segment_starts | row_order | row_slots
+    counts[4] (rows, rows with an adapter, segments, tiles) | segment_slots | segment_starts | row_order | row_slots |
+    tiles
     """
 
     def __init__(self, max_rows: int, max_segments: int) -> None:
@@ -32,22 +36,28 @@ class _Layout:
         self.segment_starts = self.segment_slots + max_segments
         self.row_order = self.segment_starts + max_segments + 1
         self.row_slots = self.row_order + max_rows
-        self.size = self.row_slots + max_rows
+        self.tiles = self.row_slots + max_rows
+        # Every segment begins a tile, and every TILE_ROWS rows fill one.
+        self.size = self.tiles + 3 * (max_segments + max_rows // TILE_ROWS)
 
     def pack(self, rows: int, segments: tuple[Segment, ...], row_slots: array[int]) -> torch.Tensor:
         """The buffer on the host; entries past the batch are 0."""
         starts = [0]
         row_order = array("i")
+        tiles = array("i")
         for segment in segments:
+            for offset in range(0, segment.rows, TILE_ROWS):
+                tiles.extend((starts[-1] + offset, min(TILE_ROWS, segment.rows - offset), segment.slot))
             starts.append(starts[-1] + segment.rows)
             for first, length in segment.runs:
                 row_order.extend(range(first, first + length))
         packed = array("i", bytes(4 * self.size))
-        packed[0:3] = array("i", (rows, starts[-1], len(segments)))
+        packed[0:4] = array("i", (rows, starts[-1], len(segments), len(tiles) // 3))
         packed[self.segment_slots : self.segment_slots + len(segments)] = array("i", [s.slot for s in segments])
         packed[self.segment_starts : self.segment_starts + len(starts)] = array("i", starts)
         packed[self.row_order : self.row_order + len(row_order)] = row_order
         packed[self.row_slots : self.row_slots + rows] = row_slots
+        packed[self.tiles : self.tiles + len(tiles)] = tiles
         return torch.frombuffer(packed, dtype=torch.int32)
 
 
@@ -74,6 +84,8 @@ class BatchMetadata:
     segment_starts: int32 [segments + 1], where each segment begins in row_order
     segment_slots: int32 [segments]
     row_slots: int32 [rows], the slot of each row or -1
+    tiles: int32 [3 · capacity], (first in row_order, rows, slot) of at most TILE_ROWS rows of one adapter each
+    counts: int32 [4]: rows, rows with an adapter, segments, tiles; what a captured graph reads its work from
     """
 
     pool: AdapterPool
@@ -84,6 +96,8 @@ class BatchMetadata:
     segment_starts: torch.Tensor
     segment_slots: torch.Tensor
     row_slots: torch.Tensor
+    tiles: torch.Tensor
+    counts: torch.Tensor
     # Whatever a backend derives once a step; filled by the backend alone.
     cache: dict[str, object] = field(default_factory=dict)
 
@@ -141,4 +155,6 @@ class BatchMetadata:
             segment_starts=packed[layout.segment_starts : layout.segment_starts + len(segments) + 1],
             segment_slots=packed[layout.segment_slots : layout.segment_slots + len(segments)],
             row_slots=packed[layout.row_slots : layout.row_slots + rows],
+            tiles=packed[layout.tiles :],
+            counts=packed[: layout.segment_slots],
         )

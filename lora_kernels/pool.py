@@ -83,7 +83,7 @@ class AdapterPool:
         self.device = torch.device(device)
         self.num_pages = num_pages
         self.num_slots = num_slots
-        self.backend: Backend = choose_backend(self.device, dtype, backend)
+        self.backend: Backend = choose_backend(self.device, dtype, spec.page_size, backend)
         self._sites = {site.name: self._allocate_site(site) for site in spec.sites}
         self._allocator = PageAllocator(num_pages)
         self._slot_pages: list[list[int] | None] = [None] * num_slots

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 # Pool dtypes the C kernels have.
 C_DTYPES = (torch.float32, torch.bfloat16)
+# A tensor-core tile has at least 16 rows: the ranks of one page.
+TRITON_PAGE_SIZE = 16
 
 
 class Backend(Protocol):
@@ -30,25 +34,38 @@ class Backend(Protocol):
         """y += v Bᵀ, in place."""
 
 
-def choose_backend(device: torch.device, dtype: torch.dtype, name: str | None = None) -> Backend:
-    """The fastest backend that runs on `device` with `dtype`, or the one named ("c" or "torch").
+def choose_backend(device: torch.device, dtype: torch.dtype, page_size: int, name: str | None = None) -> Backend:
+    """The fastest backend that runs on `device` with `dtype`, or the one named ("c", "triton" or "torch").
 
     Raises BackendError when the named one cannot run. Compiles the C library on its first use on this machine.
     """
-    if name not in (None, "c", "torch"):
+    if name not in (None, "c", "triton", "torch"):
         raise BackendError(f"unknown backend {name!r}")
-    fits_c = device.type == "cpu" and dtype in C_DTYPES
-    if name == "c" and not fits_c:
-        raise BackendError(f"the C backend has no {dtype} on {device.type}")
-    if name != "torch" and fits_c and _has_c_library():
-        return cast(Backend, importlib.import_module("lora_kernels.cpu.backend"))
-    if name == "c":
-        raise BackendError("the C backend could not be compiled or loaded; the log says why")
-    return cast(Backend, importlib.import_module("lora_kernels.ops.torch_path"))
+    if name in (None, "c") and device.type == "cpu" and dtype in C_DTYPES and _has_c_library():
+        return _backend("lora_kernels.cpu.backend")
+    if name in (None, "triton") and page_size == TRITON_PAGE_SIZE and _has_triton(device):
+        return _backend("lora_kernels.triton.backend")
+    if name in (None, "torch"):
+        return _backend("lora_kernels.ops.torch_path")
+    raise BackendError(f"the {name} backend cannot run {dtype} with pages of {page_size} on {device.type} here")
+
+
+def _backend(module: str) -> Backend:
+    return cast(Backend, importlib.import_module(module))
 
 
 def _has_c_library() -> bool:
-    # Imported late: reading a pool on a GPU machine should not look for a C compiler.
+    # Imported late: a pool on a GPU should not look for a C compiler.
     from lora_kernels.cpu.library import load_library
 
     return load_library() is not None
+
+
+def _has_triton(device: torch.device) -> bool:
+    """Triton drives CUDA, and CPU tensors under its interpreter."""
+    return (device.type == "cuda" or triton_is_interpreted()) and importlib.util.find_spec("triton") is not None
+
+
+def triton_is_interpreted() -> bool:
+    """Whether Triton kernels run in Python, on a CPU: TRITON_INTERPRET=1, read by Triton when it is imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

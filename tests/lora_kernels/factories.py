@@ -106,6 +106,7 @@ def activations(meta: BatchMetadata, dtype: torch.dtype, *, seed: int = 0) -> tu
     return y, x
 
 
-def tolerance(dtype: torch.dtype) -> dict[str, float]:
-    """Of y about 1..10 large: the order of float32 sums, or a few roundings to `dtype` on the torch path."""
-    return {"rtol": 0, "atol": {torch.float32: 3e-5, torch.bfloat16: 0.125, torch.float16: 0.02}[dtype]}
+def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    """Equal up to the order of float32 sums, or to a few roundings of values below 10 to a shorter `dtype`."""
+    atol = {torch.float32: 3e-5, torch.bfloat16: 0.125, torch.float16: 0.02}[dtype]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)

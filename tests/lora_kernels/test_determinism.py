@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
 @pytest.mark.parametrize("instruction_set", ["native", "portable"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [7, 33, 129])
+@pytest.mark.parametrize("rows", [7, 129])
 def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, dtype: torch.dtype, rows: int) -> None:
     library = load_library()
     assert library is not None
@@ -30,7 +30,7 @@ def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, 
         assert torch.equal(y, again)
         torch.set_num_threads(1)
         assert torch.equal(y, lora_apply(original.clone(), x, "site", 0, meta))
-        for row, slot in enumerate(meta.row_slots.tolist()):
+        for row, slot in enumerate(meta.row_slots.tolist()[:40]):
             alone = original[row : row + 1].clone()
             lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
             assert torch.equal(alone[0], y[row])

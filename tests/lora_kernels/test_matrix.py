@@ -13,10 +13,10 @@ from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import (
     RANKS,
     activations,
+    assert_near,
     mixed_rank_pool,
     one_site,
     requests_for,
-    tolerance,
 )
 
 SHAPES = {1: (80, (96,)), 2: (64, (64, 64)), 3: (576, (144, 33, 16))}
@@ -77,7 +77,7 @@ def test_apply_equals_the_reference(variant, slices: int, rows: int, distinct: s
 
     assert lora_apply(y, x, "site", 0, meta) is y
 
-    torch.testing.assert_close(y, expected, **tolerance(dtype))
+    assert_near(y, expected, dtype)
     base = meta.row_slots == -1
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     assert torch.equal(y.contiguous().view(bits)[base], before.view(bits)[base])
@@ -99,7 +99,7 @@ def test_shrink_then_expand_equals_apply_and_ignores_what_shrink_left_unwritten(
     assert v[:, meta.row_slots == -1].isnan().all()
     lora_expand(v, "site", 0, meta, y)
 
-    torch.testing.assert_close(y, expected, **tolerance(dtype))
+    assert_near(y, expected, dtype)
 
 
 @pytest.mark.parametrize("rows", [1, 17])
@@ -110,7 +110,7 @@ def test_a_wide_site_of_4096(variant, two_threads, rows: int) -> None:
     y, x = activations(meta, dtype)
     expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
     lora_apply(y, x, "site", 0, meta)
-    torch.testing.assert_close(y, expected, **tolerance(dtype))
+    assert_near(y, expected, dtype)
 
 
 def test_pages_of_eight_ranks(variant, two_threads) -> None:
@@ -120,4 +120,4 @@ def test_pages_of_eight_ranks(variant, two_threads) -> None:
     y, x = activations(meta, dtype)
     expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
     lora_apply(y, x, "site", 0, meta)
-    torch.testing.assert_close(y, expected, **tolerance(dtype))
+    assert_near(y, expected, dtype)

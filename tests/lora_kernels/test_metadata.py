@@ -25,7 +25,7 @@ def pool_for(backend: str) -> AdapterPool:
 requests = st.lists(st.tuples(st.integers(-1, len(RANKS) - 1), st.integers(0, 40)), max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(requests=requests, buffered=st.booleans())
 def test_metadata_lists_each_adapted_row_once_in_its_slots_segment(
     requests: list[tuple[int, int]], buffered: bool
@@ -45,7 +45,7 @@ def test_metadata_lists_each_adapted_row_once_in_its_slots_segment(
     assert starts[-1] == len(order)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     requests=requests,
     backend=st.sampled_from(BACKENDS),
