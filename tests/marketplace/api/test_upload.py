@@ -250,3 +250,28 @@ def test_a_full_disk_keeps_what_arrived(upload, monkeypatch) -> None:
         assert error_of(upload.put(upload.bytes[100:], 100), 507)["code"] == "storage_full"
     assert upload.put(upload.bytes[100:], 100).status_code == 204
     assert upload.complete().status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_chunk_arrives_through_asgi_as_through_wsgi(tmp_path) -> None:
+    from asgiref.sync import sync_to_async
+    from django.test import AsyncClient
+
+    upload = await sync_to_async(Upload)(tmp_path)
+    response = await AsyncClient().put(
+        f"/api/v1/{upload.path}/package",
+        data=upload.bytes,
+        content_type="application/octet-stream",
+        headers={**upload.api.headers, "Upload-Offset": "0"},
+    )
+    assert response.status_code == 204, response.content
+    assert response["Upload-Offset"] == str(len(upload.bytes))
+    assert blobs.part_path(upload.started["id"]).read_bytes() == upload.bytes
+
+
+def test_tasks_of_this_process_go_to_the_projects_broker() -> None:
+    from celery import current_app
+
+    from marketplace.catalog.tasks import verify_version
+
+    assert current_app.main == verify_version.app.main == "intarsia"
