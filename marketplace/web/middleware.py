@@ -43,7 +43,7 @@ def ContentSecurityPolicyMiddleware(
     if iscoroutinefunction(get_response):
 
         async def asynchronous(request: HttpRequest) -> HttpResponseBase:
-            response: HttpResponseBase = await get_response(request)  # type: ignore[misc]
+            response: HttpResponseBase = await get_response(request)
             response.headers.setdefault(HEADER, policy)
             return response
 

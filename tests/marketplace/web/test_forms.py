@@ -179,11 +179,9 @@ def test_a_password_is_reset_by_mail(world: World) -> None:
     assert "does not work any more" in world.client(None).get(path, follow=True).content.decode()
 
 
-@pytest.mark.parametrize(
-    "query", ["?q=%00", "?page=-1", "?page=x", "?industry='%22%3E", "?order=drop", "?q=" + "a" * 5000]
-)
-def test_the_catalogue_survives_nonsense(world: World, query: str) -> None:
-    assert world.client(None).get(f"/models/{query}").status_code == 200
+def test_the_catalogue_survives_nonsense(world: World) -> None:
+    for query in ("?q=%00", "?page=-1", "?page=x", "?industry='%22%3E", "?order=drop", "?q=" + "a" * 5000):
+        assert world.client(None).get(f"/models/{query}").status_code == 200, query
 
 
 def test_search_finds_filters_and_says_when_there_is_nothing(world: World) -> None:
