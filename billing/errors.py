@@ -66,9 +66,7 @@ class InvalidTopUpAmount(BillingError):
     """The amount of a top-up is outside the allowed range. Amounts in cents."""
 
     def __init__(self, amount_cents: int, minimum: int, maximum: int) -> None:
-        super().__init__(
-            f"a top-up is between ${minimum // 100:,} and ${maximum // 100:,}; ${amount_cents / 100:,.2f} is not"
-        )
+        super().__init__(f"a top-up is between ${minimum // 100:,} and ${maximum // 100:,}, in whole cents")
         self.amount_cents = amount_cents
         self.minimum = minimum
         self.maximum = maximum

@@ -1,0 +1,235 @@
+"""Every rule that money depends on, attacked with raw SQL: the database itself must refuse."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+
+from billing.integrity import find_discrepancies
+from billing.models import Account, Entry, Hold, LedgerTransaction, Usage
+from billing.services import settle_hold_sync
+from billing.statements import PLACE_HOLD
+from tests.billing.support import USAGE, hold_request, make_organization
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*statements: str) -> None:
+    """All statements together, with what a commit would check."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        for statement in (*statements, "SET CONSTRAINTS ALL IMMEDIATE", "SET CONSTRAINTS ALL DEFERRED"):
+            cursor.execute(statement)
+
+
+def refused(message: str, *statements: str) -> None:
+    """The statements fail with `message`, and the ledger is what it was."""
+    before = ledger()
+    with pytest.raises(DatabaseError, match=message):
+        run(*statements)
+    assert ledger() == before
+    assert find_discrepancies() == []
+
+
+def ledger() -> tuple[object, ...]:
+    return (
+        list(Account.objects.order_by("id").values_list("id", "posted", "held")),
+        list(LedgerTransaction.objects.order_by("id").values_list("id", "kind", "reference")),
+        list(Entry.objects.order_by("id").values_list("id", "transaction", "account", "amount")),
+        list(Hold.objects.order_by("id").values_list("id", "state", "amount_nano_usd", "cost_nano_usd")),
+        list(Usage.objects.order_by("prediction_id").values_list("prediction_id", "cost_nano_usd")),
+    )
+
+
+@pytest.fixture
+def books() -> dict[str, int]:
+    """A customer with 10,000 nano-dollars of which 1,000 are held and one prediction is settled."""
+    buyer, creator = make_organization(10_000), make_organization()
+    settled, still_open = hold_request(buyer, creator), hold_request(buyer, creator, idempotency_key="key")
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE_HOLD, settled.parameters())
+        cursor.execute(PLACE_HOLD, still_open.parameters())
+    settle_hold_sync(
+        prediction_id=settled.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
+    )
+    accounts = {f"{account.kind}:{account.organization_id}": account.pk for account in Account.objects.all()}
+    return {
+        "customer": accounts[f"customer_credit:{buyer.pk}"],
+        "creator": accounts[f"creator_payable:{creator.pk}"],
+        "promotion": accounts["promotion:None"],
+        "transaction": LedgerTransaction.objects.get(kind="prediction").pk,
+        "other_transaction": LedgerTransaction.objects.get(kind="promotion").pk,
+    }
+
+
+def opening(reference: str = "attack") -> str:
+    return f"INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('promotion', '{reference}')"
+
+
+def entry(account: int, amount: int, transaction_id: str = "currval('billing_ledgertransaction_id_seq')") -> str:
+    return (
+        f"INSERT INTO billing_entry (transaction_id, account_id, amount) VALUES ({transaction_id}, {account}, {amount})"
+    )
+
+
+def test_a_transaction_that_does_not_sum_to_zero(books: dict[str, int]) -> None:
+    customer, promotion = books["customer"], books["promotion"]
+    refused("sum to 1", opening(), entry(customer, 501), entry(promotion, -500))
+    refused("sum to 500", opening(), entry(customer, 500))
+    refused("0 entries", opening())
+    run(opening(), entry(customer, 500), entry(promotion, -500))
+
+
+def test_an_entry_of_nothing_or_twice_on_one_account(books: dict[str, int]) -> None:
+    customer, promotion = books["customer"], books["promotion"]
+    refused("billing_entry_not_zero", opening(), entry(customer, 0))
+    refused(
+        "billing_entry_unique_account",
+        opening(),
+        entry(customer, 1),
+        entry(customer, 1),
+        entry(promotion, -2),
+    )
+
+
+@pytest.mark.django_db(transaction=True)  # a transaction closes when it commits
+def test_adding_entries_to_a_closed_transaction_even_if_they_cancel_out(books: dict[str, int]) -> None:
+    closed = str(books["other_transaction"])
+    refused("closed or unknown", entry(books["creator"], 5, closed), entry(books["promotion"], -5, closed))
+    refused("closed or unknown", entry(books["creator"], 5, "999999999"))
+    forged = "UPDATE billing_ledgertransaction SET database_transaction = pg_current_xact_id()::text::bigint"
+    refused("append-only", forged, entry(books["creator"], 5, closed), entry(books["promotion"], -5, closed))
+
+
+@pytest.mark.parametrize("table", ["billing_entry", "billing_ledgertransaction", "billing_usage"])
+def test_editing_deleting_or_truncating_what_is_written(books: dict[str, int], table: str) -> None:
+    column = {"billing_entry": "amount = amount + 1", "billing_ledgertransaction": "memo = 'x'"}
+    refused("append-only", f"UPDATE {table} SET {column.get(table, 'cost_nano_usd = 0')}")
+    refused("append-only", f"DELETE FROM {table}")
+    refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", f"TRUNCATE {table} CASCADE")
+
+
+def test_a_partition_of_usage_is_as_protected_as_the_table(books: dict[str, int]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT DISTINCT tableoid::regclass::text FROM billing_usage")
+        ((partition,),) = cursor.fetchall()
+    assert partition.startswith("billing_usage_20")
+    refused("append-only", f"UPDATE {partition} SET cost_nano_usd = 0")
+    refused("append-only", f"DELETE FROM {partition}")
+
+
+def test_the_same_event_booked_twice(books: dict[str, int]) -> None:
+    reference = LedgerTransaction.objects.get(kind="promotion").reference
+    refused("billing_transaction_unique_reference", opening(reference))
+
+
+def test_spending_more_than_is_available(books: dict[str, int]) -> None:
+    customer, creator = books["customer"], books["creator"]
+    available = Account.objects.get(pk=customer).available
+    refused("never_overdrawn", opening(), entry(customer, -available - 1), entry(creator, available + 1))
+    run(opening(), entry(customer, -available), entry(creator, available))
+    assert Account.objects.get(pk=customer).available == 0
+
+
+def test_writing_a_balance_by_hand(books: dict[str, int]) -> None:
+    customer = books["customer"]
+    refused("entries and holds alone", f"UPDATE billing_account SET posted = posted + 1 WHERE id = {customer}")
+    refused("entries and holds alone", f"UPDATE billing_account SET held = 0 WHERE id = {customer}")
+    refused("keeps its owner", f"UPDATE billing_account SET kind = 'creator_payable' WHERE id = {customer}")
+    rich = "INSERT INTO billing_account (kind, posted, held) VALUES ('stripe_fees', 5, 0)"
+    refused("starts empty", rich)
+    refused(
+        "billing_account_currency_usd", "INSERT INTO billing_account (kind, currency) VALUES ('stripe_fees', 'eur')"
+    )
+
+
+def test_accounts_without_their_owner_or_twice(books: dict[str, int]) -> None:
+    refused("owner_fits_kind", "INSERT INTO billing_account (kind) VALUES ('customer_credit')")
+    refused("owner_fits_kind", "INSERT INTO billing_account (kind) VALUES ('slush_fund')")
+    refused("billing_account_unique_kind", "INSERT INTO billing_account (kind) VALUES ('promotion')")
+    refused("violates foreign key|still referenced", f"DELETE FROM billing_account WHERE id = {books['customer']}")
+
+
+def copy_of_open_hold(**changes: str) -> str:
+    """An INSERT that copies the open hold with some columns replaced by SQL expressions."""
+    columns = [field.column for field in Hold._meta.concrete_fields]
+    values = {"id": "gen_random_uuid()", "idempotency_key": "NULL"} | changes
+    chosen = ", ".join(values.get(column, column) for column in columns)
+    return f"INSERT INTO billing_hold ({', '.join(columns)}) SELECT {chosen} FROM billing_hold WHERE state = 'open'"
+
+
+def test_holding_more_than_is_available_or_on_another_kind_of_account(books: dict[str, int]) -> None:
+    refused("never_overdrawn", copy_of_open_hold(amount_nano_usd="10000"))
+    refused("held_is_customers", copy_of_open_hold(account_id=str(books["creator"])))
+    refused("amount_not_negative", copy_of_open_hold(amount_nano_usd="-1"))
+    refused("creator_bps_range", copy_of_open_hold(creator_bps="10001"))
+    refused("price_not_negative", copy_of_open_hold(output_micro_usd_per_mtok="-1"))
+    refused("unique_idempotency_key", copy_of_open_hold(idempotency_key="idempotency_key"))
+    refused("starts open", copy_of_open_hold(state="'released'", closed_at="now()"))
+
+
+def test_changing_the_terms_of_a_hold_or_reopening_it(books: dict[str, int]) -> None:
+    for change in ("amount_nano_usd = 1", "output_micro_usd_per_mtok = 10^6", "creator_bps = 0", "api_key_id = id"):
+        refused("terms of hold", f"UPDATE billing_hold SET {change} WHERE state = 'open'")
+    refused("is closed", "UPDATE billing_hold SET state = 'open', closed_at = NULL WHERE state = 'settled'")
+    refused("is closed", "UPDATE billing_hold SET cost_nano_usd = 1 WHERE state = 'settled'")
+    refused("cannot be deleted", "DELETE FROM billing_hold WHERE state = 'open'")
+    refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", "TRUNCATE billing_hold CASCADE")
+
+
+def test_a_hold_settled_without_cost_above_its_amount_or_never_closed(books: dict[str, int]) -> None:
+    close = "UPDATE billing_hold SET state = 'settled', closed_at = {}, cost_nano_usd = {}, creator_nano_usd = {}"
+    for closed_at, cost, creator in (
+        ("now()", "NULL", "NULL"),
+        ("now()", "5", "NULL"),
+        ("now()", "1001", "0"),
+        ("now()", "5", "6"),
+        ("now()", "-1", "0"),
+        ("NULL", "5", "4"),
+    ):
+        refused("billing_hold_state_fits", close.format(closed_at, cost, creator) + " WHERE state = 'open'")
+    refused("billing_hold_state_fits", "UPDATE billing_hold SET state = 'lost', closed_at = now() WHERE state = 'open'")
+
+
+def test_usage_whose_shares_or_tokens_do_not_add_up(books: dict[str, int]) -> None:
+    columns = [field.column for field in Usage._meta.concrete_fields if field.column]
+    for changes in (
+        {"platform_nano_usd": "platform_nano_usd + 1"},
+        {"creator_nano_usd": "-1", "platform_nano_usd": "cost_nano_usd + 1"},
+        {"cached_tokens": "prompt_tokens + 1"},
+        {"completion_tokens": "0"},
+    ):
+        chosen = ", ".join(({"prediction_id": "gen_random_uuid()"} | changes).get(name, name) for name in columns)
+        copy = f"INSERT INTO billing_usage ({', '.join(columns)}) SELECT {chosen} FROM billing_usage"
+        refused("shares_make_cost|tokens_fit", copy)
+
+
+def test_a_reversal_that_is_not_the_exact_negative_or_names_nothing(books: dict[str, int]) -> None:
+    original = books["other_transaction"]
+    reverse = (
+        "INSERT INTO billing_ledgertransaction (kind, reference, reverses_id) "
+        f"VALUES ('reversal', '{original}', {original})"
+    )
+    refused("does not undo", reverse, entry(books["customer"], -1), entry(books["promotion"], 1))
+    refused("does not undo", reverse, entry(books["creator"], -10_000), entry(books["promotion"], 10_000))
+    refused("names_original", "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('reversal', 'x')")
+
+
+def test_a_budget_that_is_negative(books: dict[str, int]) -> None:
+    key = (
+        "INSERT INTO accounts_apikey (id, organization_id, name, prefix, digest, scopes, created_at) "
+        "SELECT gen_random_uuid(), organization_id, 'k', 'p', '', '{}', now() FROM billing_account WHERE id = "
+        f"{books['customer']}"
+    )
+    budget = "INSERT INTO billing_keybudget (api_key_id, {}) SELECT id, -1 FROM accounts_apikey"
+    refused("billing_budget_limit_not_negative", key, budget.format("monthly_limit_nano_usd"))
+    refused("billing_budget_not_negative", key, budget.format("held_nano_usd"))
+
+
+def test_top_ups_outside_the_range_or_credited_without_a_transaction(books: dict[str, int]) -> None:
+    top_up = (
+        "INSERT INTO billing_topup (id, organization_id, amount_cents, state, checkout_url) SELECT gen_random_uuid(), "
+        "organization_id, {}, '{}', '' FROM billing_account WHERE id = " + str(books["customer"])
+    )
+    refused("amount_range", top_up.format(99, "created"))
+    refused("amount_range", top_up.format(1_000_001, "created"))
+    refused("credited_has_transaction", top_up.format(100, "credited"))

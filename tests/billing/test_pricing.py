@@ -1,0 +1,79 @@
+"""Prices: integers only, rounded once, monotone, and the same in Python as in the database."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import pytest
+from django.db import connection
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from billing.pricing import Price, TokenUsage, cost_nano_usd, split, worst_case_nano_usd
+
+rates = st.integers(0, 10**10)
+tokens = st.integers(0, 10**7)
+prices = st.builds(Price, rates, rates, rates, st.integers(0, 10**11))
+usages = st.tuples(tokens, tokens, tokens).map(lambda counts: TokenUsage(max(counts[:2]), min(counts[:2]), counts[2]))
+
+
+def test_a_price_in_micro_dollars_per_million_tokens_is_pico_dollars_per_token() -> None:
+    one_dollar_per_million = Price(1_000_000, 500_000, 2_000_000)
+    assert cost_nano_usd(one_dollar_per_million, TokenUsage(1_000_000, 0, 0)) == 10**9
+    assert cost_nano_usd(one_dollar_per_million, TokenUsage(1_000_000, 1_000_000, 0)) == 5 * 10**8
+    assert cost_nano_usd(one_dollar_per_million, TokenUsage(0, 0, 1_000_000)) == 2 * 10**9
+
+
+def test_a_prediction_is_rounded_up_once_and_not_per_part() -> None:
+    # Three parts of one pico-dollar each: three nano-dollars if each were rounded, one when rounded once.
+    assert cost_nano_usd(Price(1, 1, 1), TokenUsage(2, 1, 1)) == 1
+    assert cost_nano_usd(Price(0, 0, 1_001, 7), TokenUsage(0, 0, 1)) == 2 + 7
+
+
+@given(prices, usages)
+def test_the_worst_case_covers_every_usage_within_its_limits(price: Price, usage: TokenUsage) -> None:
+    assert cost_nano_usd(price, usage) <= worst_case_nano_usd(price, usage.prompt_tokens, usage.completion_tokens)
+
+
+@given(prices, usages, st.integers(0, 1_000))
+def test_cost_is_monotone_in_tokens(price: Price, usage: TokenUsage, more: int) -> None:
+    cost = cost_nano_usd(price, usage)
+    assert cost_nano_usd(price, replace(usage, completion_tokens=usage.completion_tokens + more)) >= cost
+    assert cost_nano_usd(price, replace(usage, prompt_tokens=usage.prompt_tokens + more)) >= cost
+
+
+@given(st.integers(0, 10**15), st.integers(0, 10_000))
+def test_shares_are_whole_and_make_the_cost(cost: int, creator_bps: int) -> None:
+    creator, platform = split(cost, creator_bps)
+    assert creator + platform == cost and creator >= 0 and platform >= 0
+    assert creator * 10_000 <= cost * creator_bps < (creator + 1) * 10_000
+
+
+@pytest.mark.parametrize("bad", [1.0, True, "1", None])
+def test_amounts_are_never_floats_or_other_lookalikes(bad: object) -> None:
+    with pytest.raises(TypeError):
+        Price(bad, 0, 0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        TokenUsage(1, 0, bad)  # type: ignore[arg-type]
+
+
+def test_negative_counts_and_more_cached_than_prompt_are_refused() -> None:
+    with pytest.raises(ValueError):
+        Price(-1, 0, 0)
+    with pytest.raises(ValueError):
+        TokenUsage(1, 2, 0)
+    with pytest.raises(ValueError):
+        split(1, 10_001)
+    with pytest.raises(ValueError):
+        split(-1, 5_000)
+
+
+@pytest.mark.django_db
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prices, usages)
+@example(Price(10**10, 10**10, 10**10, 10**11), TokenUsage(10**9, 0, 10**9))  # beyond 64 bits in pico-dollars
+def test_the_database_computes_the_same_cost(price: Price, usage: TokenUsage) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT billing_cost_nano_usd(%s, %s, %s, %s, %s, %s, %s)", [*astuple(price), *astuple(usage)])
+        (computed,) = cursor.fetchone()
+    assert int(computed) == cost_nano_usd(price, usage)
