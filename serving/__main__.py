@@ -22,6 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     platform_settings.add_flags(parser)
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every heartbeat says nothing
     try:
         config = settings.from_args(arguments)
         platform = platform_settings.from_args(arguments)

@@ -117,7 +117,6 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
 WHITENOISE_USE_FINDERS = True  # serves app static files without a collectstatic step
 WHITENOISE_AUTOREFRESH = DEBUG
 
@@ -148,4 +147,5 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    "loggers": {name: {"level": "WARNING"} for name in ("httpx", "stripe")},  # a line a call says nothing
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 
-console = Console(highlight=False)
+# Redirected output has no width of its own; 80 columns would break the tables.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120, soft_wrap=not sys.stdout.isatty())
 error_console = Console(stderr=True, highlight=False)
 
 

@@ -42,7 +42,7 @@ class PlatformClient:
         """Start a Checkout session, pay it on its page, wait for the money. Returns the available nano-dollars."""
         before = int(self.get("wallet")["available_nano_usd"])
         top_up = self.post("topups", {"amount_cents": amount_cents})
-        paid = httpx.post(f"{top_up['checkout_url']}/pay", follow_redirects=False, timeout=10)
+        paid = httpx.post(top_up["checkout_url"], follow_redirects=False, timeout=10)
         if paid.status_code >= 400:
             raise LocalStackError(f"the payment page answered {paid.status_code}")
         deadline = time.monotonic() + TOP_UP_SECONDS

@@ -61,22 +61,22 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     answers += measured
     _record(operator, models, counts)
 
-    heading("Batches")
     batches = _batches(stack)
     line(f"most adapters in one batch: {batches}")
-
-    heading("The money")
-    summary = operator.wait_until_settled()
-    _show_money(account, operator, before, summary, creators)
 
     heading("Custody: every release of the finance model's key")
     console.print(creators[0].cli("custody", creators[0].model_name).rstrip())
 
     heading("Kill switch")
-    seconds = await _revoke(consumer, creators[2], versions["telecom"])
+    seconds, last_answers = await _revoke(consumer, creators[2], versions["telecom"])
+    answers += last_answers
     line(f"refused {seconds:.2f} s after the creator said so; a new version takes its place")
     _push(creators[2])
     await consumer.close()
+
+    heading("The money")
+    summary = operator.wait_until_settled()
+    _show_money(account, before, summary, creators)
     return _figures(before, summary, counts, batches, seconds, answers)
 
 
@@ -146,7 +146,6 @@ def _batches(stack: RunningStack) -> int:
 
 def _show_money(
     account: PlatformClient,
-    operator: PlatformClient,
     before: dict[str, Any],
     summary: dict[str, Any],
     creators: list[SampleCreator],
@@ -161,24 +160,24 @@ def _show_money(
     line(f"predictions           {summary['predictions'] - before['predictions']} in this demonstration")
 
 
-async def _revoke(consumer: Consumer, creator: SampleCreator, version: dict[str, Any]) -> float:
-    """Revoke one version and call it until it is refused. Returns the seconds that took."""
+async def _revoke(consumer: Consumer, creator: SampleCreator, version: dict[str, Any]) -> tuple[float, list[Answer]]:
+    """Revoke one version and call it until it is refused. Returns the seconds that took, and what was still answered."""
     name = f"{creator.model_name}@{version['version']}"
     messages = held_out(creator.role)[0].messages
-    await consumer.ask(name, messages)
+    answers = [await consumer.ask(name, messages)]
     started = time.monotonic()
     revoking = asyncio.create_task(asyncio.to_thread(creator.cli, "revoke", name, "--reason", "demonstration", "--yes"))
     while True:
         try:
-            await consumer.ask(name, messages)
+            answers.append(await consumer.ask(name, messages))
         except openai.PermissionDeniedError as error:
             seconds = time.monotonic() - started
             await revoking
             line(f"{name}: {error.status_code} {error.code}")
-            return seconds
+            return seconds, answers
         if time.monotonic() - started > 60:
             await revoking
-            return time.monotonic() - started
+            return time.monotonic() - started, answers
 
 
 def _figures(
