@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from django.utils import timezone
 
@@ -28,13 +27,6 @@ def live_replicas(base_fingerprint: str | None = None) -> list[Replica]:
     if base_fingerprint is not None:
         rows = rows.filter(base_fingerprint=base_fingerprint)
     return list(rows.order_by("-registered_at"))
-
-
-def newest_boot(replica_id: UUID) -> Replica | None:
-    """Return the newest living boot with the same name as `replica_id`: it keeps that name's usage journal, so it
-    answers for predictions that an older boot ran. None while there is none."""
-    name = Replica.objects.filter(pk=replica_id).values("name")
-    return Replica.objects.filter(name__in=name, gone_at__isnull=True).order_by("-registered_at").first()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,3 @@ def body_hash(body: bytes) -> str:
 def load_ticket_signer() -> TicketSigner:
     """Load the current ticket key (reads the database: call it outside an event loop). Raises NotBootstrapped."""
     return TicketSigner(signing_pair(PlatformKey.Purpose.TICKET))
-
-
-def sign_ticket(claims: Mapping[str, Any]) -> str:
-    """Sign one ticket with the current key, for callers that may use the database."""
-    return load_ticket_signer().sign(claims)

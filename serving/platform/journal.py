@@ -166,7 +166,11 @@ class UsageJournal:
                 while not self._urgent and not self._closing and (left := wait_until - time.monotonic()) > 0:
                     self._changed.wait(left)
                 closing, self._urgent = self._closing, False
-            written = self._commit()
+            try:
+                written = self._commit()
+            except Exception:
+                log.exception("the usage journal failed")
+                self._accepting, written = False, False
             if closing:
                 return
             if not written:

@@ -127,10 +127,13 @@ def run(config: ServingConfig, platform: PlatformConfig, listener: socket.socket
             timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
         )
     )
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it is done; with the default handler that would end the process before
         # the journal is closed.
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, stop)
     try:
         replica.link.start(replica.introduction, replica.engine.ready)
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)

@@ -154,7 +154,10 @@ class PlatformLink:
 
     def _guard(self) -> None:
         while not self._stop.wait(GUARD_SECONDS):
-            self.leases.expire()
+            try:
+                self.leases.expire()
+            except Exception:
+                log.exception("a lease could not be ended")  # this thread must outlive any such trouble
 
     def _talk(self) -> None:
         while not self._ready.wait(GUARD_SECONDS) and not self._stop.is_set():

@@ -11,15 +11,16 @@ from serving.platform.errors import PlatformError
 from serving.platform.vault_client import VaultClient
 
 ATTEMPTS = 3
+MAX_BYTES = 64 << 30  # of complete packages; the least recently used go first
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class PackageStore:
     """A folder of packages. A file under its digest is complete; whether it is genuine is proven at every opening."""
 
-    def __init__(self, folder: Path, client: VaultClient) -> None:
-        """Use `folder`, made when the first package comes."""
-        self._folder, self._client = folder, client
+    def __init__(self, folder: Path, client: VaultClient, *, max_bytes: int = MAX_BYTES) -> None:
+        """Use `folder`, made when the first package comes; keep at most `max_bytes` there."""
+        self._folder, self._client, self._max_bytes = folder, client, max_bytes
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -33,6 +34,7 @@ class PackageStore:
         with lock:
             path = self._folder / digest
             if path.is_file() and path.stat().st_size == size:
+                os.utime(path)
                 return path
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             partial = self._folder / f"{digest}.part"
@@ -44,7 +46,19 @@ class PackageStore:
                     if attempt == ATTEMPTS - 1:
                         raise
             os.replace(partial, path)
+            self._make_room(keep=path)
             return path
+
+    def _make_room(self, keep: Path) -> None:
+        # A package that is being opened stays readable through its open file.
+        packages = [(p.stat().st_mtime, p.stat().st_size, p) for p in self._folder.iterdir() if p.suffix != ".part"]
+        total = sum(size for _, size, _ in packages)
+        for _, size, path in sorted(packages):
+            if total <= self._max_bytes:
+                return
+            if path != keep:
+                path.unlink(missing_ok=True)
+                total -= size
 
     def discard(self, digest: str) -> None:
         """Forget a package that did not open, so that the next try downloads it anew."""

@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def progress(jti: str, tokens: int = 1) -> Progress:
-    return Progress(jti, "ab" * 32, 10, 4, tokens, 1000.0)
+    return Progress(jti, None, 10, 4, tokens, 1000.0)
 
 
 def new_id() -> str:
@@ -116,7 +116,8 @@ def test_a_journal_cut_at_any_byte_opens_with_everything_before_the_cut(tmp_path
         ][complete]
         assert ({k: v for k, v in states.items() if v != "unknown"}, left) == expected, cut
         assert segment_path(folder, 1).read_bytes() == whole[: ends[complete - 1] if complete else 0]
-        journal.finish(c, "after the crash").result(10)
+        if cut % 10 == 0:
+            journal.finish(c, "after the crash").result(10)
         journal.close()
         assert all(decode_line(line) for line in segment_path(folder, 1).read_bytes().splitlines(keepends=True))
         shutil.rmtree(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,6 +190,19 @@ def test_a_package_of_another_model_is_refused_though_it_opens(package: SealedPa
     link.identity = Identity(CREATOR_ID, MODEL_ID, 2)
     with pytest.raises(AdapterUnavailable, match="version"):
         source_of(link, store).load(package.digest)
+
+
+def test_the_least_recently_used_packages_make_room(package: SealedPackage, server: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    for number in (1, 2):
+        path = folder / f"{number}{'0' * 63}"
+        path.write_bytes(bytes(1000))
+        os.utime(path, (number, number))
+    client = VaultClient(server.url, "enrolment")
+    client.session_token = "session"
+    PackageStore(folder, client, max_bytes=package.size + 1500).fetch(package.digest, package.size)
+    assert sorted(path.name[:2] for path in folder.iterdir()) == sorted(["20", package.digest[:2]])
 
 
 def test_a_platform_that_sends_too_much_is_stopped(package: SealedPackage, store: PackageStore, server: Any) -> None:

@@ -1,0 +1,164 @@
+"""From a ticket's admission to its receipt, without an engine: what is journaled, refused and answered when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from serving.core import Usage
+from serving.http.admission import Admission, IncomingRequest
+from serving.http.errors import ApiError
+from serving.platform import predictions
+from serving.platform.journal import UsageJournal
+from serving.platform.leases import LeaseTable
+from serving.platform.predictions import TICKET_HEADER, PredictionDesk
+from serving.platform.receipts import ReceiptSigner
+from serving.platform.tickets import TicketVerifier, body_hash
+
+BODY, DIGEST = b"{}", "ab" * 32
+
+
+class Adapters:
+    revoked: set[str]
+
+    def is_revoked(self, digest: str) -> bool:
+        return digest in self.revoked
+
+
+class Engine:
+    """The two things that the desk asks of an engine."""
+
+    def __init__(self) -> None:
+        self.adapters = Adapters()
+        self.adapters.revoked = set()
+
+    def readmit(self, digest: str) -> Future[None]:
+        self.adapters.revoked.discard(digest)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+class Setup:
+    def __init__(self, folder: Path) -> None:
+        self.key, self.replica_id = Ed25519PrivateKey.generate(), str(uuid.uuid4())
+        self.tickets, self.leases, self.engine = TicketVerifier(), LeaseTable(), Engine()
+        self.tickets.adopt(self.replica_id, {"k": self.key.public_key().public_bytes_raw()})
+        self.journal, self.signer = UsageJournal(folder), ReceiptSigner("cd" * 32)
+        self.desk = PredictionDesk(self.engine, self.tickets, self.leases, self.journal, self.signer)  # type: ignore[arg-type]
+
+    def ticket(self, **claims: Any) -> str:
+        now = int(time.time())
+        payload = {
+            "iss": "intarsia", "aud": "serving", "act": "predict", "jti": str(uuid.uuid4()), "iat": now,
+            "exp": now + 60, "bh": body_hash(BODY), "rid": self.replica_id, "org": "o", "adapter": DIGEST, "scope": "s",
+            "max_prompt_tokens": 5, "max_tokens": 7,
+        }  # fmt: skip
+        return jwt.encode(payload | claims, self.key, algorithm="EdDSA", headers={"kid": "k"})
+
+    def authorize(self, ticket: str) -> Admission:
+        request = IncomingRequest("/v1/completions", {TICKET_HEADER: ticket}, BODY, None)  # type: ignore[arg-type]
+        return asyncio.run(self.desk.authorize(request))
+
+    def finish(self, jti: str, tokens: int, reason: str) -> dict[str, Any] | None:
+        return asyncio.run(self.desk.on_finish(jti, Usage(5, tokens, 2), reason))
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    made = Setup(tmp_path)
+    yield made
+    made.journal.close()
+
+
+def refused(setup: Setup, ticket: str) -> tuple[int, str | None]:
+    with pytest.raises(ApiError) as error:
+        setup.authorize(ticket)
+    return error.value.status, error.value.code
+
+
+def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
+    admission = setup.authorize(setup.ticket(jti="00000000-0000-4000-8000-000000000001", org="acme", scope="acme-1"))
+    assert admission.request_id == "00000000-0000-4000-8000-000000000001"
+    assert (admission.tenant, admission.cache_scope, admission.adapter.digest) == ("acme", "acme-1", DIGEST)
+    assert (admission.max_prompt_tokens, admission.max_tokens) == (5, 7)
+    assert admission.deadline is not None and 55 < admission.deadline - time.monotonic() <= 60
+
+
+@pytest.mark.parametrize(
+    "claims", [{"max_tokens": 0}, {"max_prompt_tokens": 0}, {"org": None}, {"scope": ""}, {"adapter": "../x"}]
+)
+def test_a_ticket_that_grants_nothing_is_refused(setup: Setup, claims: dict[str, Any]) -> None:
+    assert refused(setup, setup.ticket(**claims)) == (401, "invalid_ticket")
+
+
+def test_while_the_journal_cannot_be_written_tickets_are_refused_and_not_spent(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = setup.ticket()
+    monkeypatch.setattr(setup.journal, "_accepting", False)
+    assert refused(setup, ticket) == (503, "journal_unavailable")
+    monkeypatch.setattr(setup.journal, "_accepting", True)
+    setup.authorize(ticket)
+
+
+def test_a_withdrawn_adapter_is_refused_and_one_whose_lease_ran_out_is_let_in_again(setup: Setup) -> None:
+    setup.engine.adapters.revoked = {DIGEST}
+    setup.authorize(setup.ticket())
+    assert not setup.engine.adapters.is_revoked(DIGEST)
+    setup.leases.revoke([DIGEST])
+    setup.engine.adapters.revoked = {DIGEST}
+    assert refused(setup, setup.ticket()) == (403, "adapter_revoked")
+    assert setup.engine.adapters.is_revoked(DIGEST)
+
+
+def test_a_receipt_is_on_the_disk_before_it_is_handed_over(setup: Setup, tmp_path: Path) -> None:
+    jti = setup.authorize(setup.ticket()).request_id
+    assert setup.desk.state(jti) == ("running", None)
+    setup.desk.on_progress(jti, Usage(5, 1, 2))
+    answer = setup.finish(jti, 3, "stop")
+    assert answer is not None and answer["receipt"].encode() in (tmp_path / "00000001.journal").read_bytes()
+    assert setup.desk.state(jti) == ("final", answer["receipt"])
+    assert jwt.get_unverified_header(answer["receipt"])["kid"] == setup.replica_id
+
+
+@pytest.mark.parametrize("reason", ["error", "revoked", "interrupted"])
+def test_what_was_refused_before_its_first_token_leaves_no_receipt(setup: Setup, reason: str) -> None:
+    jti = setup.authorize(setup.ticket()).request_id
+    assert setup.finish(jti, 0, reason) is None
+    assert setup.desk.state(jti) == ("unknown", None)
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(3, "error"), (3, "revoked"), (0, "cancelled"), (2, "cancelled")])
+def test_what_ended_early_after_work_was_done_has_a_receipt(setup: Setup, tokens: int, reason: str) -> None:
+    jti = setup.authorize(setup.ticket()).request_id
+    answer = setup.finish(jti, tokens, reason)
+    assert answer is not None
+    claims = jwt.decode(answer["receipt"], options={"verify_signature": False})
+    assert (claims["completion_tokens"], claims["finish_reason"]) == (tokens, reason)
+
+
+def test_an_answer_does_not_wait_for_ever_for_a_disk_that_takes_nothing(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictions, "JOURNAL_SECONDS", 0.05)
+    monkeypatch.setattr(setup.journal, "finish", lambda jti, receipt: Future())
+    jti = setup.authorize(setup.ticket()).request_id
+    assert setup.finish(jti, 3, "stop") is None
+
+
+def test_a_prediction_refused_between_desk_and_engine_is_forgotten_when_its_ticket_expires(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jti = setup.authorize(setup.ticket()).request_id
+    monkeypatch.setattr(predictions.time, "time", lambda: time.monotonic() + 4e9)
+    assert setup.desk.state(jti) == ("unknown", None)
