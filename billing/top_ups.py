@@ -86,14 +86,15 @@ def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
     if top_up is None:
         logger.warning("Stripe session %s names no top-up of ours", session.id)
         return None
-    if top_up.state == TopUp.State.CREDITED:
-        pass  # a duplicate, or an older event that arrives late
-    elif session.payment_status == "paid":
+    if top_up.checkout_session_id not in (None, session.id):
+        if session.payment_status == "paid":
+            raise PaymentMismatch(f"top-up {top_up.pk} belongs to another checkout page than {session.id}")
+        return top_up
+    if session.payment_status == "paid" and top_up.state != TopUp.State.CREDITED:
         _credit(top_up, session)
-    elif session.status == "expired":
-        top_up.state = TopUp.State.EXPIRED
-    elif session.status == "complete":
-        top_up.state = TopUp.State.PENDING  # a slow payment method: paid or failed later
+    elif top_up.state in (TopUp.State.CREATED, TopUp.State.PENDING):
+        # A complete page that is not paid waits for a slow payment method.
+        top_up.state = TopUp.State.EXPIRED if session.status == "expired" else TopUp.State.PENDING
     top_up.checkout_session_id = session.id
     top_up.payment_intent_id = session.payment_intent_id
     top_up.save()
@@ -108,8 +109,6 @@ def _credit(top_up: TopUp, session: CheckoutSession) -> None:
             f"top-up {top_up.pk} asked for {top_up.amount_cents} {CURRENCY} cents, "
             f"Stripe took {session.amount_total_cents} {session.currency}"
         )
-    if top_up.checkout_session_id not in (None, session.id):
-        raise PaymentMismatch(f"top-up {top_up.pk} belongs to another checkout page than {session.id}")
     amount = top_up.amount_cents * NANO_PER_CENT
     top_up.ledger_transaction = post_transaction(
         kind=LedgerTransaction.Kind.TOP_UP,
@@ -147,7 +146,7 @@ def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:
     """
     kind = LedgerTransaction.Kind.STRIPE_FEE
     with transaction.atomic():
-        cash = Account.objects.select_for_update().get(pk=get_account(kind=Account.Kind.STRIPE_CASH).pk)
+        cash = Account.objects.select_for_update(no_key=True).get(pk=get_account(kind=Account.Kind.STRIPE_CASH).pk)
         # Read under the lock of the account, so that two deliveries at once book one fee.
         if (
             fee.fee_cents == 0

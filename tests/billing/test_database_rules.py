@@ -51,6 +51,7 @@ def books() -> dict[str, int]:
     settle_hold_sync(
         prediction_id=settled.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
     )
+    run()  # nothing is left pending for the tests to stumble over
     accounts = {f"{account.kind}:{account.organization_id}": account.pk for account in Account.objects.all()}
     return {
         "customer": accounts[f"customer_credit:{buyer.pk}"],

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import stripe
 from django.conf import settings
+from django.db import connection
 from django.test import Client
 
 from billing import stripe_gateway, tasks
 from billing.errors import InsufficientFunds, InvalidTopUpAmount, PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import find_discrepancies
+from billing.ledger import get_account, post_transaction
 from billing.models import Account, Incident, LedgerTransaction, Outbox, StripeEvent, TopUp
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import statement, wallet
-from billing.services import refresh_top_up, reverse_transaction, start_top_up
+from billing.services import credit_top_up, refresh_top_up, reverse_transaction, start_top_up
 from billing.stripe_double.core import StripeDouble
 from billing.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from billing.stripe_double.http_client import DoubleHTTPClient
+from billing.top_ups import fail_top_up
 from marketplace.accounts.models import Organization
 from tests.billing.support import make_organization
 
@@ -263,6 +268,84 @@ def test_a_page_that_took_another_amount_credits_nothing_and_opens_an_incident(
     assert not StripeEvent.objects.filter(processed_at=None).exists()  # trying again cannot help
 
 
+@pytest.mark.django_db(transaction=True)
+def test_workers_that_process_the_same_payment_at_once_credit_it_once(
+    double: StripeDouble, organization: Organization
+) -> None:
+    top_up = begin(organization)
+    pay(double, top_up)
+    for event in double.due_events():
+        post(double, event)
+    events = list(StripeEvent.objects.values_list("id", flat=True)) * 3
+
+    def process(event_id: str) -> None:
+        try:
+            tasks.process_stripe_event(event_id)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(6) as workers:
+        list(workers.map(process, events))
+    assert_credited_once(organization, top_up)
+    assert balance(Account.Kind.STRIPE_FEES) == -103 * NANO_PER_CENT
+
+
+def test_a_slow_payment_method_waits_then_fails_or_pays_and_never_moves_backwards(organization: Organization) -> None:
+    def report(**changes: Any) -> None:
+        fields: dict[str, Any] = {
+            "id": "cs_slow",
+            "url": "",
+            "status": "complete",
+            "payment_status": "unpaid",
+            "amount_total_cents": 700,
+            "currency": "usd",
+            "client_reference_id": str(top_up.pk),
+            "payment_intent_id": "pi_slow",
+            "charge": None,
+        }
+        session = stripe_gateway.CheckoutSession(**(fields | changes))
+        credit_top_up(session=session)
+        if changes.get("payment_status") == "failed":
+            fail_top_up(session=session)
+        top_up.refresh_from_db()
+
+    top_up = TopUp.objects.create(organization=organization, amount_cents=700, checkout_session_id="cs_slow")
+    report()
+    assert top_up.state == TopUp.State.PENDING
+    report(payment_status="failed")
+    assert top_up.state == TopUp.State.FAILED
+    report()
+    assert top_up.state == TopUp.State.FAILED
+    report(id="cs_other")
+    assert top_up.checkout_session_id == "cs_slow"
+    with pytest.raises(PaymentMismatch):
+        report(id="cs_other", payment_status="paid")
+    assert wallet(organization).posted == 0
+    report(payment_status="paid")
+    assert top_up.state == TopUp.State.CREDITED
+    report(status="expired")
+    assert top_up.state == TopUp.State.CREDITED
+    assert wallet(organization).posted == 700 * NANO_PER_CENT
+
+
+def test_a_webhook_is_kept_when_the_queue_is_unreachable(
+    double: StripeDouble, organization: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top_up = begin(organization)
+    pay(double, top_up)
+    app = tasks.process_stripe_event.app
+    nowhere = app.connection_for_write("redis://127.0.0.1:9/0", transport_options={"max_retries": 1})
+    monkeypatch.setattr(
+        tasks.process_stripe_event,
+        "apply_async",
+        functools.partial(tasks.process_stripe_event.apply_async, connection=nowhere),
+    )
+    for event in double.due_events():
+        assert post(double, event).status_code == 200
+    work()
+    assert_credited_once(organization, top_up)
+
+
 def test_a_session_that_is_not_ours_is_ignored(double: StripeDouble) -> None:
     session = stripe_gateway.stripe_gateway().create_checkout_session(
         top_up_id=uuid.uuid4(),
@@ -341,8 +424,6 @@ def test_a_top_up_is_reversed_once_by_its_exact_negative_while_the_money_is_ther
 
 
 def test_money_that_is_spent_cannot_be_reversed(double: StripeDouble, organization: Organization) -> None:
-    from billing.ledger import get_account, post_transaction
-
     top_up = begin(organization)
     pay(double, top_up)
     credited = refresh_top_up(top_up_id=top_up.pk).ledger_transaction

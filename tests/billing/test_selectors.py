@@ -1,0 +1,128 @@
+"""Reads of money: each organization sees its own, and the groupings add up."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from billing import selectors
+from billing.models import Account
+from billing.services import credit_promotion, open_accounts, settle_hold_sync
+from billing.statements import PLACE_HOLD
+from marketplace.accounts.models import Organization
+from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
+
+pytestmark = pytest.mark.django_db
+
+KEY = uuid.UUID(int=9)
+
+
+def predict(organization: Organization, creator: Organization, model: str, key: uuid.UUID | None = None) -> uuid.UUID:
+    request = replace(hold_request(organization, creator), model_name=model, api_key_id=key)
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE_HOLD, request.parameters())
+    settle_hold_sync(
+        prediction_id=request.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
+    )
+    return request.prediction_id
+
+
+@pytest.fixture
+def market() -> dict[str, Organization]:
+    """Two buyers and two creators: ann buys acme/a twice (once by key) and zeta/z once, bob buys acme/a once."""
+    ann, bob, acme, zeta = (
+        make_organization(10_000),
+        make_organization(10_000),
+        make_organization(),
+        make_organization(),
+    )
+    predict(ann, acme, "acme/a")
+    predict(ann, acme, "acme/a", KEY)
+    predict(ann, zeta, "zeta/z")
+    predict(bob, acme, "acme/a")
+    return {"ann": ann, "bob": bob, "acme": acme, "zeta": zeta}
+
+
+def test_a_wallet_shows_posted_held_and_available(market: dict[str, Organization]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE_HOLD, hold_request(market["ann"], market["acme"]).parameters())
+    wallet = selectors.wallet(market["ann"])
+    assert (wallet.posted, wallet.held) == (10_000 - 3 * USAGE_COST, 1_000)
+    assert wallet.available == wallet.posted - 1_000
+    assert selectors.wallet(Organization(slug="none", name="none")) == selectors.Wallet(0, 0)
+
+
+def test_usage_is_seen_by_the_organization_that_paid_and_no_other(market: dict[str, Organization]) -> None:
+    rows = selectors.usage_rows(market["ann"])
+    assert len(rows) == 3 and {row.organization_id for row in rows} == {market["ann"].pk}
+    assert selectors.usage_row(market["ann"], rows[0].prediction_id) == rows[0]
+    assert selectors.usage_row(market["bob"], rows[0].prediction_id) is None
+    assert selectors.usage_row(market["acme"], rows[0].prediction_id) is None
+    assert selectors.usage_rows(market["acme"]) == []
+    assert len(selectors.usage_rows(market["ann"], model_name="acme/a")) == 2
+    assert len(selectors.usage_rows(market["ann"], api_key_id=KEY)) == 1
+    assert len(selectors.usage_rows(market["ann"], limit=2)) == 2
+    assert selectors.usage_rows(market["ann"], until=timezone.now() - timedelta(days=1)) == []
+
+
+def test_usage_groups_by_day_model_and_key(market: dict[str, Organization]) -> None:
+    (day,) = selectors.usage_summary(market["ann"], group_by=["day"])
+    assert (day.predictions, day.cost_nano_usd, day.model_name) == (3, 3 * USAGE_COST, None)
+    assert day.day == timezone.now().date()
+    by_model = selectors.usage_summary(market["ann"], group_by=["model"])
+    assert [(line.model_name, line.predictions) for line in by_model] == [("acme/a", 2), ("zeta/z", 1)]
+    everything = selectors.usage_summary(market["ann"])
+    assert len(everything) == 3 and sum(line.completion_tokens for line in everything) == 150
+    assert {line.api_key_id for line in everything} == {None, KEY}
+    with pytest.raises(ValueError, match="colour"):
+        selectors.usage_summary(market["ann"], group_by=["colour"])
+
+
+def test_earnings_count_what_a_creator_sold_without_naming_consumers(market: dict[str, Organization]) -> None:
+    found = selectors.earnings(market["acme"])
+    assert (found.total.predictions, found.total.consumers) == (3, 2)
+    assert found.total.creator_nano_usd == found.payable_nano_usd == 3 * 35
+    assert found.total.charged_nano_usd == 3 * USAGE_COST
+    assert [(line.model_name, line.predictions) for line in found.by_model] == [("acme/a", 3)]
+    assert [line.day for line in found.by_day] == [timezone.now().date()]
+    nobody = selectors.earnings(market["ann"])
+    assert (nobody.payable_nano_usd, nobody.total.predictions, nobody.by_day) == (0, 0, ())
+
+
+def test_the_platforms_summary_adds_up(market: dict[str, Organization]) -> None:
+    summary = selectors.platform_summary()
+    assert summary == selectors.PlatformSummary(
+        charged=4 * USAGE_COST, creator=4 * 35, platform=4 * 9, ledger_sum=0, predictions=4, open_holds=0
+    )
+
+
+def test_a_statement_lists_own_entries_newest_first_and_pages(market: dict[str, Organization]) -> None:
+    lines = selectors.statement(market["ann"])
+    assert [line.transaction_kind for line in lines] == ["prediction"] * 3 + ["promotion"]
+    assert sum(line.amount_nano_usd for line in lines) == selectors.wallet(market["ann"]).posted
+    first, rest = selectors.statement(market["ann"], limit=1), None
+    rest = selectors.statement(market["ann"], before_id=first[0].entry_id)
+    assert [*first, *rest] == lines
+
+
+def test_accounts_are_opened_once() -> None:
+    organization = make_organization(5)
+    open_accounts(organization=organization)
+    assert Account.objects.filter(organization=organization).count() == 2
+    assert selectors.wallet(organization).posted == 5
+
+
+def test_a_promotion_is_given_once_for_a_reference_and_never_takes() -> None:
+    organization = make_organization()
+    for _ in range(2):
+        credit_promotion(organization=organization, amount_nano_usd=100, reference="welcome")
+    assert selectors.wallet(organization).posted == 100
+    for amount in (0, -5):
+        with pytest.raises(ValueError):
+            credit_promotion(organization=organization, amount_nano_usd=amount, reference="other")
+    assert selectors.ledger_sum() == 0

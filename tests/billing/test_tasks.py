@@ -1,0 +1,125 @@
+"""Background work on money: outbox, partitions, the ledger check."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+import redis
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from billing import tasks
+from billing.models import Incident, Outbox, Usage
+from billing.services import settle_hold_sync
+from billing.statements import PLACE_HOLD
+from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
+
+pytestmark = pytest.mark.django_db
+
+
+def predict(organization, creator):
+    request = hold_request(organization, creator)
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE_HOLD, request.parameters())
+    settle_hold_sync(
+        prediction_id=request.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
+    )
+    return request.prediction_id
+
+
+@pytest.fixture
+def stream():
+    with redis.Redis.from_url(settings.ENV.valkey_url) as valkey:
+        valkey.delete(tasks.OUTBOX_STREAM)
+        yield lambda: [
+            {name.decode(): value.decode() for name, value in fields.items()}
+            for _id, fields in valkey.xrange(tasks.OUTBOX_STREAM)
+        ]
+        valkey.delete(tasks.OUTBOX_STREAM)
+
+
+def test_settled_predictions_reach_the_stream_once_and_old_messages_go(stream, monkeypatch) -> None:
+    monkeypatch.setattr(tasks, "OUTBOX_BATCH", 2)
+    buyer, creator = make_organization(10_000), make_organization()
+    ids = [str(predict(buyer, creator)) for _ in range(5)]
+    tasks.deliver_outbox()
+    tasks.deliver_outbox()
+    messages = stream()
+    assert [message["key"] for message in messages] == ids
+    payload = json.loads(messages[0]["payload"])
+    assert payload["cost_nano_usd"] == USAGE_COST and payload["organization_id"] == str(buyer.pk)
+    assert "receipt" not in payload
+    Outbox.objects.update(delivered_at=timezone.now() - tasks.OUTBOX_KEPT - timedelta(minutes=1))
+    tasks.deliver_outbox()
+    assert Outbox.objects.count() == 0
+    assert len(stream()) == 5
+
+
+def test_messages_stay_when_valkey_is_away(stream, monkeypatch) -> None:
+    predict(make_organization(10_000), make_organization())
+
+    def unreachable(*arguments: object, **options: object) -> redis.Redis:
+        return redis.Redis(host="127.0.0.1", port=9, socket_connect_timeout=1)
+
+    monkeypatch.setattr(redis.Redis, "from_url", unreachable)
+    with pytest.raises(redis.ConnectionError):
+        tasks.deliver_outbox()
+    assert Outbox.objects.filter(delivered_at=None).count() == 1
+
+
+def partitions() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'billing_usage'::regclass")
+        return {name for (name,) in cursor.fetchall()}
+
+
+def test_partitions_exist_for_the_months_to_come_also_across_a_year(time_machine) -> None:
+    time_machine.move_to(datetime(2031, 11, 30, 23, 59, tzinfo=UTC))
+    tasks.create_usage_partitions()
+    tasks.create_usage_partitions()
+    months = {"2031_11", "2031_12", "2032_01", "2032_02"}
+    assert {f"billing_usage_{month}" for month in months} <= partitions()
+
+
+def test_a_month_without_partition_loses_no_usage_and_is_left_where_it_is() -> None:
+    predict(make_organization(10_000), make_organization())
+    row = Usage.objects.get()
+    with connection.cursor() as cursor:
+        columns = [field.column for field in Usage._meta.concrete_fields if field.column]
+        chosen = ", ".join("'2040-05-31T23:00Z'" if name == "created_at" else name for name in columns)
+        cursor.execute(f"INSERT INTO billing_usage ({', '.join(columns)}) SELECT {chosen} FROM billing_usage")
+        cursor.execute("SELECT count(*) FROM billing_usage_default")
+        assert cursor.fetchone() == (1,)
+        cursor.execute("SELECT billing_create_usage_partition(%s)", [date(2040, 5, 1)])
+        assert cursor.fetchone() == (False,)
+        cursor.execute("SELECT billing_create_usage_partition(%s)", [date(2040, 6, 1)])
+        assert cursor.fetchone() == (True,)
+    assert Usage.objects.filter(prediction_id=row.prediction_id).count() == 2
+
+
+def test_books_that_agree_open_no_incident() -> None:
+    predict(make_organization(10_000), make_organization())
+    tasks.check_ledger()
+    assert Incident.objects.count() == 0
+
+
+def test_books_that_disagree_are_an_error_and_one_open_incident(caplog: pytest.LogCaptureFixture) -> None:
+    buyer, creator = make_organization(10_000), make_organization()
+    predict(buyer, creator)
+    with connection.cursor() as cursor:
+        # Only with the triggers off can the books be made wrong at all.
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("ALTER TABLE billing_account DISABLE TRIGGER USER")
+        cursor.execute("UPDATE billing_account SET posted = posted + 5 WHERE kind = 'creator_payable'")
+        cursor.execute("UPDATE billing_account SET held = held + 7 WHERE kind = 'customer_credit' AND posted > 0")
+        cursor.execute("ALTER TABLE billing_account ENABLE TRIGGER USER")
+    with caplog.at_level(logging.ERROR):
+        tasks.check_ledger()
+        tasks.check_ledger()
+    kinds = sorted(Incident.objects.values_list("kind", flat=True))
+    assert kinds == ["balance_cache", "balance_cache", "held_cache"]
+    assert "ledger check failed" in caplog.text
