@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from creator_cli.errors import CliError
+from creator_cli.control_api import ControlApi
+from creator_cli.errors import ApiError, CliError
 from creator_cli.names import ModelName
 from creator_cli.private_files import private_folder, read_json, write_json
 from creator_cli.records import Reader, Version, encode_base64url
@@ -31,6 +32,8 @@ from sealed_weights.wrap import fingerprint, wrap_dek_for_platform
 
 _FORMAT = 1
 _BLOCK = 1 << 20
+# The states of a package that has arrived whole, in which there is still something to do, or to say.
+_CONTINUED = frozenset({"verifying", "verified", "refused", "published"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,38 @@ class PendingStore:
             return package_digest(self.package) == digest
         except SealError:
             return False
+
+
+def version_to_continue(
+    api: ControlApi,
+    store: PendingStore,
+    pending: PendingPush,
+    *,
+    source: str,
+    signer: str,
+    package_size: int,
+    intake_fingerprint: str,
+) -> Version | None:
+    """The version of `pending` as it stands now, None if it cannot be continued: another adapter, signing key or
+    platform key, a damaged cache, or a version that the platform has given up or finished."""
+    if pending.source != source or pending.signer != signer:
+        return None
+    try:
+        version = api.version(pending.version_id)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    if version.state != "uploading":
+        # Without a digest the upload was never completed: it expired.
+        return version if version.digest and version.state in _CONTINUED else None
+    if version.size != package_size:
+        return None
+    if pending.sealed is None:
+        # Nothing was sealed under this number, so nothing may have arrived either.
+        return version if version.uploaded == 0 else None
+    same_key = pending.sealed.intake_fingerprint == intake_fingerprint
+    return version if same_key and store.package_is(pending.sealed.digest) else None
 
 
 def source_hash(folder: Path, progress: Callable[[int], None]) -> str:

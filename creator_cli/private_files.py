@@ -15,9 +15,12 @@ MAX_JSON = 8 << 20  # bytes
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder (0700) if it is not there; raises CliError if it cannot be made."""
+    """Make the folder, and the folders above it, 0700 if they are not there; raises CliError if that fails."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One by one: mkdir(parents=True) gives the mode to the last folder alone.
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise CliError(f"{path}: cannot be created ({error.strerror})") from None
     return path

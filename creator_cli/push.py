@@ -16,15 +16,13 @@ from creator_cli.known_platforms import KnownPlatforms
 from creator_cli.listing import Listing
 from creator_cli.names import ModelName
 from creator_cli.output import Output, size_text
-from creator_cli.pending import PendingPush, PendingStore, seal_for_upload, source_hash
+from creator_cli.pending import PendingPush, PendingStore, seal_for_upload, source_hash, version_to_continue
 from creator_cli.records import Base, ListedModel, Price, Version
 from creator_cli.settings import Settings
 from creator_cli.upload import upload_package
 from sealed_weights.signing import CreatorIdentity
 from sealed_weights.wrap import fingerprint
 
-# The states in which there is still something to do for a push that was interrupted.
-_CONTINUED = frozenset({"verifying", "verified", "published"})
 _POLL_SECONDS = (0.2, 0.3, 0.5, 1.0)
 
 
@@ -145,10 +143,15 @@ class _Push:
 
     def send(self, adapter: CheckedAdapter) -> Version:
         """Seal and upload, or continue where an earlier run stopped. Returns the version, its upload complete."""
-        pending, version = self._unfinished(adapter)
+        with self.out.progress("reading", adapter.summary.bytes) as show:
+            source = source_hash(adapter.folder, show)
+        pending, version = self._unfinished(adapter, source)
         if version is None or pending is None:
             version = self._start(adapter)
-            pending = self._remember(adapter, version)
+            pending = PendingPush(
+                version.id, version.number, version.size, source, self.identity.public_bytes().hex(), sealed=None
+            )
+            self.store.save(pending)
         if version.state != "uploading":
             return version
         if pending.sealed is None:
@@ -239,12 +242,20 @@ class _Push:
             f"which base model? Name one in the listing's field base; the platform has: {names}", field="base"
         )
 
-    def _unfinished(self, adapter: CheckedAdapter) -> tuple[PendingPush | None, Version | None]:
+    def _unfinished(self, adapter: CheckedAdapter, source: str) -> tuple[PendingPush | None, Version | None]:
         """The interrupted push of this very adapter and its version, as far as both can go on; or (None, None)."""
         pending = self.store.load()
         if pending is None:
             return None, None
-        version = self._version_to_continue(pending, adapter)
+        version = version_to_continue(
+            self.api,
+            self.store,
+            pending,
+            source=source,
+            signer=self.identity.public_bytes().hex(),
+            package_size=adapter.package_size,
+            intake_fingerprint=fingerprint(self.intake_key),
+        )
         if version is None:
             self.store.clear()
             return None, None
@@ -253,25 +264,6 @@ class _Push:
         if self.request.changelog not in ("", version.changelog):
             self.out.note("the changelog given when this push began stays")
         return pending, version
-
-    def _version_to_continue(self, pending: PendingPush, adapter: CheckedAdapter) -> Version | None:
-        if pending.source != self._source(adapter) or pending.signer != self.identity.public_bytes().hex():
-            return None
-        try:
-            version = self.api.version(pending.version_id)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        if version.state != "uploading":
-            return version if version.state in _CONTINUED else None
-        if version.size != adapter.package_size:
-            return None
-        if pending.sealed is None:
-            # Nothing was sealed under this number, so nothing may have arrived either.
-            return version if version.uploaded == 0 else None
-        same_key = pending.sealed.intake_fingerprint == fingerprint(self.intake_key)
-        return version if same_key and self.store.package_is(pending.sealed.digest) else None
 
     def _start(self, adapter: CheckedAdapter) -> Version:
         signing_key_id = register_identity(self.api, self.request.model.organization, self.identity)
@@ -284,22 +276,6 @@ class _Push:
         if version.base_fingerprint != adapter.base.fingerprint:
             raise CliError("the platform changed the base model in this moment", hint="run the same command again")
         return version
-
-    def _remember(self, adapter: CheckedAdapter, version: Version) -> PendingPush:
-        pending = PendingPush(
-            version_id=version.id,
-            number=version.number,
-            package_size=version.size,
-            source=self._source(adapter),
-            signer=self.identity.public_bytes().hex(),
-            sealed=None,
-        )
-        self.store.save(pending)
-        return pending
-
-    def _source(self, adapter: CheckedAdapter) -> str:
-        with self.out.progress("reading", adapter.summary.bytes) as show:
-            return source_hash(adapter.folder, show)
 
 
 def _and(message: str, field: str, rule: str) -> str:

@@ -17,7 +17,7 @@ BASE_CONFIG = {
     "vocab_size": 256,
 }
 BASE_FINGERPRINT = "5a" * 32
-RANK = 4
+RANK = 16
 
 
 def write_adapter(folder: Path, *, seed: int = 0, rank: int = RANK, value: float | None = None) -> Path:

@@ -80,7 +80,6 @@ class Platform:
     failures: dict[str, int] = field(default_factory=dict)  # method + path suffix → how many 503s to give
     refusal: dict[str, str] | None = None
     polls_until_verified: int = 1
-    lease_seconds: float = 3600.0
 
     def count(self, method: str, pattern: str) -> int:
         """How many requests matched."""

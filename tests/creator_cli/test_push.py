@@ -74,14 +74,10 @@ def test_an_upload_dropped_in_the_middle_goes_on_where_it_was(
 
 def test_a_push_that_gave_up_continues_with_the_same_bytes(creator: Machine, adapter: str, listing: str) -> None:
     creator.platform.drop_after = 9_000
-    creator.platform.failures["PUT package"] = 0
-    creator.platform.failures["HEAD package"] = 0
-
-    original = creator.platform.version
-    creator.platform.interrupt_after = lambda: creator.platform.failures.update({"PUT package": 99, "HEAD package": 99})
+    fail = {"PUT package": 99, "HEAD package": 99}
+    creator.platform.interrupt_after = lambda: creator.platform.failures.update(fail)
     broken = creator.run("push", adapter, "--listing", listing)
     assert broken.exit_code == 4, broken.output
-    assert original is not None
     (version,) = creator.platform.versions.values()
     arrived = len(creator.platform.parts[version["id"]])
     assert 0 < arrived < version["package_size"]
@@ -104,7 +100,9 @@ def test_another_adapter_does_not_continue_an_interrupted_push(
     creator.platform.failures.clear()
     other = str(write_adapter(tmp_path / "other", seed=1))
     assert creator.json("push", other, "--listing", listing)["version"] == 2
-    assert all(version["state"] == "uploading" for version in creator.platform.versions.values() if version["number"] == 1)
+    assert all(
+        version["state"] == "uploading" for version in creator.platform.versions.values() if version["number"] == 1
+    )
 
 
 def test_a_damaged_cache_is_sealed_afresh_never_uploaded(creator: Machine, adapter: str, listing: str) -> None:
@@ -169,7 +167,9 @@ def test_a_changed_intake_key_is_refused_and_nothing_is_sent(creator: Machine, a
     creator.platform.requests.clear()
     creator.platform.intake = PlatformKeypair.generate()
     refused = creator.run("push", adapter, "--listing", listing)
-    assert refused.exit_code == 1 and "another key than before" in refused.stderr and "--trust-new-key" in refused.stderr
+    assert (
+        refused.exit_code == 1 and "another key than before" in refused.stderr and "--trust-new-key" in refused.stderr
+    )
     assert creator.platform.requests == [("GET", "vault/intake-key")]
     assert creator.packages == []
 

@@ -1,0 +1,143 @@
+"""Logging in, what is stored and how, and what is never shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from creator_cli.settings import load_settings
+from tests.creator_cli.conftest import Machine
+from tests.creator_cli.platform_double import EMAIL, PASSWORD
+
+
+def test_login_stores_the_token_registers_a_key_and_pins_the_platform(machine: Machine) -> None:
+    result = machine.login()
+    assert "logged in" in result.stdout
+    stored = json.loads((machine.config_dir / "config.json").read_text())
+    assert stored["url"] == machine.running.url and stored["token"] in machine.platform.tokens
+    pins = json.loads((machine.config_dir / "known_platforms.json").read_text())
+    assert pins[machine.running.url]["intake_key_fingerprint"] == machine.platform.intake_json()["fingerprint"]
+    assert machine.platform.scopes == ["publish"], "no more than a creator needs"
+    assert len(machine.platform.signing_keys) == 1
+
+
+def test_every_file_is_private(creator: Machine, adapter: str, listing: str) -> None:
+    os.umask(0o022)
+    creator.platform.failures["PUT package"] = 99
+    creator.run("push", adapter, "--listing", listing)
+    files = [path for path in creator.folder.rglob("*") if path.parts[len(creator.folder.parts)] in ("config", "cache")]
+    names = {path.name for path in files}
+    assert {"config.json", "identity.key", "known_platforms.json", "package.sealed", "push.json"} <= names
+    for path in files:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_the_signing_key_is_made_once(creator: Machine) -> None:
+    before = (creator.config_dir / "identity.key").read_bytes()
+    creator.login()
+    assert (creator.config_dir / "identity.key").read_bytes() == before and len(before) == 32
+    assert len(creator.platform.signing_keys) == 1
+
+
+def test_a_signing_key_that_others_may_read_is_refused(creator: Machine, adapter: str, listing: str) -> None:
+    (creator.config_dir / "identity.key").chmod(0o644)
+    refused = creator.run("push", adapter, "--listing", listing)
+    assert refused.exit_code == 1 and "chmod 600" in refused.stderr
+    assert creator.platform.versions == {}
+
+
+def test_no_secret_is_ever_printed(machine: Machine, adapter: str, listing: str) -> None:
+    outputs = [machine.login().output]
+    secrets = [PASSWORD, machine.token, (machine.config_dir / "identity.key").read_bytes().hex()]
+    outputs.append(machine.ok("push", adapter, "--listing", listing, "--publish").output)
+    outputs += [machine.run(*command).output for command in (["whoami"], ["status"], ["custody", "acme/triage"])]
+    machine.platform.tokens.clear()
+    outputs.append(machine.run("whoami", INTARSIA_TOKEN="ik_other_0123456789").output)
+    secrets.append("ik_other_0123456789")
+    for version in machine.platform.versions.values():
+        secrets.append(bytes(version["dek"]).hex())
+    assert not [secret for secret in secrets for output in outputs if secret in output]
+    assert machine.token not in repr(load_settings({"INTARSIA_TOKEN": machine.token, "HOME": "/"}))
+
+
+def test_a_wrong_password_is_exit_code_3_and_stores_nothing(machine: Machine) -> None:
+    refused = machine.run("login", "--email", EMAIL, "--password-stdin", stdin="wrong\n")
+    assert refused.exit_code == 3 and "wrong" in refused.stderr
+    assert not (machine.config_dir / "config.json").exists()
+
+
+def test_a_token_from_standard_input_is_tried_before_it_is_stored(machine: Machine) -> None:
+    machine.platform.tokens.add("ik_ci_secret")
+    machine.ok("login", "--token-stdin", stdin="ik_ci_secret\n")
+    assert machine.token == "ik_ci_secret"
+    assert machine.run("login", "--token-stdin", stdin="ik_wrong\n").exit_code == 3
+    assert machine.token == "ik_ci_secret", "the good login stays"
+
+
+def test_a_stored_token_is_never_sent_to_another_url(creator: Machine) -> None:
+    creator.platform.requests.clear()
+    other = creator.running.url.replace("127.0.0.1", "localhost")
+    result = creator.run("whoami", INTARSIA_URL=other)
+    assert result.exit_code == 3 and "not logged in to" in result.stderr
+    assert creator.platform.requests == []
+
+
+def test_the_token_of_the_environment_replaces_the_stored_one(machine: Machine) -> None:
+    machine.platform.tokens.add("ik_ci_secret")
+    assert "acme" in machine.ok("whoami", INTARSIA_TOKEN="ik_ci_secret").stdout
+
+
+@pytest.mark.parametrize("command", [["whoami"], ["status"], ["earnings"], ["publish", "acme/triage@1"]])
+def test_without_a_login_every_command_says_so(machine: Machine, command: list[str]) -> None:
+    result = machine.run(*command)
+    assert result.exit_code == 3 and "intarsia login" in result.stderr
+    assert machine.platform.requests == []
+
+
+@pytest.mark.parametrize(
+    "url", ["http://intarsia.example", "ftp://x.example", "https://user:pw@x.example", "http://10.0.0.1", "https://"]
+)
+def test_an_unsafe_url_is_refused(machine: Machine, url: str) -> None:
+    refused = machine.run("login", "--url", url, "--email", EMAIL, "--password-stdin", stdin=PASSWORD)
+    assert refused.exit_code == 2 and "pw" not in refused.output and PASSWORD not in refused.output
+
+
+def test_a_platform_that_is_not_there_is_exit_code_4(machine: Machine) -> None:
+    machine.running.stop()
+    result = machine.run("login", "--email", EMAIL, "--password-stdin", stdin=PASSWORD)
+    assert result.exit_code == 4 and "cannot be reached" in result.stderr and "Traceback" not in result.output
+
+
+def test_logout_forgets_the_token_and_keeps_the_identity(creator: Machine) -> None:
+    result = creator.ok("logout")
+    assert "was not revoked" in result.stderr, "a publish token may not revoke keys"
+    assert sorted(path.name for path in creator.config_dir.iterdir()) == ["identity.key", "known_platforms.json"]
+    assert creator.run("whoami").exit_code == 3
+
+
+def test_logout_revokes_a_token_that_may(creator: Machine) -> None:
+    creator.platform.scopes = ["publish", "account"]
+    assert creator.json("logout") == {"logged_in": False, "token_revoked": True}
+    assert creator.platform.tokens == set()
+
+
+def test_a_damaged_login_says_what_to_delete(creator: Machine) -> None:
+    (creator.config_dir / "config.json").write_text("{")
+    result = creator.run("whoami")
+    assert result.exit_code == 1 and "is damaged" in result.stderr and "rm " in result.stderr
+
+
+def test_an_unwritable_folder_is_one_message(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    blocked = str(tmp_path / "file" / "config")
+    result = machine.run("login", "--email", EMAIL, "--password-stdin", stdin=PASSWORD, INTARSIA_CONFIG_DIR=blocked)
+    assert result.exit_code == 1 and "Traceback" not in result.output and len(result.stderr.splitlines()) <= 3
+
+
+def test_the_prompt_needs_somebody_to_ask(machine: Machine) -> None:
+    refused = machine.run("login", "--email", EMAIL)
+    assert refused.exit_code == 2 and "--password-stdin" in refused.stderr

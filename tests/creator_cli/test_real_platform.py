@@ -1,0 +1,89 @@
+"""The real command against the real control API, database and package store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from creator_cli.main import app
+from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT, write_adapter, write_listing
+
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture
+def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
+    from marketplace.accounts import services as accounts
+    from marketplace.accounts.models import User
+    from marketplace.catalog import services as catalog
+    from marketplace.vault import services as vault
+
+    settings.ROOT_URLCONF = "tests.marketplace.api.urls"
+    settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    vault.bootstrap_platform_keys()
+    owner = User.objects.create_user("ada@acme.example", PASSWORD)
+    accounts.create_organization(owner=owner, slug="acme", name="Acme")
+    catalog.register_base(name="tiny", fingerprint=BASE_FINGERPRINT, config=BASE_CONFIG, context_length=64)
+
+
+@pytest.mark.usefixtures("_platform")
+def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
+    from marketplace.catalog import services as catalog
+    from marketplace.catalog.models import Model, Version
+
+    environment = {
+        "INTARSIA_CONFIG_DIR": str(tmp_path / "config"),
+        "INTARSIA_CACHE_DIR": str(tmp_path / "cache"),
+        "INTARSIA_URL": live_server.url,
+        "INTARSIA_TOKEN": "",
+    }
+
+    def run(*arguments: str, stdin: str | None = None, exit_code: int = 0) -> str:
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
+        assert result.exit_code == exit_code, result.output
+        return result.stdout
+
+    run("login", "--email", "ada@acme.example", "--password-stdin", stdin=PASSWORD)
+    adapter = str(write_adapter(tmp_path / "adapter"))
+    listing = str(write_listing(tmp_path / "listing"))
+    assert json.loads(run("check", adapter, "--json"))["ok"]
+
+    # No replica runs here: the push gives up waiting, the outcome of verification is recorded, and the push goes on.
+    push = ("push", adapter, "--listing", listing, "--changelog", "first", "--publish", "--json")
+    run(*push, "--wait", "0", exit_code=1)
+    version = Version.objects.get()
+    assert version.state == Version.State.VERIFYING and version.changelog == "first"
+    catalog.record_verification(version=version, ok=True, report={"smoke_prompts": 3})
+    pushed = json.loads(run(*push))
+    assert pushed["version_id"] == str(version.id) and pushed["state"] == "published"
+    assert pushed["price"]["cached_input_micro_usd_per_mtok"] == 15000
+    model = Model.objects.get()
+    assert model.card_markdown.startswith("# Triage") and model.tags == ["support"]
+
+    # Pushed again, nothing of the listing or the price has changed.
+    run(*push, "--wait", "0", exit_code=1)
+    assert model.prices.count() == 1
+    newer = Version.objects.get(number=2)
+    catalog.record_verification(
+        version=newer, ok=False, report={"refusal": {"field": "lora_A", "rule": "norm", "message": "too large"}}
+    )
+    assert json.loads(run(*push, exit_code=2))["error"]["field"] == "lora_A"
+
+    assert json.loads(run("whoami", "--json"))["organization"] == "acme"
+    assert [one["state"] for one in json.loads(run("versions", "acme/triage", "--json"))] == ["refused", "published"]
+    assert json.loads(run("status", "--json"))[0]["published_version"] == 1
+    assert json.loads(run("price", "acme/triage", "--input", "0.1", "--output", "0.2", "--json"))["price"]
+    assert json.loads(run("earnings", "--json"))["total_nano_usd"] == 0
+    run("custody", "acme/triage", "--export", str(tmp_path / "custody.json"))
+    assert json.loads(run("custody", "verify", str(tmp_path / "custody.json"), "--json"))["ok"]
+    assert "is revoked" in run("revoke", "acme/triage@1", "--reason", "test", "--yes")
+    version.refresh_from_db()
+    assert version.state == Version.State.REVOKED
+    run("logout")
+    run("whoami", exit_code=3)
