@@ -16,7 +16,8 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 @pytest.fixture(autouse=True)
 def _empty_cache(request: pytest.FixtureRequest) -> None:
     """Rate limits and cached lookups never leak from one database test into the next."""
-    if {"db", "transactional_db", "live_server"} & set(request.fixturenames):
+    uses_database = {"db", "transactional_db", "live_server"} & set(request.fixturenames)
+    if uses_database or request.node.get_closest_marker("django_db"):
         from django.core.cache import cache
 
         cache.clear()

@@ -7,22 +7,25 @@ the time to first byte (see docs/structure.md).
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
 from django.core.asgi import get_asgi_application
 
-_django = get_asgi_application()
+_application = get_asgi_application()
 
-from marketplace.gateway.app import Gateway  # noqa: E402  needs the app registry
+from marketplace.api.body_limit import App, BodyLimit  # noqa: E402  these need the app registry
+from marketplace.gateway.app import Gateway  # noqa: E402
 
+# Django spools a request body to disk before any view can refuse it: the limit has to stand in front.
+_django = BodyLimit(cast(App, _application))
 _gateway = Gateway()
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Dispatch one connection by path; the lifespan belongs to the gateway, which owns the async pools."""
-    if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"].startswith("/v1/")):
+    if scope["type"] == "lifespan" or scope["path"].startswith("/v1/") or scope["path"] == "/healthz":
         await _gateway(scope, receive, send)
     else:
         await _django(scope, receive, send)

@@ -67,6 +67,10 @@ class Gateway:
             if method != "POST":
                 raise ApiError(405, "method_not_allowed", f"Use POST {path}.", headers={"allow": "POST"})
             await self._predict(scope, receive, send, headers)
+        elif path == "/healthz":
+            async with self._ready.database.connection() as connection:
+                await connection.execute("SELECT 1")
+            await send_json(send, 200, b'{"status":"ok"}', headers)
         elif path == "/v1/models":
             if method != "GET":
                 raise ApiError(405, "method_not_allowed", "Use GET /v1/models.", headers={"allow": "GET"})

@@ -127,7 +127,7 @@ class Services:
              str(self.ports.web), "--lifespan", "on", "--no-access-log", "--log-level", "warning",
              "--timeout-graceful-shutdown", "5"],
             self.platform_environment(),
-            answers(f"{self.web_url}/v1/models", {401}),
+            answers(f"{self.web_url}/healthz", {200}),
         )  # fmt: skip
 
     def worker(self) -> ProcessSpec:

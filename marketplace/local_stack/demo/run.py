@@ -161,7 +161,7 @@ def _show_money(
 
 
 async def _revoke(consumer: Consumer, creator: SampleCreator, version: dict[str, Any]) -> tuple[float, list[Answer]]:
-    """Revoke one version and call it until it is refused. Returns the seconds that took, and what was still answered."""
+    """Revoke one version and call it until it is refused. Returns the seconds that took, and the answers until then."""
     name = f"{creator.model_name}@{version['version']}"
     messages = held_out(creator.role)[0].messages
     answers = [await consumer.ask(name, messages)]
