@@ -59,7 +59,7 @@ _HANDLERS: dict[str, Callable[[StripeEvent, StripeGateway], None]] = {
 }
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def process_stripe_event(event_id: str) -> None:
     """Fetch the object again and act on what it is now, so that the order of events does not matter."""
     event = StripeEvent.objects.get(pk=event_id)
@@ -81,7 +81,7 @@ def process_stripe_event(event_id: str) -> None:
     StripeEvent.objects.filter(pk=event_id, processed_at=None).update(processed_at=timezone.now(), last_error="")
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def catch_up_stripe_events() -> None:
     """Note events whose webhook never arrived, and try again what is noted but not processed."""
     since = int(time.time()) - CATCH_UP_SECONDS
@@ -97,7 +97,7 @@ def catch_up_stripe_events() -> None:
         process_stripe_event.delay(event_id)
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def deliver_outbox() -> None:
     """Append waiting messages to the Valkey stream `OUTBOX_STREAM`, oldest first; drop old delivered ones.
 
@@ -124,7 +124,7 @@ def deliver_outbox() -> None:
     Outbox.objects.filter(delivered_at__lt=timezone.now() - OUTBOX_KEPT).delete()
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def create_usage_partitions() -> None:
     """Create the usage partitions of this month and the next `USAGE_MONTHS_AHEAD`."""
     today = timezone.now().date()
@@ -137,7 +137,7 @@ def create_usage_partitions() -> None:
             cursor.execute("SELECT billing_create_usage_partition(%s)", [month])
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def check_ledger() -> None:
     """Prove that the books agree with themselves; each discrepancy is logged as an error and opens an incident."""
     for discrepancy in find_discrepancies():

@@ -35,12 +35,8 @@ def predict(organization: Organization, creator: Organization, model: str, key: 
 @pytest.fixture
 def market() -> dict[str, Organization]:
     """Two buyers and two creators: ann buys acme/a twice (once by key) and zeta/z once, bob buys acme/a once."""
-    ann, bob, acme, zeta = (
-        make_organization(10_000),
-        make_organization(10_000),
-        make_organization(),
-        make_organization(),
-    )
+    ann, bob = make_organization(10_000), make_organization(10_000)
+    acme, zeta = make_organization(), make_organization()
     predict(ann, acme, "acme/a")
     predict(ann, acme, "acme/a", KEY)
     predict(ann, zeta, "zeta/z")

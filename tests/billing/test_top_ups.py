@@ -334,7 +334,8 @@ def test_a_webhook_is_kept_when_the_queue_is_unreachable(
     top_up = begin(organization)
     pay(double, top_up)
     app = tasks.process_stripe_event.app
-    nowhere = app.connection_for_write("redis://127.0.0.1:9/0", transport_options={"max_retries": 1})
+    quickly = {"max_retries": 1, "interval_start": 0.05}
+    nowhere = app.connection_for_write("redis://127.0.0.1:9/0", transport_options=quickly)
     monkeypatch.setattr(
         tasks.process_stripe_event,
         "apply_async",
