@@ -23,7 +23,8 @@ app.conf.update(
     task_time_limit=300,
     task_soft_time_limit=270,
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": 600},
+    # Publishing from a web request must fail fast when Valkey is away, not hold the request for many seconds.
+    broker_transport_options={"visibility_timeout": 600, "max_retries": 1, "interval_start": 0.05},
     beat_schedule={
         "sweep expired holds": {"task": "marketplace.gateway.tasks.sweep_expired_holds", "schedule": 5.0},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},

@@ -141,7 +141,7 @@ class Gateway:
         signer = await sync_to_async(load_ticket_signer)()
         database: AsyncConnectionPool[Any] = AsyncConnectionPool(
             settings.ENV.database_url,
-            kwargs={"autocommit": True},
+            kwargs={"autocommit": True, "options": "-c statement_timeout=5000"},  # milliseconds
             min_size=2,
             max_size=20,
             timeout=5,

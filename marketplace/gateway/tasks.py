@@ -8,6 +8,7 @@ from datetime import timedelta
 from celery import shared_task
 from django.utils import timezone
 
+from billing.errors import HoldReleased
 from billing.models import Hold
 from billing.pricing import TokenUsage
 from billing.selectors import expired_holds
@@ -64,15 +65,19 @@ def _settle(hold: Hold, token: str) -> str:
     except (ReceiptRefused, Replica.DoesNotExist) as error:
         logger.error("hold %s: the journal's receipt is not acceptable: %s", hold.id, error)
         return "left"
-    settle_hold_sync(
-        prediction_id=hold.id,
-        usage=TokenUsage(
-            prompt_tokens=receipt.prompt_tokens,
-            cached_tokens=receipt.cached_tokens,
-            completion_tokens=receipt.completion_tokens,
-        ),
-        finish_reason=receipt.finish_reason,
-        receipt=token,
-        replica_id=signer.id,
+    usage = TokenUsage(
+        prompt_tokens=receipt.prompt_tokens,
+        cached_tokens=receipt.cached_tokens,
+        completion_tokens=receipt.completion_tokens,
     )
+    try:
+        settle_hold_sync(
+            prediction_id=hold.id,
+            usage=usage,
+            finish_reason=receipt.finish_reason,
+            receipt=token,
+            replica_id=signer.id,
+        )
+    except HoldReleased:  # closed meanwhile, in the customer's favour
+        return "released"
     return "settled"
