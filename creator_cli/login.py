@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from creator_cli.control_api import ControlApi
-from creator_cli.errors import ApiError, CliError, NetworkError, NotLoggedIn, Refused
+from creator_cli.errors import ApiError, CliError, NotLoggedIn, Refused
 from creator_cli.identity import load_identity, register_identity
 from creator_cli.known_platforms import KnownPlatforms
 from creator_cli.names import parse_platform_url
@@ -73,7 +73,10 @@ def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
         me = api.me()
         identity = load_identity(settings)
         register_identity(api, me.organization, identity)
+    replaced = _replaceable_session(settings, token)
     save_session(settings, Session(url, token), organization=me.organization)
+    if replaced:
+        _revoke(replaced)  # best effort: tokens that nobody has any more must not pile up
     return LoggedIn(url, me.email, me.organization, identity.public_bytes().hex(), fingerprint(intake_key))
 
 
@@ -82,23 +85,31 @@ def log_out(settings: Settings, out: Output) -> bool:
     session = stored_session(settings)
     if session is None:
         raise NotLoggedIn("you are not logged in", hint="intarsia login")
-    revoked = False
-    try:
-        with ControlApi(session.url, session.token) as api:
-            me = api.me()
-            if me.key_id:
-                api.delete_key(me.key_id)
-                revoked = True
-    except NotLoggedIn:
-        revoked = True  # it was no longer valid
-    except ApiError as error:
-        revoked = error.status == 401
-    except (CliError, NetworkError):
-        revoked = False
+    revoked = _revoke(session)
     session_path(settings).unlink(missing_ok=True)
     if not revoked:
         out.note(f"the token is forgotten here but was not revoked; revoke it among the keys on {session.url}")
     return revoked
+
+
+def _replaceable_session(settings: Settings, token: str) -> Session | None:
+    try:
+        stored = stored_session(settings)
+    except CliError:  # damaged: the new login repairs it
+        return None
+    return stored if stored and stored.token != token else None
+
+
+def _revoke(session: Session) -> bool:
+    """Revoke the session's token; True if it does not work any more."""
+    try:
+        with ControlApi(session.url, session.token) as api:
+            if key_id := api.me().key_id:
+                api.delete_key(key_id)
+                return True
+    except CliError as error:
+        return error.exit_code == NotLoggedIn.exit_code
+    return False
 
 
 def _create_token(api: ControlApi, request: LoginRequest, settings: Settings) -> str:

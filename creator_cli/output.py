@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from creator_cli.settings import load_settings
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -104,7 +106,7 @@ class Output:
         from rich.console import Console
 
         width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
-        return Console(file=stream, width=width)
+        return Console(file=stream, width=width, no_color=load_settings().no_color)
 
 
 def show_error(message: str, hint: str | None) -> None:

@@ -53,7 +53,7 @@ def show(
         chain = check_live_chain(api.url, value, KnownPlatforms.load(settings))
     if export:
         write_export(export, value)
-        out.note(f"{len(chain.entries)} releases written to {export}; check them: intarsia custody verify {export}")
+        out.note(f"the whole chain is written to {export}; check it: intarsia custody verify {export}")
     if as_json:
         out.document({**listed, "verified": chain.summary()})
         return
@@ -74,7 +74,7 @@ def show(
             rows,
             right=("sequence", "version"),
         )
-    out.say(f"{len(chain.entries)} releases of your organization's keys; the chain is intact")
+    out.say(f"releases of your organization's keys: {len(chain.entries)}; the chain is intact")
 
 
 @app.command()
@@ -96,7 +96,7 @@ def verify(
     if as_json:
         out.document({**chain.summary(), "platform": url})
         return
-    out.say(f"{file}: {len(chain.entries)} releases, the chain is intact and signed")
+    out.say(f"{file}: the chain is intact and signed; releases: {len(chain.entries)}")
     if url:
         out.say(f"signed by the key that is pinned for {url}")
     else:

@@ -171,7 +171,7 @@ def revoke(
     if as_json:
         out.document({**revoked.to_json(), "releases": leases.releases, "leases_ended": leases.ended})
     else:
-        out.say(f"{version} is revoked; its key was released {leases.releases} times and no lease is left")
+        out.say(f"{version} is revoked; no lease is left of {leases.releases} releases of its key")
 
 
 def _show_models(models: list[ListedModel], out: Output) -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 from creator_cli import http_client, upload
 from creator_cli.main import app
 from tests.creator_cli.adapters import write_adapter, write_listing
-from tests.creator_cli.platform_double import EMAIL, PASSWORD, Platform, RunningPlatform
+from tests.creator_cli.platform_double import EMAIL, PASSWORD, Platform
+from tests.creator_cli.platform_server import RunningPlatform
 
 
 @dataclass

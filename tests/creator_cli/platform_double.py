@@ -1,4 +1,4 @@
-"""A platform in a thread: the control API's contract as far as creators use it, with real keys and real checks.
+"""A platform in memory: the control API's contract as far as creators use it, with real keys and real checks.
 
 It opens every package it is sent with the data key it was sent, so a push that it verifies really arrived. Faults are
 switched on by fields: a connection dropped in the middle of a chunk, a 503, a wrong offset, a refusal.
@@ -7,15 +7,11 @@ switched on by fields: a connection dropped in the middle of a chunk, a 503, a w
 from __future__ import annotations
 
 import base64
-import json
 import re
-import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -289,151 +285,3 @@ class Platform:
             "payable_nano_usd": 1000, "total_nano_usd": 1000, "predictions": 3, "consumers": 2,
             "by_day": [{**line, "day": "2026-01-02"}], "by_model": [{**line, "model": "acme/triage"}],
         }  # fmt: skip
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    platform: Platform
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def _serve(self) -> None:
-        platform = self.platform
-        path = self.path.partition("?")[0].removeprefix("/api/v1/")
-        platform.requests.append((self.command, path))
-        try:
-            for wanted, left in platform.failures.items():
-                method, _, pattern = wanted.partition(" ")
-                if left and method == self.command and re.search(pattern, path):
-                    platform.failures[wanted] -= 1
-                    raise Refuse(503, "unavailable", "come back later")
-            if path not in ("tokens", "vault/intake-key", "bases"):
-                token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-                if token not in platform.tokens:
-                    raise Refuse(401, "invalid_key", "this key is not valid")
-            status, value, headers = self._dispatch(path)
-        except Refuse as refuse:
-            body: dict[str, Any] = {"code": refuse.code, "message": refuse.message, "request_id": "r-1"}
-            if refuse.field:
-                body["field"] = refuse.field
-            status, value, headers = refuse.status, {"error": body}, refuse.headers
-            self.close_connection = True
-        if status == 0:  # cut
-            self.close_connection = True
-            self.connection.close()
-            return
-        data = b"" if value is None else json.dumps(value).encode()
-        self.send_response(status)
-        for name, text in headers.items():
-            self.send_header(name.replace("_", "-"), text)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    do_GET = do_POST = do_PATCH = do_PUT = do_HEAD = do_DELETE = _serve
-
-    def _body(self) -> dict[str, Any]:
-        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.platform.bodies.append(data)
-        return json.loads(data or b"{}")
-
-    def _dispatch(self, path: str) -> tuple[int, Any, dict[str, str]]:
-        platform = self.platform
-        method = self.command
-        if found := re.fullmatch(r"versions/([^/]+)/package", path):
-            return self._package(found[1])
-        if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
-            self._body()
-            return *platform.act(found[1], found[2]), {}
-        if found := re.fullmatch(r"versions/([^/]+)/complete", path):
-            return *platform.complete(found[1], self._body()), {}
-        if found := re.fullmatch(r"versions/([^/]+)", path):
-            return *platform.poll_version(found[1]), {}
-        if found := re.fullmatch(r"models/([^/]+/[^/]+)/versions", path):
-            if method == "POST":
-                return *platform.start_version(found[1], self._body()), {}
-            mine = [platform.version(v["id"]) for v in platform.versions.values() if v["model"] == found[1]]
-            public = [{k: x for k, x in v.items() if k not in ("dek", "polls")} for v in reversed(mine)]
-            return self._page(public)
-        if found := re.fullmatch(r"models/([^/]+/[^/]+)/prices", path):
-            return *platform.set_price(found[1], self._body()), {}
-        if found := re.fullmatch(r"models/([^/]+/[^/]+)/custody", path):
-            return *platform.custody(found[1]), {}
-        if found := re.fullmatch(r"models/([^/]+/[^/]+)", path):
-            if method == "PATCH":
-                platform.model(found[1]).update(self._body())
-            return 200, platform.model(found[1]), {}
-        if path == "models" and method == "POST":
-            return *platform.create_model(self._body()), {}
-        if path == "models":
-            return self._page(list(platform.models.values()))
-        if path == "bases":
-            return self._page(
-                [{"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64, "config": BASE_CONFIG}]
-            )
-        simple: dict[str, Callable[[], tuple[int, Any]]] = {
-            "POST tokens": lambda: platform.create_token(self._body()),
-            "GET me": platform.me,
-            "POST organizations/acme/signing-keys": lambda: platform.register_signing_key(self._body()),
-            "GET vault/intake-key": lambda: (200, platform.intake_json()),
-            "GET custody": platform.export,
-            "GET earnings": platform.earnings,
-            f"DELETE keys/{platform.key_id}": platform.delete_key,
-        }
-        if f"{method} {path}" not in simple:
-            raise Refuse(404, "not_found", "there is no such operation")
-        return *simple[f"{method} {path}"](), {}
-
-    def _page(self, rows: list[Any]) -> tuple[int, Any, dict[str, str]]:
-        """Two rows a page, the cursor on a host of its own: clients must take the cursor alone."""
-        found = re.search(r"cursor=(\d+)", self.path)
-        start = int(found[1]) if found else 0
-        more = start + 2 < len(rows)
-        following = f"http://elsewhere.example/api/v1/x?cursor={start + 2}" if more else None
-        return 200, {"next": following, "previous": None, "results": rows[start : start + 2]}, {}
-
-    def _package(self, version_id: str) -> tuple[int, Any, dict[str, str]]:
-        platform = self.platform
-        version = platform.version(version_id)
-        part = platform.parts[version_id]
-        if self.command == "HEAD":
-            return 200, None, {"Upload_Offset": str(len(part)), "Upload_Length": str(version["package_size"])}
-        if version["state"] != "uploading":
-            raise Refuse(409, "upload_closed", "start a new version")
-        if int(self.headers["Upload-Offset"]) != len(part) or platform.wrong_offset_once:
-            platform.wrong_offset_once = False
-            raise Refuse(409, "offset_mismatch", "the upload is elsewhere", Upload_Offset=str(len(part)))
-        if platform.interrupt_after:
-            call, platform.interrupt_after = platform.interrupt_after, None
-            call()
-        left = int(self.headers["Content-Length"])
-        while left:
-            size = min(left, 4096)
-            if platform.drop_after is not None:
-                size = min(size, platform.drop_after - len(part))
-                if size <= 0:
-                    platform.drop_after = None
-                    return 0, None, {}
-            data = self.rfile.read(size)
-            part += data
-            left -= len(data)
-        return 204, None, {"Upload_Offset": str(len(part))}
-
-
-class RunningPlatform:
-    """The double on a free loopback port, until `stop`."""
-
-    def __init__(self, folder: Path | None = None, port: int = 0, **fields: Any) -> None:
-        self.platform = Platform(folder or Path(tempfile.mkdtemp()), **fields)
-        handler = type("BoundHandler", (Handler,), {"platform": self.platform})
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()

@@ -125,10 +125,18 @@ def test_logout_revokes_a_token_that_may(creator: Machine) -> None:
     assert creator.platform.tokens == set()
 
 
-def test_a_damaged_login_says_what_to_delete(creator: Machine) -> None:
+def test_logging_in_again_revokes_the_token_that_it_replaces(creator: Machine) -> None:
+    old = creator.token
+    creator.login()
+    assert creator.platform.count("DELETE", "keys/") == 1 and creator.token != old
+
+
+def test_a_damaged_login_says_what_to_delete_and_a_new_one_repairs_it(creator: Machine) -> None:
     (creator.config_dir / "config.json").write_text("{")
     result = creator.run("whoami")
     assert result.exit_code == 1 and "is damaged" in result.stderr and "rm " in result.stderr
+    creator.login()
+    assert creator.run("whoami").exit_code == 0
 
 
 def test_an_unwritable_folder_is_one_message(machine: Machine, tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Every example of docs/cli.md works, in its order."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.creator_cli.adapters import BASE_CONFIG, write_adapter, write_listing
+from tests.creator_cli.conftest import Machine
+from tests.creator_cli.platform_double import PASSWORD
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+EXAMPLES = re.findall(r"^\$ intarsia (.*)$", PAGE.read_text(), re.MULTILINE)
+
+
+def test_every_example_of_the_page_works(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("creator_cli.login._ask_password", lambda: PASSWORD)
+    machine.platform.tokens.add("ik_from_the_dashboard")
+    write_adapter(tmp_path / "my-adapter")
+    write_listing(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(BASE_CONFIG))
+    (tmp_path / "password.txt").write_text(PASSWORD + "\n")
+    (tmp_path / "token.txt").write_text("ik_from_the_dashboard\n")
+    assert len(EXAMPLES) > 20
+    for example in EXAMPLES:
+        arguments, _, source = example.replace("https://intarsia.example", machine.running.url).partition(" < ")
+        result = machine.run(*shlex.split(arguments), stdin=Path(source).read_text() if source else None)
+        assert result.exit_code == 0, f"{example}\n{result.output}"
+
+
+def test_the_page_names_every_command() -> None:
+    from creator_cli.main import app
+
+    commands = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    named = {example.split()[0] for example in EXAMPLES} | {"logout"}
+    assert commands <= named
