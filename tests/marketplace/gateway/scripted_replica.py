@@ -30,6 +30,7 @@ class ScriptedReplica:
         self.mode = "normal"
         self.cancelled: set[str] = set()
         self.served: list[dict[str, Any]] = []
+        self.journal: dict[str, dict[str, Any]] = {}  # prediction id → what /admin/journal answers
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -41,6 +42,7 @@ class ScriptedReplica:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/admin/cancel", self._cancel)
+        app.router.add_post("/admin/journal", self._journal)
         self._runner = web.AppRunner(app, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -71,6 +73,10 @@ class ScriptedReplica:
     async def _cancel(self, request: web.Request) -> web.Response:
         self.cancelled.add((await request.json())["jti"])
         return web.json_response({})
+
+    async def _journal(self, request: web.Request) -> web.Response:
+        unknown = {"state": "unknown", "receipt": None}
+        return web.json_response(self.journal.get((await request.json())["jti"], unknown))
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
