@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,23 +22,25 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from billing.models import Usage
 from marketplace.accounts.models import User
 from marketplace.vault.models import Replica
+from tests.browser import find_browser
 from tests.marketplace.gateway.scripted_replica import TOKENS, ScriptedReplica
 from tests.marketplace.web.conftest import World, build_world
 
-# Playwright's sync API runs an event loop in this thread, and Django would refuse the ORM beside it.
-os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="needs Debian's chromium package"),
-]
+pytestmark = pytest.mark.browser
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-quic", "--no-first-run",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 WIDTHS = (1280, 360)
 MODEL = "/models/ledgerline/transactions"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _allow_orm_beside_playwright() -> Iterator[None]:
+    """Playwright's sync API runs an event loop in this thread, and Django would refuse the ORM beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        yield
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def site(transactional_db: None, settings, replica: ScriptedReplica) -> Iterator
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=ARGUMENTS)
         yield browser
         browser.close()
 
