@@ -85,12 +85,17 @@ class KeysView(KeyView):
 class DeleteKeyView(KeyView):
     """Revoke one key."""
 
-    scopes: ClassVar = {"DELETE": ("account",)}
-
     @extend_schema(operation_id="revoke_key", responses={204: None})
     def delete(self, request: Request, key_id: UUID) -> Response:
-        """Revoke a key: it stops working within five seconds, everywhere. Its row stays for the records."""
-        services.revoke_api_key(key=self.own_key(key_id))
+        """Revoke a key: it stops working within five seconds, everywhere. Its row stays for the records.
+
+        Any key may revoke itself, so that a program can log out; another one needs the scope `account`.
+        """
+        key = self.own_key(key_id)
+        is_itself = isinstance(request.auth, ApiKey) and request.auth.pk == key.pk
+        if not is_itself and ApiKey.Scope.ACCOUNT not in self.caller.scopes:
+            raise Refusal(403, "scope_missing", "this needs the scope account")
+        services.revoke_api_key(key=key)
         return Response(status=204)
 
 

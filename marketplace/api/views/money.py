@@ -6,7 +6,6 @@ from typing import ClassVar
 from uuid import UUID
 
 from django.conf import settings
-from django.urls import reverse
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -69,9 +68,12 @@ class TopUpsView(ControlView):
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
-        wallet_page = settings.PUBLIC_URL + reverse("web:wallet")
+        wallet_page = f"{settings.PUBLIC_URL}/dashboard/wallet"
         top_up = services.start_top_up(
-            organization=self.organization, amount_cents=amount, success_url=wallet_page, cancel_url=wallet_page
+            organization=self.organization,
+            amount_cents=amount,
+            success_url=f"{wallet_page}?checkout=done",
+            cancel_url=f"{wallet_page}?checkout=cancelled",
         )
         return Response(dict(TopUpOut(top_up).data), status=201)
 

@@ -9,81 +9,157 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('accounts', '0001_initial'),
+        ("accounts", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='BaseModel',
+            name="BaseModel",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=100)),
-                ('fingerprint', models.CharField(max_length=64, unique=True)),
-                ('config', models.JSONField()),
-                ('context_length', models.PositiveIntegerField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=100)),
+                ("fingerprint", models.CharField(max_length=64, unique=True)),
+                ("config", models.JSONField()),
+                ("context_length", models.PositiveIntegerField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Evaluation',
+            name="Evaluation",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('dataset', models.CharField(max_length=100)),
-                ('rows', models.PositiveIntegerField()),
-                ('correct', models.PositiveIntegerField()),
-                ('base_correct', models.PositiveIntegerField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("dataset", models.CharField(max_length=100)),
+                ("rows", models.PositiveIntegerField()),
+                ("correct", models.PositiveIntegerField()),
+                ("base_correct", models.PositiveIntegerField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Model',
+            name="Model",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(max_length=40, validators=[django.core.validators.RegexValidator('\\A[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\\Z', '1 to 40 lower-case letters, digits and inner hyphens')])),
-                ('kind', models.CharField(choices=[('adapter', 'Adapter'), ('base', 'Base')], default='adapter', max_length=8)),
-                ('title', models.CharField(max_length=120)),
-                ('summary', models.CharField(blank=True, max_length=280)),
-                ('card_markdown', models.TextField(blank=True, max_length=100000)),
-                ('industry', models.CharField(blank=True, max_length=40)),
-                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=30), blank=True, default=list, size=10)),
-                ('visibility', models.CharField(choices=[('public', 'Public'), ('unlisted', 'Unlisted'), ('private', 'Private')], default='public', max_length=8)),
-                ('example_messages', models.JSONField(blank=True, default=list)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('updated_at', models.DateTimeField(auto_now=True)),
-                ('base_model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='models', to='catalog.basemodel')),
-                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='models', to='accounts.organization')),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "slug",
+                    models.CharField(
+                        max_length=40,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "\\A[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\\Z",
+                                "1 to 40 lower-case letters, digits and inner hyphens",
+                            )
+                        ],
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("adapter", "Adapter"), ("base", "Base")], default="adapter", max_length=8
+                    ),
+                ),
+                ("title", models.CharField(max_length=120)),
+                ("summary", models.CharField(blank=True, max_length=280)),
+                ("card_markdown", models.TextField(blank=True, max_length=100000)),
+                ("industry", models.CharField(blank=True, max_length=40)),
+                (
+                    "tags",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=30), blank=True, default=list, size=10
+                    ),
+                ),
+                (
+                    "visibility",
+                    models.CharField(
+                        choices=[("public", "Public"), ("unlisted", "Unlisted"), ("private", "Private")],
+                        default="public",
+                        max_length=8,
+                    ),
+                ),
+                ("example_messages", models.JSONField(blank=True, default=list)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                (
+                    "base_model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="models", to="catalog.basemodel"
+                    ),
+                ),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="models", to="accounts.organization"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Price',
+            name="Price",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('input_micro_usd_per_mtok', models.PositiveBigIntegerField(validators=[django.core.validators.MaxValueValidator(10000000000)])),
-                ('cached_input_micro_usd_per_mtok', models.PositiveBigIntegerField(validators=[django.core.validators.MaxValueValidator(10000000000)])),
-                ('output_micro_usd_per_mtok', models.PositiveBigIntegerField(validators=[django.core.validators.MaxValueValidator(10000000000)])),
-                ('per_prediction_nano_usd', models.PositiveBigIntegerField(default=0, validators=[django.core.validators.MaxValueValidator(100000000000)])),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='prices', to='catalog.model')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "input_micro_usd_per_mtok",
+                    models.PositiveBigIntegerField(validators=[django.core.validators.MaxValueValidator(10000000000)]),
+                ),
+                (
+                    "cached_input_micro_usd_per_mtok",
+                    models.PositiveBigIntegerField(validators=[django.core.validators.MaxValueValidator(10000000000)]),
+                ),
+                (
+                    "output_micro_usd_per_mtok",
+                    models.PositiveBigIntegerField(validators=[django.core.validators.MaxValueValidator(10000000000)]),
+                ),
+                (
+                    "per_prediction_nano_usd",
+                    models.PositiveBigIntegerField(
+                        default=0, validators=[django.core.validators.MaxValueValidator(100000000000)]
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="prices", to="catalog.model"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Version',
+            name="Version",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('number', models.PositiveIntegerField()),
-                ('state', models.CharField(choices=[('uploading', 'Uploading'), ('verifying', 'Verifying'), ('verified', 'Verified'), ('refused', 'Refused'), ('published', 'Published'), ('retired', 'Retired'), ('revoked', 'Revoked')], default='uploading', max_length=16)),
-                ('changelog', models.TextField(blank=True, max_length=10000)),
-                ('package_digest', models.CharField(max_length=64, null=True, unique=True)),
-                ('package_size', models.PositiveBigIntegerField(default=0)),
-                ('report', models.JSONField(blank=True, default=dict)),
-                ('state_changed_at', models.DateTimeField(auto_now_add=True)),
-                ('published_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='catalog.model')),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("uploading", "Uploading"),
+                            ("verifying", "Verifying"),
+                            ("verified", "Verified"),
+                            ("refused", "Refused"),
+                            ("published", "Published"),
+                            ("retired", "Retired"),
+                            ("revoked", "Revoked"),
+                        ],
+                        default="uploading",
+                        max_length=16,
+                    ),
+                ),
+                ("changelog", models.TextField(blank=True, max_length=10000)),
+                ("package_digest", models.CharField(max_length=64, null=True, unique=True)),
+                ("package_size", models.PositiveBigIntegerField(default=0)),
+                ("report", models.JSONField(blank=True, default=dict)),
+                ("state_changed_at", models.DateTimeField(auto_now_add=True)),
+                ("published_at", models.DateTimeField(blank=True, null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="versions", to="catalog.model"
+                    ),
+                ),
             ],
         ),
     ]

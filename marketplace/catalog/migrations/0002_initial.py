@@ -5,35 +5,41 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('catalog', '0001_initial'),
-        ('vault', '0001_initial'),
+        ("catalog", "0001_initial"),
+        ("vault", "0001_initial"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='version',
-            name='signing_key',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='vault.signingkey'),
+            model_name="version",
+            name="signing_key",
+            field=models.ForeignKey(
+                null=True, on_delete=django.db.models.deletion.PROTECT, related_name="versions", to="vault.signingkey"
+            ),
         ),
         migrations.AddField(
-            model_name='evaluation',
-            name='version',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='evaluations', to='catalog.version'),
+            model_name="evaluation",
+            name="version",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="evaluations", to="catalog.version"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='model',
-            constraint=models.UniqueConstraint(fields=('organization', 'slug'), name='model_unique_in_org'),
+            model_name="model",
+            constraint=models.UniqueConstraint(fields=("organization", "slug"), name="model_unique_in_org"),
         ),
         migrations.AddConstraint(
-            model_name='version',
-            constraint=models.UniqueConstraint(fields=('model', 'number'), name='version_number_unique'),
+            model_name="version",
+            constraint=models.UniqueConstraint(fields=("model", "number"), name="version_number_unique"),
         ),
         migrations.AddConstraint(
-            model_name='evaluation',
-            constraint=models.CheckConstraint(condition=models.Q(('base_correct__lte', models.F('rows')), ('correct__lte', models.F('rows'))), name='evaluation_within_rows'),
+            model_name="evaluation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("base_correct__lte", models.F("rows")), ("correct__lte", models.F("rows"))),
+                name="evaluation_within_rows",
+            ),
         ),
     ]

@@ -23,6 +23,7 @@ class PlatformClient:
         self._http = httpx.Client(base_url=f"{url}/api/v1/", timeout=30)
         token = self.post("tokens", {**login, "name": "demo", "scopes": scopes})
         self._http.headers["authorization"] = f"Bearer {token['key']}"
+        self._keys = [str(token["id"])]
 
     def get(self, path: str) -> Any:
         return self._answer(self._http.get(path))
@@ -54,7 +55,15 @@ class PlatformClient:
 
     def create_prediction_key(self) -> str:
         """A key that may only make predictions; shown once."""
-        return str(self.post("keys", {"name": "demo predictions", "scopes": ["predict"]})["key"])
+        made = self.post("keys", {"name": "demo predictions", "scopes": ["predict"]})
+        self._keys.insert(0, str(made["id"]))
+        return str(made["key"])
+
+    def log_out(self) -> None:
+        """Revoke the keys made here, the own one last."""
+        for key in self._keys:
+            self._http.delete(f"keys/{key}").raise_for_status()
+        self._http.close()
 
     def wait_until_settled(self, seconds: float = 30) -> dict[str, Any]:
         """The operator's summary once no hold is open."""

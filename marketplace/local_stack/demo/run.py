@@ -77,6 +77,8 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     heading("The money")
     summary = operator.wait_until_settled()
     _show_money(account, before, summary, creators)
+    account.log_out()
+    operator.log_out()
     return _figures(before, summary, counts, batches, seconds, answers)
 
 

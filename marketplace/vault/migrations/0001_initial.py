@@ -7,106 +7,153 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('accounts', '0001_initial'),
-        ('catalog', '0001_initial'),
+        ("accounts", "0001_initial"),
+        ("catalog", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='CreatorKey',
+            name="CreatorKey",
             fields=[
-                ('organization', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, serialize=False, to='accounts.organization')),
-                ('wrapped_key', models.BinaryField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "organization",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        serialize=False,
+                        to="accounts.organization",
+                    ),
+                ),
+                ("wrapped_key", models.BinaryField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='DataKey',
+            name="DataKey",
             fields=[
-                ('version', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, serialize=False, to='catalog.version')),
-                ('wrapped_key', models.BinaryField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "version",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        serialize=False,
+                        to="catalog.version",
+                    ),
+                ),
+                ("wrapped_key", models.BinaryField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Release',
+            name="Release",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('sequence', models.PositiveBigIntegerField()),
-                ('digest', models.CharField(max_length=64)),
-                ('replica_key_fingerprint', models.CharField(max_length=64)),
-                ('purpose', models.CharField(choices=[('verify', 'Verify'), ('serve', 'Serve')], max_length=8)),
-                ('released_at_us', models.BigIntegerField()),
-                ('previous_hash', models.BinaryField(max_length=32)),
-                ('entry_hash', models.BinaryField(max_length=32)),
-                ('creator', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='releases', to='accounts.organization')),
-                ('version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='releases', to='catalog.version')),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("sequence", models.PositiveBigIntegerField()),
+                ("digest", models.CharField(max_length=64)),
+                ("replica_key_fingerprint", models.CharField(max_length=64)),
+                ("purpose", models.CharField(choices=[("verify", "Verify"), ("serve", "Serve")], max_length=8)),
+                ("released_at_us", models.BigIntegerField()),
+                ("previous_hash", models.BinaryField(max_length=32)),
+                ("entry_hash", models.BinaryField(max_length=32)),
+                (
+                    "creator",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="releases", to="accounts.organization"
+                    ),
+                ),
+                (
+                    "version",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="releases", to="catalog.version"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PlatformKey',
+            name="PlatformKey",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('purpose', models.CharField(choices=[('intake', 'Intake'), ('ticket', 'Ticket'), ('vault', 'Vault')], max_length=8)),
-                ('public_key', models.BinaryField()),
-                ('wrapped_private_key', models.BinaryField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('retired_at', models.DateTimeField(blank=True, null=True)),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "purpose",
+                    models.CharField(
+                        choices=[("intake", "Intake"), ("ticket", "Ticket"), ("vault", "Vault")], max_length=8
+                    ),
+                ),
+                ("public_key", models.BinaryField()),
+                ("wrapped_private_key", models.BinaryField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("retired_at", models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Replica',
+            name="Replica",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=100)),
-                ('url', models.CharField(max_length=200)),
-                ('base_fingerprint', models.CharField(max_length=64)),
-                ('hpke_public_key', models.BinaryField(max_length=32)),
-                ('receipt_public_key', models.BinaryField(max_length=32)),
-                ('evidence', models.JSONField(default=dict)),
-                ('session_digest', models.BinaryField(max_length=32)),
-                ('registered_at', models.DateTimeField(auto_now_add=True)),
-                ('last_seen_at', models.DateTimeField(auto_now_add=True)),
-                ('gone_at', models.DateTimeField(blank=True, null=True)),
-                ('stats', models.JSONField(default=dict)),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=100)),
+                ("url", models.CharField(max_length=200)),
+                ("base_fingerprint", models.CharField(max_length=64)),
+                ("hpke_public_key", models.BinaryField(max_length=32)),
+                ("receipt_public_key", models.BinaryField(max_length=32)),
+                ("evidence", models.JSONField(default=dict)),
+                ("session_digest", models.BinaryField(max_length=32)),
+                ("registered_at", models.DateTimeField(auto_now_add=True)),
+                ("last_seen_at", models.DateTimeField(auto_now_add=True)),
+                ("gone_at", models.DateTimeField(blank=True, null=True)),
+                ("stats", models.JSONField(default=dict)),
             ],
         ),
         migrations.CreateModel(
-            name='ReplicaChallenge',
+            name="ReplicaChallenge",
             fields=[
-                ('nonce', models.BinaryField(max_length=32, primary_key=True, serialize=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ("nonce", models.BinaryField(max_length=32, primary_key=True, serialize=False)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('release', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, serialize=False, to='vault.release')),
-                ('expires_at', models.DateTimeField()),
-                ('revoked_at', models.DateTimeField(blank=True, null=True)),
+                (
+                    "release",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        serialize=False,
+                        to="vault.release",
+                    ),
+                ),
+                ("expires_at", models.DateTimeField()),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.AddField(
-            model_name='release',
-            name='replica',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='releases', to='vault.replica'),
+            model_name="release",
+            name="replica",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="releases", to="vault.replica"
+            ),
         ),
         migrations.CreateModel(
-            name='SigningKey',
+            name="SigningKey",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('public_key', models.BinaryField(max_length=32, unique=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('revoked_at', models.DateTimeField(blank=True, null=True)),
-                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='signing_keys', to='accounts.organization')),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("public_key", models.BinaryField(max_length=32, unique=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="signing_keys",
+                        to="accounts.organization",
+                    ),
+                ),
             ],
         ),
         migrations.AddConstraint(
-            model_name='release',
-            constraint=models.UniqueConstraint(fields=('creator', 'sequence'), name='release_sequence_unique'),
+            model_name="release",
+            constraint=models.UniqueConstraint(fields=("creator", "sequence"), name="release_sequence_unique"),
         ),
     ]

@@ -152,6 +152,15 @@ def test_a_revoked_an_expired_and_a_made_up_key_are_refused(acme) -> None:
     assert error_of(Api(old).get("me"), 401)["code"] == "expired_api_key"
 
 
+def test_a_key_without_account_revokes_itself_and_no_other(acme) -> None:
+    own, text = make_key(acme, "publish")
+    other, _ = make_key(acme)
+    assert error_of(Api(text).call("DELETE", f"keys/{other.id}"), 403)["code"] == "scope_missing"
+    assert ApiKey.objects.get(pk=other.pk).revoked_at is None
+    assert Api(text).call("DELETE", f"keys/{own.id}").status_code == 204
+    assert error_of(Api(text).get("me"), 401)["code"] == "revoked_api_key"
+
+
 def test_a_session_creates_an_organization_with_its_wallet_and_a_key_does_not(acme) -> None:
     from billing.models import Account
 
