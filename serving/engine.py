@@ -199,7 +199,7 @@ class Engine:
             else:
                 self._commit(plan, sampled)
                 self.stats.record_step(plan, len(sampled), time.perf_counter() - began)
-        self._update_gauges()
+        self.stats.observe(self.planner)
         self._outbox.flush()
         return bool(plan.chunks)
 
@@ -294,14 +294,6 @@ class Engine:
                 f"This model's maximum context length is {self.max_model_len} tokens, but {asked} were requested "
                 f"({len(request.prompt_token_ids)} in the prompt, {request.max_tokens} in the completion)."
             )
-
-    def _update_gauges(self) -> None:
-        stats, planner = self.stats, self.planner
-        stats.running, stats.waiting = len(planner.running), len(planner.waiting)
-        stats.kv_blocks_used, stats.prefix_hits = planner.pool.used, planner.pool.hits
-        stats.preemptions = planner.preemptions
-        if not planner.running:
-            stats.batch_size = stats.adapters_in_batch = 0
 
     def _post(self, action: Callable[[], None]) -> None:
         self._inbox.append(action)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serving.core import StepPlan
+from serving.scheduler.planner import Planner
 
 
 @dataclass(slots=True)
@@ -43,6 +44,14 @@ class EngineStats:
         self.generated_tokens += sampled
         self.step_seconds = seconds
         self.busy_seconds += seconds
+
+    def observe(self, planner: Planner) -> None:
+        """Takes the gauges after a turn."""
+        self.running, self.waiting = len(planner.running), len(planner.waiting)
+        self.kv_blocks_used, self.prefix_hits = planner.pool.used, planner.pool.hits
+        self.preemptions = planner.preemptions
+        if not planner.running:
+            self.batch_size = self.adapters_in_batch = 0
 
     def record_finish(self, now: float) -> None:
         self.finished += 1

