@@ -49,9 +49,7 @@ def _start() -> None:
         preexec_fn=die_with_parent(signal.SIGQUIT),
         **postgres.account.popen_arguments(),
     )  # type: ignore[call-overload]
-    cache = subprocess.Popen(
-        valkey.command(), stdout=log, stderr=log, preexec_fn=die_with_parent(signal.SIGKILL)
-    )
+    cache = subprocess.Popen(valkey.command(), stdout=log, stderr=log, preexec_fn=die_with_parent(signal.SIGKILL))
 
     owner = os.getpid()
 

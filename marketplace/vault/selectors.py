@@ -73,7 +73,7 @@ def checkpoint(*, organization: Organization) -> SignedCheckpoint | None:
 
 
 def export_chain(*, organization: Organization) -> dict[str, Any]:
-    """Return the whole chain as JSON for `intarsia custody verify FILE`: everything that is needed to check it offline."""
+    """Return the whole chain as JSON for `intarsia custody verify FILE`: all that an offline check needs."""
     signed = checkpoint(organization=organization)
     last = signed.sequence if signed else 0
     rows = Release.objects.filter(creator=organization, sequence__lte=last).select_related("version")

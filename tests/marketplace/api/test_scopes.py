@@ -40,7 +40,6 @@ NEEDS = [
     ("account", "GET", f"topups/{ANY_ID}", None),
     ("account", "GET", "keys", None),
     ("account", "POST", "keys", {"name": "x", "scopes": ["predict"]}),
-    ("account", "DELETE", "keys/{key}", None),
     ("account", "POST", "keys/{key}/rotate", None),
     ("account", "GET", "usage", None),
     ("account", "GET", "usage/summary", None),
