@@ -17,4 +17,4 @@ os.environ.update(
     }
 )
 
-from marketplace.config.settings import *  # noqa: E402, F403
+from marketplace.config.settings import *  # noqa: F403
