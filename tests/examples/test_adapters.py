@@ -94,7 +94,10 @@ def test_the_adapters_stay_small() -> None:
 def test_a_listing_has_integer_prices_and_a_card(name: str) -> None:
     listing = json.loads((ROOT / name / "model.json").read_text(encoding="utf-8"))
     texts = {"org_slug", "org_name", "slug", "title", "summary", "industry", "card"}
-    assert set(listing) == texts | {"tags", "price"}
+    assert set(listing) == texts | {"tags", "price", "example_messages"}
+    system, user = listing["example_messages"]
+    assert system == {"role": "system", "content": TASKS[name].system}
+    assert user["role"] == "user"
     assert all(isinstance(listing[key], str) and listing[key] for key in texts)
     price = listing["price"]
     assert set(price) == {
