@@ -55,7 +55,8 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
         tensor = handles[files[name]].get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ModelConfigError(f"{folder}: {name} is {tuple(tensor.shape)}, config.json implies {shape}")
-        return tensor.to(device=device, dtype=dtype)
+        # Copied always: a view would keep the whole mapped file in memory.
+        return tensor.to(device=device, dtype=dtype, copy=True)
 
     hidden = config.hidden_size
     embed = get("model.embed_tokens.weight", config.vocab_size, hidden)
