@@ -18,9 +18,9 @@ _MAX_PAGES = 1000
 class ControlApi:
     """`/api/v1` of the platform at `url`, with `token` if there is one."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, patient: bool = True) -> None:
         self.url = url
-        self._http = HttpClient(url, token)
+        self._http = HttpClient(url, token, patient=patient)
 
     def __enter__(self) -> ControlApi:
         return self

@@ -45,8 +45,10 @@ class Answer:
 class HttpClient:
     """Requests below `<url>/api/v1/` with the token, if there is one. Redirects are never followed."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, patient: bool = True) -> None:
+        """`patient`: try again for half a minute. Otherwise once, for what is worth no waiting."""
         self._token = token
+        self._patient = patient
         self._url = url
         parts = urlsplit(url)
         self._client = httpx.Client(
@@ -80,7 +82,7 @@ class HttpClient:
         """
         if repeatable is None:
             repeatable = method in ("GET", "HEAD", "DELETE")
-        for wait in (*RETRY_WAITS, None):
+        for wait in (*(RETRY_WAITS if self._patient else ()), None):
             try:
                 return self._attempt(method, path, payload, params, body, headers)
             except httpx.TransportError as error:

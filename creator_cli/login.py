@@ -103,7 +103,8 @@ def _replaceable_session(settings: Settings, token: str) -> Session | None:
 def _revoke(session: Session) -> bool:
     """Revoke the session's token; True if it does not work any more."""
     try:
-        with ControlApi(session.url, session.token) as api:
+        # Best effort: the platform the old token was for may be gone, and nobody should wait for it.
+        with ControlApi(session.url, session.token, patient=False) as api:
             if key_id := api.me().key_id:
                 api.delete_key(key_id)
                 return True
