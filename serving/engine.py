@@ -49,9 +49,6 @@ log = logging.getLogger(__name__)
 
 # How long an idle engine sleeps between looks at deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
-# Given to the other threads after each step. Torch drops and retakes the interpreter lock around every operation,
-# faster than a waiting thread wakes up: without a pause, small models on busy cores starved the event loop for seconds.
-_YIELD_SECONDS = 1e-4
 
 
 class Engine:
@@ -165,9 +162,7 @@ class Engine:
                 self.ready.set()
                 while not self._stopping:
                     self._wake.clear()
-                    if self.step():
-                        time.sleep(_YIELD_SECONDS)
-                    else:
+                    if not self.step():
                         self._wake.wait(_IDLE_SECONDS)
         finally:
             self._draining = True
@@ -181,6 +176,9 @@ class Engine:
         """One turn. Returns whether anything was computed."""
         while self._inbox:
             self._inbox.popleft()()
+        return self._turn()
+
+    def _turn(self) -> bool:
         for digest, error in self.adapters.poll():
             self._fail([s for s in self.planner.waiting if s.digest == digest], error)
         plan = self.planner.plan(self._clock())
@@ -320,6 +318,6 @@ class Engine:
         )
         self._accept(request, None)
         while self._active:
-            self.step()
+            self._turn()  # what arrives meanwhile stays in the inbox
         self.planner.pool.drop(None)
         self.stats = EngineStats(kv_blocks_total=self.planner.pool.num_blocks - 1)

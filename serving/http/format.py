@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ class Format(Protocol):
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]: ...
 
 
-class _Common:
+class _Common(ABC):
     """Envelope fields. include_usage: every chunk has a "usage" key, null but for the last."""
 
     prefix: str
@@ -66,8 +67,9 @@ class _Common:
             choice["token_ids"] = [token for delta in deltas for token in delta.token_ids]
         return choice
 
+    @abstractmethod
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        raise NotImplementedError
+        """The "logprobs" of a choice in this endpoint's dialect."""
 
 
 def _reason(reason: str | None) -> str | None:

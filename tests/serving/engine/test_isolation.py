@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from serving.core import (
     PromptTooLong,
     QueueFull,
     StepFailed,
+    StepPlan,
 )
 from serving.models.attention import StepInputs
 from serving.models.llama import Llama
@@ -101,8 +103,9 @@ def _hidden(model: Llama, kv: Any, adapters: BatchMetadata | None) -> torch.Tens
         )
 
 
-async def test_cancelling_frees_the_blocks_within_a_step(tiny: Tiny) -> None:
+async def test_cancelling_frees_the_blocks_within_a_step(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tiny) as run:
+        slow_down(run, monkeypatch)
         request = run.request(prompts(1)[0], "r4", tokens=400)
         handle = run.engine.submit(request)
         await anext(handle)
@@ -132,11 +135,14 @@ async def test_a_cancel_storm_leaks_nothing(tiny: Tiny) -> None:
         assert all(entry.pins == 0 for entry in run.engine.adapters._entries.values())
 
 
-async def test_revoking_aborts_the_adapters_requests_and_zeroes_what_it_left(tiny: Tiny) -> None:
+async def test_revoking_aborts_the_adapters_requests_and_zeroes_what_it_left(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompt = prompts(1, low=40)[0]
     async with running(tiny) as run:
         digest = run.digest("r4")
         assert digest is not None
+        slow_down(run, monkeypatch)
         doomed = run.engine.submit(run.request(prompt, "r4", tokens=300))
         other = asyncio.create_task(run.tokens(prompt, "r8-attention", tokens=40))
         await anext(doomed)
@@ -221,8 +227,20 @@ async def test_refusals_come_at_once_and_hold_nothing(tiny: Tiny) -> None:
         await run.settled()
 
 
-async def test_stopping_fails_what_is_left(tiny: Tiny) -> None:
+def slow_down(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that take long enough for a test to act between two of them."""
+    execute = run.engine.runner.execute
+
+    def slow(plan: StepPlan) -> Any:
+        time.sleep(0.01)
+        return execute(plan)
+
+    monkeypatch.setattr(run.engine.runner, "execute", slow)
+
+
+async def test_stopping_fails_what_is_left(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tiny) as run:
+        slow_down(run, monkeypatch)
         handle = run.engine.submit(run.request([5, 6], tokens=500))
         await anext(handle)
         await asyncio.to_thread(run.engine.stop)
@@ -248,3 +266,10 @@ async def test_a_slow_adapter_load_delays_nobody_else(tiny: Tiny, monkeypatch: p
         assert not waiting.done()
         gate.set()
         assert await waiting == tiny.reference("r4", [9, 10, 11], 12)
+
+
+async def test_requests_that_come_during_warm_up_are_served_after_it_and_counted(tiny: Tiny) -> None:
+    async with running(tiny) as run:
+        assert await run.tokens([9, 10, 11]) == tiny.reference(None, [9, 10, 11], 12)
+        assert run.engine.ready.is_set()
+        assert run.engine.stats.generated_tokens == 12 and run.engine.stats.prompt_tokens == 3
