@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -40,7 +40,6 @@ class Recipe:
     learning_rate: float
     batch: int = 16
     use_rslora: bool = False
-    rank_pattern: dict[str, int] = field(default_factory=dict)
 
 
 # The shapes differ on purpose: together they exercise attention-only, all-attention and MLP targets, three ranks,
@@ -98,18 +97,17 @@ def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
     task, recipe = TASKS[name], RECIPES[name]
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="sdpa")
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="sdpa")
     config = LoraConfig(
         r=recipe.rank,
         lora_alpha=recipe.alpha,
         target_modules=list(recipe.targets),
         use_rslora=recipe.use_rslora,
-        rank_pattern=dict(recipe.rank_pattern),
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
     )
-    model = get_peft_model(model, config)
+    model = get_peft_model(plain, config)
     weights = [p for p in model.parameters() if p.requires_grad]
     print(f"{name}: rank {recipe.rank}, {sum(p.numel() for p in weights):,} trained weights", flush=True)
 
