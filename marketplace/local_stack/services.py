@@ -155,7 +155,8 @@ class Services:
             "serving",
             ["-m", "serving", "--model", str(self.state.base_model), "--host", "127.0.0.1", "--port",
              str(self.ports.replica), "--platform-url", self.web_url, "--advertise-url", self.replica_url,
-             "--state-dir", str(self.state.root / "replica"), "--replica-name", REPLICA_NAME],
+             "--state-dir", str(self.state.root / "replica"), "--replica-name", REPLICA_NAME,
+             "--adapter-memory-mb", "256"],
             self._inherited | {"PYTHONUNBUFFERED": "1", "ENROLMENT_TOKEN": self.state.secrets["enrolment_token"]},
             answers(f"{self.replica_url}/readyz", {200}),
         )  # fmt: skip

@@ -43,7 +43,8 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     before = operator.wait_until_settled()
 
     heading("Three creators publish: sealed on their machine, verified by the replica")
-    versions = {creator.role: _push(creator) for creator in creators}
+    pushes = await asyncio.gather(*(asyncio.to_thread(_push, creator) for creator in creators))
+    versions = {creator.role: pushed for creator, pushed in zip(creators, pushes, strict=True)}
     models = {creator.role: creator.model_name for creator in creators}
 
     heading("A consumer tops up and creates an API key")
@@ -83,11 +84,12 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
 
 
 def _push(creator: SampleCreator) -> dict[str, Any]:
-    with step(f"intarsia push {creator.model_name}"):
-        pushed = creator.push()
+    started = time.monotonic()
+    pushed = creator.push()
     report = pushed["report"]
+    line(f"[green]✓[/green] intarsia push {creator.model_name} [dim]{time.monotonic() - started:.1f} s[/dim]")
     line(
-        f"[dim]version {pushed['version']}, rank {report['rank']}, {', '.join(report['targets'])}, "
+        f"  [dim]version {pushed['version']}, rank {report['rank']}, {', '.join(report['targets'])}, "
         f"{pushed['size'] / 2**20:.1f} MiB sealed, digest {pushed['digest'][:16]}…[/dim]"
     )
     return pushed
