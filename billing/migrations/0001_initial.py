@@ -10,221 +10,481 @@ import billing.models.ledger
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('accounts', '0001_initial'),
+        ("accounts", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Account',
+            name="Account",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('customer_credit', 'Customer Credit'), ('creator_payable', 'Creator Payable'), ('platform_revenue', 'Platform Revenue'), ('promotion', 'Promotion'), ('stripe_cash', 'Stripe Cash'), ('stripe_fees', 'Stripe Fees')], max_length=24)),
-                ('currency', models.CharField(db_default='usd', default='usd', max_length=3)),
-                ('posted', models.BigIntegerField(db_default=0, default=0)),
-                ('held', models.BigIntegerField(db_default=0, default=0)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('organization', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='ledger_accounts', to='accounts.organization')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("customer_credit", "Customer Credit"),
+                            ("creator_payable", "Creator Payable"),
+                            ("platform_revenue", "Platform Revenue"),
+                            ("promotion", "Promotion"),
+                            ("stripe_cash", "Stripe Cash"),
+                            ("stripe_fees", "Stripe Fees"),
+                        ],
+                        max_length=24,
+                    ),
+                ),
+                ("currency", models.CharField(db_default="usd", default="usd", max_length=3)),
+                ("posted", models.BigIntegerField(db_default=0, default=0)),
+                ("held", models.BigIntegerField(db_default=0, default=0)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="ledger_accounts",
+                        to="accounts.organization",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Hold',
+            name="Hold",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('organization_id', models.UUIDField()),
-                ('api_key_id', models.UUIDField(null=True)),
-                ('amount_nano_usd', models.BigIntegerField()),
-                ('state', models.CharField(choices=[('open', 'Open'), ('settled', 'Settled'), ('released', 'Released')], default='open', max_length=8)),
-                ('input_micro_usd_per_mtok', models.BigIntegerField()),
-                ('cached_input_micro_usd_per_mtok', models.BigIntegerField()),
-                ('output_micro_usd_per_mtok', models.BigIntegerField()),
-                ('per_prediction_nano_usd', models.BigIntegerField()),
-                ('creator_bps', models.PositiveIntegerField()),
-                ('model_name', models.CharField(max_length=128)),
-                ('model_id', models.UUIDField()),
-                ('version_id', models.UUIDField(null=True)),
-                ('creator_organization_id', models.UUIDField()),
-                ('idempotency_key', models.CharField(max_length=255, null=True)),
-                ('request_hash', models.BinaryField(max_length=32)),
-                ('replica_id', models.UUIDField(null=True)),
-                ('counts_in_budget', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('expires_at', models.DateTimeField()),
-                ('closed_at', models.DateTimeField(null=True)),
-                ('close_reason', models.CharField(blank=True, db_default='', default='', max_length=64)),
-                ('cost_nano_usd', models.BigIntegerField(null=True)),
-                ('creator_nano_usd', models.BigIntegerField(null=True)),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='holds', to='billing.account')),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("organization_id", models.UUIDField()),
+                ("api_key_id", models.UUIDField(null=True)),
+                ("amount_nano_usd", models.BigIntegerField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("open", "Open"), ("settled", "Settled"), ("released", "Released")],
+                        default="open",
+                        max_length=8,
+                    ),
+                ),
+                ("input_micro_usd_per_mtok", models.BigIntegerField()),
+                ("cached_input_micro_usd_per_mtok", models.BigIntegerField()),
+                ("output_micro_usd_per_mtok", models.BigIntegerField()),
+                ("per_prediction_nano_usd", models.BigIntegerField()),
+                ("creator_bps", models.PositiveIntegerField()),
+                ("model_name", models.CharField(max_length=128)),
+                ("model_id", models.UUIDField()),
+                ("version_id", models.UUIDField(null=True)),
+                ("creator_organization_id", models.UUIDField()),
+                ("idempotency_key", models.CharField(max_length=255, null=True)),
+                ("request_hash", models.BinaryField(max_length=32)),
+                ("replica_id", models.UUIDField(null=True)),
+                ("counts_in_budget", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("expires_at", models.DateTimeField()),
+                ("closed_at", models.DateTimeField(null=True)),
+                ("close_reason", models.CharField(blank=True, db_default="", default="", max_length=64)),
+                ("cost_nano_usd", models.BigIntegerField(null=True)),
+                ("creator_nano_usd", models.BigIntegerField(null=True)),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="holds", to="billing.account"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Incident',
+            name="Incident",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('ledger_sum', 'Ledger Sum'), ('balance_cache', 'Balance Cache'), ('held_cache', 'Held Cache'), ('payment_mismatch', 'Payment Mismatch'), ('stripe_event', 'Stripe Event')], max_length=24)),
-                ('subject', models.CharField(blank=True, db_default='', default='', max_length=64)),
-                ('detail', models.JSONField()),
-                ('opened_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('resolved_at', models.DateTimeField(null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("ledger_sum", "Ledger Sum"),
+                            ("balance_cache", "Balance Cache"),
+                            ("held_cache", "Held Cache"),
+                            ("payment_mismatch", "Payment Mismatch"),
+                            ("stripe_event", "Stripe Event"),
+                        ],
+                        max_length=24,
+                    ),
+                ),
+                ("subject", models.CharField(blank=True, db_default="", default="", max_length=64)),
+                ("detail", models.JSONField()),
+                ("opened_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("resolved_at", models.DateTimeField(null=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(condition=models.Q(('resolved_at__isnull', True)), fields=('kind', 'subject'), name='billing_incident_one_open')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("resolved_at__isnull", True)),
+                        fields=("kind", "subject"),
+                        name="billing_incident_one_open",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='KeyBudget',
+            name="KeyBudget",
             fields=[
-                ('api_key', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='budget', serialize=False, to='accounts.apikey')),
-                ('monthly_limit_nano_usd', models.BigIntegerField(null=True)),
-                ('total_limit_nano_usd', models.BigIntegerField(null=True)),
-                ('month', models.DateField(db_default=models.Func(models.Value('month'), django.db.models.functions.datetime.Now(), function='date_trunc'))),
-                ('spent_this_month_nano_usd', models.BigIntegerField(db_default=0, default=0)),
-                ('spent_total_nano_usd', models.BigIntegerField(db_default=0, default=0)),
-                ('held_nano_usd', models.BigIntegerField(db_default=0, default=0)),
+                (
+                    "api_key",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="budget",
+                        serialize=False,
+                        to="accounts.apikey",
+                    ),
+                ),
+                ("monthly_limit_nano_usd", models.BigIntegerField(null=True)),
+                ("total_limit_nano_usd", models.BigIntegerField(null=True)),
+                (
+                    "month",
+                    models.DateField(
+                        db_default=models.Func(
+                            models.Value("month"), django.db.models.functions.datetime.Now(), function="date_trunc"
+                        )
+                    ),
+                ),
+                ("spent_this_month_nano_usd", models.BigIntegerField(db_default=0, default=0)),
+                ("spent_total_nano_usd", models.BigIntegerField(db_default=0, default=0)),
+                ("held_nano_usd", models.BigIntegerField(db_default=0, default=0)),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('held_nano_usd__gte', 0), ('spent_this_month_nano_usd__gte', 0), ('spent_total_nano_usd__gte', 0)), name='billing_budget_not_negative'), models.CheckConstraint(condition=models.Q(models.Q(('monthly_limit_nano_usd__isnull', True), ('monthly_limit_nano_usd__gte', 0), _connector='OR'), models.Q(('total_limit_nano_usd__isnull', True), ('total_limit_nano_usd__gte', 0), _connector='OR')), name='billing_budget_limit_not_negative')],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("held_nano_usd__gte", 0),
+                            ("spent_this_month_nano_usd__gte", 0),
+                            ("spent_total_nano_usd__gte", 0),
+                        ),
+                        name="billing_budget_not_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("monthly_limit_nano_usd__isnull", True),
+                                ("monthly_limit_nano_usd__gte", 0),
+                                _connector="OR",
+                            ),
+                            models.Q(
+                                ("total_limit_nano_usd__isnull", True),
+                                ("total_limit_nano_usd__gte", 0),
+                                _connector="OR",
+                            ),
+                        ),
+                        name="billing_budget_limit_not_negative",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='LedgerTransaction',
+            name="LedgerTransaction",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('prediction', 'Prediction'), ('top_up', 'Top Up'), ('stripe_fee', 'Stripe Fee'), ('promotion', 'Promotion'), ('reversal', 'Reversal')], max_length=16)),
-                ('reference', models.CharField(max_length=255)),
-                ('memo', models.CharField(blank=True, db_default='', default='', max_length=255)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('database_transaction', models.BigIntegerField(db_default=billing.models.ledger.CurrentTransactionId())),
-                ('reverses', models.OneToOneField(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='reversed_by', to='billing.ledgertransaction')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("prediction", "Prediction"),
+                            ("top_up", "Top Up"),
+                            ("stripe_fee", "Stripe Fee"),
+                            ("promotion", "Promotion"),
+                            ("reversal", "Reversal"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("reference", models.CharField(max_length=255)),
+                ("memo", models.CharField(blank=True, db_default="", default="", max_length=255)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "database_transaction",
+                    models.BigIntegerField(db_default=billing.models.ledger.CurrentTransactionId()),
+                ),
+                (
+                    "reverses",
+                    models.OneToOneField(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="reversed_by",
+                        to="billing.ledgertransaction",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Entry',
+            name="Entry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('amount', models.BigIntegerField()),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='billing.account')),
-                ('transaction', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='billing.ledgertransaction')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("amount", models.BigIntegerField()),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="entries", to="billing.account"
+                    ),
+                ),
+                (
+                    "transaction",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="entries",
+                        to="billing.ledgertransaction",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Outbox',
+            name="Outbox",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('topic', models.CharField(choices=[('prediction.settled', 'Prediction Settled'), ('top_up.credited', 'Top Up Credited')], max_length=40)),
-                ('key', models.CharField(max_length=64)),
-                ('payload', models.JSONField()),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('delivered_at', models.DateTimeField(null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "topic",
+                    models.CharField(
+                        choices=[("prediction.settled", "Prediction Settled"), ("top_up.credited", "Top Up Credited")],
+                        max_length=40,
+                    ),
+                ),
+                ("key", models.CharField(max_length=64)),
+                ("payload", models.JSONField()),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("delivered_at", models.DateTimeField(null=True)),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('delivered_at__isnull', True)), fields=['id'], name='billing_outbox_waiting'), models.Index(fields=['delivered_at'], name='billing_outbox_delivered')],
-                'constraints': [models.UniqueConstraint(fields=('topic', 'key'), name='billing_outbox_unique_key')],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("delivered_at__isnull", True)), fields=["id"], name="billing_outbox_waiting"
+                    ),
+                    models.Index(fields=["delivered_at"], name="billing_outbox_delivered"),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("topic", "key"), name="billing_outbox_unique_key")],
             },
         ),
         migrations.CreateModel(
-            name='StripeEvent',
+            name="StripeEvent",
             fields=[
-                ('id', models.CharField(max_length=255, primary_key=True, serialize=False)),
-                ('type', models.CharField(max_length=100)),
-                ('object_id', models.CharField(max_length=255)),
-                ('received_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('processed_at', models.DateTimeField(null=True)),
-                ('attempts', models.PositiveIntegerField(default=0)),
-                ('last_error', models.CharField(blank=True, max_length=500)),
+                ("id", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                ("type", models.CharField(max_length=100)),
+                ("object_id", models.CharField(max_length=255)),
+                ("received_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("processed_at", models.DateTimeField(null=True)),
+                ("attempts", models.PositiveIntegerField(default=0)),
+                ("last_error", models.CharField(blank=True, max_length=500)),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('processed_at__isnull', True)), fields=['received_at'], name='billing_event_waiting')],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("processed_at__isnull", True)),
+                        fields=["received_at"],
+                        name="billing_event_waiting",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='TopUp',
+            name="TopUp",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('amount_cents', models.PositiveIntegerField()),
-                ('state', models.CharField(choices=[('created', 'Created'), ('pending', 'Pending'), ('credited', 'Credited'), ('expired', 'Expired'), ('failed', 'Failed')], default='created', max_length=8)),
-                ('checkout_session_id', models.CharField(max_length=255, null=True, unique=True)),
-                ('checkout_url', models.URLField(blank=True, max_length=2000)),
-                ('payment_intent_id', models.CharField(max_length=255, null=True, unique=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('credited_at', models.DateTimeField(null=True)),
-                ('ledger_transaction', models.OneToOneField(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='top_up', to='billing.ledgertransaction')),
-                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='top_ups', to='accounts.organization')),
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("amount_cents", models.PositiveIntegerField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("created", "Created"),
+                            ("pending", "Pending"),
+                            ("credited", "Credited"),
+                            ("expired", "Expired"),
+                            ("failed", "Failed"),
+                        ],
+                        default="created",
+                        max_length=8,
+                    ),
+                ),
+                ("checkout_session_id", models.CharField(max_length=255, null=True, unique=True)),
+                ("checkout_url", models.URLField(blank=True, max_length=2000)),
+                ("payment_intent_id", models.CharField(max_length=255, null=True, unique=True)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("credited_at", models.DateTimeField(null=True)),
+                (
+                    "ledger_transaction",
+                    models.OneToOneField(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="top_up",
+                        to="billing.ledgertransaction",
+                    ),
+                ),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="top_ups", to="accounts.organization"
+                    ),
+                ),
             ],
         ),
         migrations.AddConstraint(
-            model_name='account',
-            constraint=models.UniqueConstraint(fields=('organization', 'kind'), name='billing_account_unique_kind', nulls_distinct=False),
+            model_name="account",
+            constraint=models.UniqueConstraint(
+                fields=("organization", "kind"), name="billing_account_unique_kind", nulls_distinct=False
+            ),
         ),
         migrations.AddConstraint(
-            model_name='account',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind__in', ['customer_credit', 'creator_payable']), ('organization__isnull', False)), models.Q(('kind__in', ['platform_revenue', 'promotion', 'stripe_cash', 'stripe_fees']), ('organization__isnull', True)), _connector='OR'), name='billing_account_owner_fits_kind'),
+            model_name="account",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("kind__in", ["customer_credit", "creator_payable"]), ("organization__isnull", False)),
+                    models.Q(
+                        ("kind__in", ["platform_revenue", "promotion", "stripe_cash", "stripe_fees"]),
+                        ("organization__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="billing_account_owner_fits_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='account',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'customer_credit'), _negated=True), ('posted__gte', models.F('held')), _connector='OR'), name='billing_account_never_overdrawn'),
+            model_name="account",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("kind", "customer_credit"), _negated=True),
+                    ("posted__gte", models.F("held")),
+                    _connector="OR",
+                ),
+                name="billing_account_never_overdrawn",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='account',
-            constraint=models.CheckConstraint(condition=models.Q(('held', 0), models.Q(('held__gt', 0), ('kind', 'customer_credit')), _connector='OR'), name='billing_account_held_is_customers'),
+            model_name="account",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("held", 0), models.Q(("held__gt", 0), ("kind", "customer_credit")), _connector="OR"
+                ),
+                name="billing_account_held_is_customers",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='account',
-            constraint=models.CheckConstraint(condition=models.Q(('currency', 'usd')), name='billing_account_currency_usd'),
+            model_name="account",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("currency", "usd")), name="billing_account_currency_usd"
+            ),
         ),
         migrations.AddIndex(
-            model_name='hold',
-            index=models.Index(condition=models.Q(('state', 'open')), fields=['expires_at'], name='billing_hold_open_expiry'),
+            model_name="hold",
+            index=models.Index(
+                condition=models.Q(("state", "open")), fields=["expires_at"], name="billing_hold_open_expiry"
+            ),
         ),
         migrations.AddIndex(
-            model_name='hold',
-            index=models.Index(condition=models.Q(('idempotency_key__isnull', False)), fields=['account', 'idempotency_key', '-created_at'], name='billing_hold_idempotency'),
+            model_name="hold",
+            index=models.Index(
+                condition=models.Q(("idempotency_key__isnull", False)),
+                fields=["account", "idempotency_key", "-created_at"],
+                name="billing_hold_idempotency",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='hold',
-            constraint=models.UniqueConstraint(condition=models.Q(models.Q(('state', 'released'), _negated=True), ('idempotency_key__isnull', False)), fields=('account', 'idempotency_key'), name='billing_hold_unique_idempotency_key'),
+            model_name="hold",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(models.Q(("state", "released"), _negated=True), ("idempotency_key__isnull", False)),
+                fields=("account", "idempotency_key"),
+                name="billing_hold_unique_idempotency_key",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='hold',
-            constraint=models.CheckConstraint(condition=models.Q(('amount_nano_usd__gte', 0)), name='billing_hold_amount_not_negative'),
+            model_name="hold",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("amount_nano_usd__gte", 0)), name="billing_hold_amount_not_negative"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='hold',
-            constraint=models.CheckConstraint(condition=models.Q(('cached_input_micro_usd_per_mtok__gte', 0), ('input_micro_usd_per_mtok__gte', 0), ('output_micro_usd_per_mtok__gte', 0), ('per_prediction_nano_usd__gte', 0)), name='billing_hold_price_not_negative'),
+            model_name="hold",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("cached_input_micro_usd_per_mtok__gte", 0),
+                    ("input_micro_usd_per_mtok__gte", 0),
+                    ("output_micro_usd_per_mtok__gte", 0),
+                    ("per_prediction_nano_usd__gte", 0),
+                ),
+                name="billing_hold_price_not_negative",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='hold',
-            constraint=models.CheckConstraint(condition=models.Q(('creator_bps__lte', 10000)), name='billing_hold_creator_bps_range'),
+            model_name="hold",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("creator_bps__lte", 10000)), name="billing_hold_creator_bps_range"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='hold',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('closed_at__isnull', True), ('cost_nano_usd__isnull', True), ('state', 'open')), models.Q(('closed_at__isnull', False), ('cost_nano_usd__isnull', True), ('state', 'released')), models.Q(('closed_at__isnull', False), ('cost_nano_usd__gte', 0), ('cost_nano_usd__isnull', False), ('cost_nano_usd__lte', models.F('amount_nano_usd')), ('creator_nano_usd__gte', 0), ('creator_nano_usd__isnull', False), ('creator_nano_usd__lte', models.F('cost_nano_usd')), ('state', 'settled')), _connector='OR'), name='billing_hold_state_fits'),
+            model_name="hold",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("closed_at__isnull", True), ("cost_nano_usd__isnull", True), ("state", "open")),
+                    models.Q(("closed_at__isnull", False), ("cost_nano_usd__isnull", True), ("state", "released")),
+                    models.Q(
+                        ("closed_at__isnull", False),
+                        ("cost_nano_usd__gte", 0),
+                        ("cost_nano_usd__isnull", False),
+                        ("cost_nano_usd__lte", models.F("amount_nano_usd")),
+                        ("creator_nano_usd__gte", 0),
+                        ("creator_nano_usd__isnull", False),
+                        ("creator_nano_usd__lte", models.F("cost_nano_usd")),
+                        ("state", "settled"),
+                    ),
+                    _connector="OR",
+                ),
+                name="billing_hold_state_fits",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='ledgertransaction',
-            constraint=models.UniqueConstraint(fields=('kind', 'reference'), name='billing_transaction_unique_reference'),
+            model_name="ledgertransaction",
+            constraint=models.UniqueConstraint(
+                fields=("kind", "reference"), name="billing_transaction_unique_reference"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='ledgertransaction',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'reversal'), ('reverses__isnull', False)), models.Q(models.Q(('kind', 'reversal'), _negated=True), ('reverses__isnull', True)), _connector='OR'), name='billing_transaction_reversal_names_original'),
+            model_name="ledgertransaction",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("kind", "reversal"), ("reverses__isnull", False)),
+                    models.Q(models.Q(("kind", "reversal"), _negated=True), ("reverses__isnull", True)),
+                    _connector="OR",
+                ),
+                name="billing_transaction_reversal_names_original",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='entry',
-            constraint=models.CheckConstraint(condition=models.Q(('amount', 0), _negated=True), name='billing_entry_not_zero'),
+            model_name="entry",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("amount", 0), _negated=True), name="billing_entry_not_zero"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='entry',
-            constraint=models.UniqueConstraint(fields=('transaction', 'account'), name='billing_entry_unique_account'),
+            model_name="entry",
+            constraint=models.UniqueConstraint(fields=("transaction", "account"), name="billing_entry_unique_account"),
         ),
         migrations.AddConstraint(
-            model_name='topup',
-            constraint=models.CheckConstraint(condition=models.Q(('amount_cents__gte', 100), ('amount_cents__lte', 1000000)), name='billing_top_up_amount_range'),
+            model_name="topup",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("amount_cents__gte", 100), ("amount_cents__lte", 1000000)),
+                name="billing_top_up_amount_range",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='topup',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('credited_at__isnull', False), ('ledger_transaction__isnull', False), ('state', 'credited')), models.Q(models.Q(('state', 'credited'), _negated=True), ('credited_at__isnull', True), ('ledger_transaction__isnull', True)), _connector='OR'), name='billing_top_up_credited_has_transaction'),
+            model_name="topup",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("credited_at__isnull", False), ("ledger_transaction__isnull", False), ("state", "credited")
+                    ),
+                    models.Q(
+                        models.Q(("state", "credited"), _negated=True),
+                        ("credited_at__isnull", True),
+                        ("ledger_transaction__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="billing_top_up_credited_has_transaction",
+            ),
         ),
     ]

@@ -78,7 +78,17 @@ class Migration(migrations.Migration):
                 migrations.CreateModel(
                     name="Usage",
                     fields=[
-                        ("pk", models.CompositePrimaryKey("prediction_id", "created_at", blank=True, editable=False, primary_key=True, serialize=False)),
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "prediction_id",
+                                "created_at",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
                         ("prediction_id", models.UUIDField()),
                         ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                         ("organization_id", models.UUIDField()),
@@ -103,7 +113,12 @@ class Migration(migrations.Migration):
                         ("receipt", models.TextField()),
                     ],
                     options={
-                        "indexes": [models.Index(fields=["organization_id", "-created_at"], name="billing_usage_organization"), models.Index(fields=["creator_organization_id", "-created_at"], name="billing_usage_creator")],
+                        "indexes": [
+                            models.Index(fields=["organization_id", "-created_at"], name="billing_usage_organization"),
+                            models.Index(
+                                fields=["creator_organization_id", "-created_at"], name="billing_usage_creator"
+                            ),
+                        ],
                     },
                 ),
             ],

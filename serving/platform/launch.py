@@ -127,6 +127,7 @@ def run(config: ServingConfig, platform: PlatformConfig, listener: socket.socket
             timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
         )
     )
+
     def stop(*_: object) -> None:
         server.should_exit = True
 

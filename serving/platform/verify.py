@@ -190,5 +190,3 @@ def _job(path: Path, key: HeldKey, base: BaseSpec, max_plaintext: int) -> dict[s
 def _last_line(text: bytes) -> str:
     lines: Sequence[str] = text.decode("utf-8", "replace").strip().splitlines()
     return lines[-1][:300] if lines else "no message"
-
-

@@ -281,9 +281,11 @@ def _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(
     verdict = replica_client.verify(wrong_key.version)
     assert not verdict.ok and verdict.refusal is not None and "commitment" in verdict.refusal["message"]
 
-    secrets = [
-        (tiny.adapters / name / "adapter_model.safetensors").read_bytes()[-4096:-4064] for name in ADAPTERS
-    ] + [b"target_modules", b"lora_A.weight", bytes(good.dek)]
+    secrets = [(tiny.adapters / name / "adapter_model.safetensors").read_bytes()[-4096:-4064] for name in ADAPTERS] + [
+        b"target_modules",
+        b"lora_A.weight",
+        bytes(good.dek),
+    ]
     files = [path for path in replica.state_dir.rglob("*") if path.is_file()]
     assert any(path.name == good.digest for path in files)
     for path in [*files, replica.state_dir.parent / "replica.log"]:
