@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -203,11 +203,14 @@ def key_budgets(organization: Organization) -> list[KeyBudget]:
     return list(KeyBudget.objects.filter(api_key__organization=organization).select_related("api_key"))
 
 
-def expired_holds(limit: int = 100) -> list[Hold]:
-    """Open holds past their deadline, oldest first, for the sweeper."""
-    return list(
-        Hold.objects.filter(state=Hold.State.OPEN, expires_at__lte=timezone.now()).order_by("expires_at")[:limit]
-    )
+def holds_to_sweep(*, lingering: timedelta, limit: int = 100) -> list[Hold]:
+    """Open holds past their deadline or older than `lingering`, oldest first, for the sweeper.
+
+    A hold may linger because its prediction is long, or because whoever would have closed it died.
+    """
+    now = timezone.now()
+    overdue = Q(expires_at__lte=now) | Q(created_at__lte=now - lingering)
+    return list(Hold.objects.filter(overdue, state=Hold.State.OPEN).order_by("created_at")[:limit])
 
 
 def ledger_sum() -> int:

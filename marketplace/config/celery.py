@@ -26,7 +26,7 @@ app.conf.update(
     # Publishing from a web request must fail fast when Valkey is away, not hold the request for many seconds.
     broker_transport_options={"visibility_timeout": 600, "max_retries": 1, "interval_start": 0.05},
     beat_schedule={
-        "sweep expired holds": {"task": "marketplace.gateway.tasks.sweep_expired_holds", "schedule": 5.0},
+        "sweep open holds": {"task": "marketplace.gateway.tasks.sweep_open_holds", "schedule": 5.0},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
         "resume stuck verifications": {

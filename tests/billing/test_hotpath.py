@@ -329,7 +329,9 @@ async def test_the_sweeper_sees_expired_holds_with_their_replica_and_closes_them
         assert await expire_hold(conn, handed_over.prediction_id)
         assert not await expire_hold(conn, handed_over.prediction_id)
 
-    expired = {hold.pk: hold.replica_id for hold in await sync_to_async(selectors.expired_holds)(10)}
+    expired = {
+        hold.pk: hold.replica_id for hold in await sync_to_async(selectors.holds_to_sweep)(lingering=timedelta(hours=1))
+    }
     assert expired == {stale.prediction_id: replica, lost.prediction_id: replica, handed_over.prediction_id: None}
     settlement = await sync_to_async(settle_hold_sync)(
         prediction_id=stale.prediction_id, usage=USAGE, finish_reason="interrupted", receipt="r", replica_id=replica

@@ -37,7 +37,7 @@ def ask(platform: Platform, role: str, row: int = 0, **options: object) -> opena
 
 
 def settled(platform: Platform) -> dict[str, int]:
-    return platform.operator.wait_until_settled(seconds=60)
+    return platform.operator.wait_until_settled(seconds=90)
 
 
 def wait_for(condition: object, seconds: float = 60) -> None:

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connection
 from django.utils import timezone
 
 from billing.models import Hold
-from marketplace.gateway.tasks import sweep_expired_holds
+from marketplace.gateway.tasks import sweep_open_holds
 from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import FUNDS, World
 from tests.marketplace.gateway.test_predictions import UNTOUCHED, money
@@ -33,7 +34,7 @@ async def broken_prediction(world: World) -> dict[str, str]:
 
 
 async def sweep() -> dict[str, int]:
-    return await sync_to_async(sweep_expired_holds)()
+    return await sync_to_async(sweep_open_holds)()
 
 
 async def test_a_final_journal_entry_settles_what_was_delivered_once(world: World) -> None:
@@ -63,6 +64,38 @@ async def test_a_newer_boot_of_the_replica_answers_for_the_one_that_died(world: 
     world.replica.journal[claims["jti"]] = {"state": "final", "receipt": receipt}
     assert (await sweep())["settled"] == 1
     assert (await money(world))["posted"] == FUNDS - TWO_TOKENS
+
+
+@sync_to_async
+def as_if_the_gateway_had_been_killed(age: timedelta) -> None:
+    """The hold is as old as `age` and far from its deadline: nobody handed it to the sweeper."""
+    now = timezone.now()
+    with connection.cursor() as cursor:  # the hold's terms are frozen: only the superuser's tests may age it
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute(
+            "UPDATE billing_hold SET created_at = %s, expires_at = %s", [now - age, now + timedelta(minutes=5)]
+        )
+        cursor.execute("SET session_replication_role = origin")
+
+
+async def test_after_the_gateway_was_killed_an_old_hold_is_settled_long_before_it_expires(world: World) -> None:
+    claims = await broken_prediction(world)
+    receipt = world.replica.receipt(claims, 2, "cancelled")
+    world.replica.journal[claims["jti"]] = {"state": "final", "receipt": receipt}
+    await as_if_the_gateway_had_been_killed(timedelta(seconds=5))
+    assert (await sweep())["settled"] == 0, "a gateway may still be at work on a young hold"
+    await as_if_the_gateway_had_been_killed(timedelta(seconds=15))
+    assert (await sweep())["settled"] == 1
+    assert (await money(world))["posted"] == FUNDS - TWO_TOKENS
+
+
+async def test_a_hold_that_never_reached_a_replica_is_released_after_half_a_minute(world: World) -> None:
+    await broken_prediction(world)
+    await as_if_the_gateway_had_been_killed(timedelta(seconds=15))
+    assert (await sweep())["left"] == 1
+    await as_if_the_gateway_had_been_killed(timedelta(seconds=35))
+    assert (await sweep())["released"] == 1
+    assert await money(world) == UNTOUCHED | {"holds": ["released"]}
 
 
 async def test_a_prediction_no_journal_knows_is_free(world: World) -> None:
