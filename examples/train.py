@@ -47,7 +47,7 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "finance": Recipe(8, 16, ("q_proj", "v_proj", "o_proj"), 3200, 2e-3),
     "health": Recipe(16, 32, ("q_proj", "k_proj", "v_proj", "o_proj"), 4000, 1e-3),
-    "telecom": Recipe(32, 8, ("down_proj", "o_proj"), 2880, 1e-3, use_rslora=True),
+    "telecom": Recipe(32, 8, ("down_proj", "o_proj"), 1600, 1e-3, use_rslora=True),
 }
 
 
