@@ -61,7 +61,8 @@ def prepare_environment(*, dev: bool) -> None:
     """Create or update `.venv` to match pyproject.toml."""
     extras = "web,serving,local,dev" if dev else "web,serving,local"
     stamp = VENV / f".made-{'dev' if dev else 'user'}"
-    want = hashlib.sha256((REPOSITORY / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
+    wanted = [(REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode()])).hexdigest()
     if _read(stamp) == want or (not dev and _read(VENV / ".made-dev") == want):
         return
     python = VENV / "bin" / "python"
@@ -69,6 +70,7 @@ def prepare_environment(*, dev: bool) -> None:
         shutil.rmtree(VENV, ignore_errors=True)
         run_quietly("virtual environment", [sys.executable, "-m", "venv", str(VENV)])
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    pip += ["--constraint", str(REPOSITORY / "constraints.txt")]
     run_quietly("packages: torch (about 200 MB)", [*pip, "torch==2.13.0"])
     run_quietly(f"packages: the rest ({extras})", [*pip, "--editable", f".[{extras}]"])
     stamp.write_text(want)
