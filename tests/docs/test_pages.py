@@ -1,0 +1,82 @@
+"""The pages and the production files say what is there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marketplace.local_stack.state import REPOSITORY
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "examples" / "README.md"]
+COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_structure_page_names_every_package() -> None:
+    text = (REPOSITORY / "docs" / "structure.md").read_text()
+    packages = [path.parent for path in REPOSITORY.glob("*/__init__.py")]
+    packages += [path.parent for path in (REPOSITORY / "marketplace").glob("*/__init__.py")]
+    for package in packages:
+        name = str(package.relative_to(REPOSITORY))
+        if name not in {"marketplace", "tests", "examples"}:
+            assert f"`{name}/`" in text, name
+
+
+def test_the_base_install_is_the_light_command_alone() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
+    assert names == {"cryptography", "httpx", "numpy", "platformdirs", "rich", "typer"}
+    assert "torch==2.13.0" in project["optional-dependencies"]["serving"]
+
+
+def test_compose_has_every_role_with_health_and_without_secrets() -> None:
+    services = COMPOSE["services"]
+    assert {"postgres", "valkey", "migrate", "web", "worker", "beat", "serving-cpu", "serving-gpu"} == set(services)
+    assert services["serving-cpu"]["profiles"] == ["cpu"] and services["serving-gpu"]["profiles"] == ["gpu"]
+    for name in ("postgres", "valkey", "worker", "beat"):
+        assert "test" in services[name]["healthcheck"]
+    for name, service in services.items():
+        for variable, value in (service.get("environment") or {}).items():
+            if re.search("PASSWORD|SECRET|TOKEN|PEPPER|API_KEY", variable):
+                assert re.search(r"\$\{\w+:\?", str(value)), f"{name}: {variable} must come from the environment"
+    for name in ("serving-cpu", "serving-gpu"):
+        assert not {"DATABASE_URL", "SECRET_KEY", "API_KEY_PEPPER"} & set(services[name]["environment"])
+
+
+def test_images_run_as_an_ordinary_user_with_health_checks() -> None:
+    stages = (REPOSITORY / "Dockerfile").read_text().split("\nFROM ")
+    for stage in stages[1:]:
+        if stage.startswith("base AS"):
+            assert "USER intarsia" in stage and "HEALTHCHECK" in stage
+            assert not re.search(r"(?m)^(ENV|ARG) .*(SECRET|PASSWORD|TOKEN)", stage)
+
+
+def test_docker_accepts_the_compose_file_where_it_is_installed() -> None:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        return  # the client is not everywhere; the tests above read the file itself
+    wanted = re.findall(r"\$\{(\w+):\?", (REPOSITORY / "docker-compose.yml").read_text())
+    environment = dict.fromkeys(wanted, "x") | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["docker", "compose", "--profile", "cpu", "--profile", "gpu", "config", "-q"],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
