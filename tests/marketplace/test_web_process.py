@@ -1,0 +1,29 @@
+"""The web process stays light: no torch, quick to start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from marketplace.local_stack.state import REPOSITORY
+
+PROGRAM = """
+import json, resource, sys
+import marketplace.config.asgi
+from django.urls import get_resolver
+get_resolver().url_patterns  # imports every view
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"seconds": used.ru_utime + used.ru_stime, "megabytes": used.ru_maxrss / 1024,
+                  "heavy": sorted({"torch", "transformers", "serving", "triton"} & set(sys.modules))}))
+"""
+
+
+def test_the_web_process_imports_no_torch_and_starts_in_three_seconds_of_processor_time() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
+    )
+    measured = json.loads(done.stdout)
+    assert measured["heavy"] == []
+    assert measured["seconds"] < 3
+    assert measured["megabytes"] < 200
