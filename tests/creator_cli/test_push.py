@@ -230,7 +230,15 @@ def test_a_killed_process_continues_in_another_one(creator: Machine, adapter: st
     """The real command, killed by SIGINT while its first chunk is on the way, then run again."""
     environment = {**os.environ, **creator.environment}
     command = [sys.executable, "-m", "creator_cli", "push", adapter, "--listing", listing, "--json"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell ignores SIGINT for what it runs in the background, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     creator.platform.interrupt_after = lambda: process.send_signal(signal.SIGINT)
     creator.platform.drop_after = 5000
     stdout, stderr = process.communicate(timeout=30)
