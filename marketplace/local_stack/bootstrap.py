@@ -62,8 +62,8 @@ def prepare_environment(*, dev: bool) -> None:
     extras = "web,serving,local,train,dev" if dev else "web,serving,local"
     stamp = VENV / f".made-{'dev' if dev else 'user'}"
     wanted = [(REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode()])).hexdigest()
-    if _read(stamp) == want or (not dev and _read(VENV / ".made-dev") == want):
+    want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode(), extras.encode()])).hexdigest()
+    if _read(stamp) == want:
         return
     python = VENV / "bin" / "python"
     if not python.exists():
