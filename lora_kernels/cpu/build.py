@@ -1,4 +1,4 @@
-"""Compile the C sources beside this file, once, into the user's cache."""
+"""Compile a folder of C sources once, into the user's cache: our own kernels, or another package's like them."""
 
 from __future__ import annotations
 
@@ -22,33 +22,35 @@ COMPILE_SECONDS = 120
 
 
 @contextlib.contextmanager
-def built_library() -> Iterator[Path]:
-    """Path of the compiled library, valid inside the block (a private temporary file where no cache can be written).
+def built_library(sources: Path = SOURCE_FOLDER, name: str = "sgmv") -> Iterator[Path]:
+    """Path of the library compiled from `sources/*.c`, valid inside the block.
+
+    Where no cache can be written it is a private temporary file.
 
     The compiler is `$CC`, else `cc`. The cache is `$XDG_CACHE_HOME/lora_kernels`, else `~/.cache/lora_kernels`; entries
-    are named by a hash of sources, compiler and flags, and appear by an atomic rename.
+    are named by `name` and a hash of sources, compiler and flags, and appear by an atomic rename.
     Raises BackendError when there is no compiler or it fails.
     """
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if compiler is None:
         raise BackendError("no C compiler: install one (package gcc or clang) or set CC")
-    name = f"sgmv-{_fingerprint(compiler)}.so"
+    file = f"{name}-{_fingerprint(compiler, sources)}.so"
     folder = _cache_folder()
-    if folder is not None and _is_ours(folder / name):
-        yield folder / name
+    if folder is not None and _is_ours(folder / file):
+        yield folder / file
         return
     with tempfile.TemporaryDirectory(prefix="lora_kernels-") as scratch:
-        library = _compile(compiler, Path(scratch))
+        library = _compile(compiler, sources, Path(scratch))
         if folder is not None:
             # On a full or read-only disk the private copy will do.
             with contextlib.suppress(OSError):
-                library = _publish(library, folder / name)
+                library = _publish(library, folder / file)
         yield library
 
 
-def _fingerprint(compiler: str) -> str:
+def _fingerprint(compiler: str, sources: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(SOURCE_FOLDER.glob("*.[ch]")):
+    for path in sorted(sources.glob("*.[ch]")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     version = _run([compiler, "--version"])
     digest.update("\0".join((compiler, version, platform.machine(), *FLAGS)).encode())
@@ -75,16 +77,16 @@ def _is_ours(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _compile(compiler: str, scratch: Path) -> Path:
+def _compile(compiler: str, sources: Path, scratch: Path) -> Path:
     """Compile into `scratch`, with OpenMP where the compiler has it."""
     try:
-        return _compile_with(compiler, scratch, ("-fopenmp",))
+        return _compile_with(compiler, sources, scratch, ("-fopenmp",))
     except BackendError:
-        return _compile_with(compiler, scratch, ("-Wno-unknown-pragmas",))
+        return _compile_with(compiler, sources, scratch, ("-Wno-unknown-pragmas",))
 
 
-def _compile_with(compiler: str, scratch: Path, extra: tuple[str, ...]) -> Path:
-    sources = sorted(SOURCE_FOLDER.glob("*.c"))
+def _compile_with(compiler: str, folder: Path, scratch: Path, extra: tuple[str, ...]) -> Path:
+    sources = sorted(folder.glob("*.c"))
     objects = [scratch / f"{source.stem}.o" for source in sources]
     with ThreadPoolExecutor(len(sources)) as workers:
         jobs = [
@@ -93,13 +95,13 @@ def _compile_with(compiler: str, scratch: Path, extra: tuple[str, ...]) -> Path:
         ]
         for job in jobs:
             job.result()
-    library = scratch / "sgmv.so"
+    library = scratch / "library.so"
     _run([compiler, "-shared", *extra, "-o", str(library), *map(str, objects), "-lm"])
     return library
 
 
 def _publish(library: Path, target: Path) -> Path:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".sgmv-")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".building-")
     os.close(handle)
     try:
         shutil.copyfile(library, temporary)
