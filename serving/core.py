@@ -3,7 +3,11 @@ comes back (`Delta`), and every way a request can be refused or fail. Imports no
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
+import struct
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
@@ -69,11 +73,48 @@ class EngineStopped(EngineError):
     code = "engine_stopped"
 
 
+# More parts than this is nobody's model; the pool bounds their ranks together besides.
+MAX_BLEND_PARTS = 8
+MAX_BLEND_WEIGHT = 16.0
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterRef:
-    """Which adapter answers: the digest of its content, or None for the bare base model."""
+    """Which adapter answers: the digest of its content, or None for the bare base model.
+
+    A blend (ΔW = Σ weight · ΔW_part) has `parts`, (digest, weight) by digest, and its identity as its digest: KV, pins
+    and metrics treat it as an adapter of its own. Make one with `AdapterRef.blend`.
+    """
 
     digest: str | None = None
+    parts: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def blend(cls, parts: Iterable[tuple[str, float]]) -> AdapterRef:
+        """The weighted sum of adapters, the same whatever their order; one part of weight 1 is that adapter itself.
+
+        Raises ValueError for no or too many parts, a part named twice, a weight that is zero, not finite or too large.
+        """
+        ordered = tuple(sorted((digest, float(weight)) for digest, weight in parts))
+        if not 1 <= len(ordered) <= MAX_BLEND_PARTS:
+            raise ValueError(f"a blend has 1 to {MAX_BLEND_PARTS} parts, not {len(ordered)}")
+        if len({digest for digest, _ in ordered}) != len(ordered):
+            raise ValueError("a blend names each of its parts once")
+        for _, weight in ordered:
+            if not (math.isfinite(weight) and 0 < abs(weight) <= MAX_BLEND_WEIGHT):
+                raise ValueError(f"a blend's weights are not 0 and at most {MAX_BLEND_WEIGHT:g}, one is {weight:g}")
+        if len(ordered) == 1 and ordered[0][1] == 1.0:
+            return cls(ordered[0][0])
+        return cls(blend_identity(ordered), ordered)
+
+
+def blend_identity(parts: Iterable[tuple[str, float]]) -> str:
+    """SHA-256 (64 hex digits) over length-prefixed digests and weights (float64): no two blends share it, nor does an
+    adapter."""
+    material = [b"intarsia/blend/v1"]
+    for digest, weight in parts:
+        material += [digest.encode(), struct.pack(">d", weight)]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in material)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +275,11 @@ class SampledToken:
 
 
 class Residency(Protocol):
-    """What the scheduler needs to know about adapters. None (the base model) is always ready."""
+    """What the scheduler needs to know about adapters. None (the base model) is always ready.
+
+    `is_ready` may turn false while sequences still run on the adapter (it drains): those go on, nobody new joins. Pins
+    nest; only an adapter that is ready may be pinned.
+    """
 
     def is_ready(self, digest: str | None) -> bool: ...
     def pin(self, digest: str | None) -> None: ...
