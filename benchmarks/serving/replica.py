@@ -1,0 +1,133 @@
+"""Our engine as its clients meet it: a server process, and streaming clients that each wait for their answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from benchmarks.serving.metrics import PeakMemory, Record, summarise
+from benchmarks.serving.workload import Item
+
+START_SECONDS, CELL_SECONDS = 300, 600
+
+
+class Replica:
+    """One server process. `run` measures a cell; `close` ends the process."""
+
+    def __init__(self, name: str, base: Path, adapters: Path, log: Path, *flags: str) -> None:
+        """Starts the process and waits until it is ready. Raises RuntimeError when it is not in time."""
+        self.name, self.base_model = name, base.name
+        self._log = log.open("wb")
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        command = [
+            sys.executable, "-m", "serving", "--model", str(base), "--adapters", str(adapters),
+            "--port", self.url.rpartition(":")[2], "--insecure", *flags,
+        ]  # fmt: skip
+        began = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        while not self._is_ready():
+            if self.process.poll() is not None or time.perf_counter() - began > START_SECONDS:
+                self.process.kill()
+                raise RuntimeError(f"{name} did not become ready; see {log}")
+            time.sleep(0.02)
+        self.ready_seconds = time.perf_counter() - began
+
+    def warm_up(self, items: list[Item]) -> None:
+        """A few tokens of each adapter, so that loads are not part of the figures."""
+        short = [Item(item.adapter, item.prompt_ids[:16], 4) for item in items]
+        asyncio.run(self._closed_loop(short, 4))
+
+    def run(self, items: list[Item], concurrency: int) -> dict[str, Any]:
+        """Figures of one cell."""
+        with PeakMemory(self.process.pid) as memory:
+            began = time.perf_counter()
+            records = asyncio.run(self._closed_loop(items, concurrency))
+            wall = time.perf_counter() - began
+        return summarise(records, wall) | {"peak_memory_mb": round(memory.peak)}
+
+    def first_token_seconds(self, items: list[Item]) -> list[float]:
+        """Time to the first token of each, one after the other. Raises RuntimeError when one fails."""
+        records = asyncio.run(self._closed_loop(items, 1))
+        if any(record.error for record in records):
+            raise RuntimeError(next(record.error for record in records if record.error))
+        return [record.tokens[0] - record.start for record in records]
+
+    def close(self) -> None:
+        """SIGTERM, then SIGKILL."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    async def _closed_loop(self, items: list[Item], concurrency: int) -> list[Record]:
+        todo, records = list(reversed(items)), list[Record]()
+        timeout = aiohttp.ClientTimeout(total=CELL_SECONDS, sock_connect=10)
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18
+        ) as session:
+
+            async def client() -> None:
+                while todo:
+                    records.append(await self._ask(session, todo.pop()))
+
+            await asyncio.gather(*(client() for _ in range(concurrency)))
+        return records
+
+    async def _ask(self, session: aiohttp.ClientSession, item: Item) -> Record:
+        body = {
+            "model": item.adapter or self.base_model,
+            "prompt": item.prompt_ids,
+            "max_tokens": item.max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "return_token_ids": True,
+        }
+        record = Record(time.perf_counter(), len(item.prompt_ids))
+        try:
+            async with session.post(f"{self.url}/v1/completions", json=body) as answer:
+                if answer.status != 200:
+                    record.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
+                    return record
+                async for line in answer.content:
+                    if line.startswith(b"data: {"):
+                        event = json.loads(line[6:])
+                        if "error" in event:
+                            record.error = str(event["error"])[:200]
+                            return record
+                        now = time.perf_counter()
+                        for choice in event.get("choices") or ():
+                            record.tokens += [now] * len(choice.get("token_ids") or ())
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            record.error = f"{type(error).__name__}: {error}"[:200]
+            return record
+        if len(record.tokens) != item.max_tokens:
+            record.error = f"{len(record.tokens)} tokens came, {item.max_tokens} were asked for"
+        return record
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

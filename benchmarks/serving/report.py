@@ -1,0 +1,184 @@
+"""From measured cells to a table, the figures that are promised, a plot and a JSON file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.serving.limits import Limits
+from benchmarks.serving.metrics import median
+
+OURS, INT8, VLLM, VLLM_LORA, PEFT = "intarsia", "intarsia int8", "vLLM", "vLLM 32 LoRAs", "transformers + PEFT"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One repetition of one engine in one cell."""
+
+    engine: str
+    scenario: str
+    concurrency: int
+    repetition: int
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A figure with its bar; `value` is None where its engines did not run."""
+
+    text: str
+    value: float | None
+    bar: float
+    at_most: bool = False
+
+    @property
+    def holds(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.bar if self.at_most else self.value >= self.bar
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """parameters: all that multiply for an output token; body_parameters: without the head, which prompts skip."""
+
+    parameters: int
+    body_parameters: int
+
+    @property
+    def bytes_a_token(self) -> int:
+        """Weights in bfloat16, read once for each token of a lone request."""
+        return 2 * self.parameters
+
+
+class Results:
+    """All cells of a run."""
+
+    def __init__(self) -> None:
+        self.cells: list[Cell] = []
+
+    def figure(self, engine: str, scenario: str, concurrency: int, name: str = "output_tokens_per_s") -> float | None:
+        """Median over repetitions."""
+        found = [
+            cell.figures
+            for cell in self.cells
+            if (cell.engine, cell.scenario, cell.concurrency) == (engine, scenario, concurrency)
+        ]
+        return median(found, name)
+
+    def ratio(self, above: tuple[str, str, int], below: tuple[str, str, int], name: str = "output_tokens_per_s") -> Any:
+        """Quotient of two medians; None where one is missing."""
+        one, other = self.figure(*above, name), self.figure(*below, name)
+        return None if one is None or not other else one / other
+
+    def places(self) -> list[tuple[str, int]]:
+        """(scenario, concurrency) in the order they were measured."""
+        return list(dict.fromkeys((cell.scenario, cell.concurrency) for cell in self.cells))
+
+    def engines(self) -> list[str]:
+        """Engines in the order they were measured."""
+        return list(dict.fromkeys(cell.engine for cell in self.cells))
+
+
+def promises(results: Results, limits: Limits, model: ModelSize) -> list[Promise]:
+    """The bars of this project for the machine class the benchmark is for: two cores, no GPU."""
+    out = []
+    for concurrency, bar in ((1, 1.6), (4, 1.25), (16, 1.25), (32, 1.25)):
+        ratio = results.ratio((OURS, "base", concurrency), (VLLM, "base", concurrency))
+        out.append(Promise(f"no adapter, {concurrency} clients: tokens/s over vLLM without LoRA", ratio, bar))
+    alone = results.figure(OURS, "base", 1, "itl_p50_ms")
+    if alone:
+        share = model.bytes_a_token / (alone / 1e3) / 1e9 / limits.read_gb_s
+        out.append(Promise("no adapter, 1 client: fraction of read bandwidth between tokens", share, 0.75))
+    written, read = results.figure(OURS, "base", 32), results.figure(OURS, "base", 32, "prompt_tokens_per_s")
+    if written and read:
+        rate = 2 * (written * model.parameters + read * model.body_parameters) / 1e9
+        share = rate / limits.gemm_gflop_s[32]
+        out.append(Promise("no adapter, 32 clients: fraction of torch's GEMM rate at 32 rows", share, 0.75))
+    for concurrency in (1, 32):
+        ratio = results.ratio((INT8, "base", concurrency), (OURS, "base", concurrency))
+        out.append(Promise(f"int8, {concurrency} clients: tokens/s over our bfloat16", ratio, 1.5))
+    for scenario, concurrency in results.places():
+        if scenario == "base" or concurrency < 16:
+            continue
+        place = f"{scenario}, {concurrency} clients"
+        cell = (OURS, scenario, concurrency)
+        out.append(Promise(f"{place}: share of our own base", results.ratio(cell, (OURS, "base", concurrency)), 0.85))
+        out.append(Promise(f"{place}: over vLLM with LoRA", results.ratio(cell, (VLLM_LORA, scenario, concurrency)), 6))
+        out.append(Promise(f"{place}: over PEFT, mixed", results.ratio(cell, (PEFT, scenario, concurrency)), 6))
+        first = results.ratio(cell, (VLLM, "base", concurrency), "ttft_p50_ms")
+        out.append(Promise(f"{place}: TTFT p50 over vLLM without adapters", first, 1.0, at_most=True))
+    return out
+
+
+def table(results: Results) -> str:
+    """Markdown, one row an engine and cell."""
+    lines = [
+        "| scenario | clients | engine | tokens/s | TTFT p50 / p95 ms | ITL p50 / p99 ms | errors |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for scenario, concurrency in results.places():
+        for engine in results.engines():
+            cell = (engine, scenario, concurrency)
+            if (rate := results.figure(*cell)) is None:
+                continue
+
+            def show(name: str, cell: tuple[str, str, int] = cell) -> str:
+                value = results.figure(*cell, name)
+                return "–" if value is None else f"{value:.0f}" if value >= 20 else f"{value:.1f}"
+
+            lines.append(
+                f"| {scenario} | {concurrency} | {engine} | {rate:.1f} | {show('ttft_p50_ms')} / "
+                f"{show('ttft_p95_ms')} | {show('itl_p50_ms')} / {show('itl_p99_ms')} | {show('errors')} |"
+            )
+    return "\n".join(lines)
+
+
+def promise_table(promised: list[Promise]) -> str:
+    """Markdown, one row a bar."""
+    lines = ["| figure | measured | bar | |", "|---|---|---|---|"]
+    for item in promised:
+        value = "not measured" if item.value is None else f"{item.value:.2f}"
+        mark = {True: "holds", False: "MISSED", None: ""}[item.holds]
+        lines.append(f"| {item.text} | {value} | {'≤' if item.at_most else '≥'} {item.bar} | {mark} |")
+    return "\n".join(lines)
+
+
+def write(folder: Path, results: Results, promised: list[Promise], limits: Limits, about: dict[str, Any]) -> None:
+    """serving.json, serving.md and, where matplotlib is installed, serving.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = about | {
+        "limits": asdict(limits),
+        "promises": [asdict(item) | {"holds": item.holds} for item in promised],
+        "cells": [asdict(cell) for cell in results.cells],
+    }
+    (folder / "serving.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    machine = ", ".join(
+        f"{name} {value}" for name, value in about["machine"].items() if not isinstance(value, list | dict)
+    )
+    text = f"# Serving, measured\n\nMachine: {machine}.\n\n{promise_table(promised)}\n\n{table(results)}\n"
+    (folder / "serving.md").write_text(text, encoding="utf-8")
+    _plot(folder / "serving.png", results)
+
+
+def _plot(path: Path, results: Results) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no plot: matplotlib is not installed (pip install -e '.[bench]')")
+        return
+    places, engines = results.places(), results.engines()
+    figure = Figure(figsize=(max(8.0, 1.1 * len(places)), 4.5), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / max(1, len(engines))
+    for index, engine in enumerate(engines):
+        heights = [results.figure(engine, *key) or 0 for key in places]
+        axes.bar([place + index * width for place in range(len(places))], heights, width, label=engine)
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(places))])
+    axes.set_xticklabels([f"{scenario}\n{concurrency} clients" for scenario, concurrency in places], fontsize=8)
+    axes.set_ylabel("output tokens a second")
+    axes.legend(fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)

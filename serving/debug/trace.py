@@ -1,0 +1,73 @@
+"""Where each step's time went, in Chrome's trace event format: open the file in chrome://tracing or Perfetto.
+
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+CAPACITY = 200_000  # spans kept: about ten a step; older ones give way
+_NOTHING = nullcontext()
+
+
+class Tracer(Protocol):
+    """What the engine talks to: `Trace`, or `NO_TRACE` where nobody looks."""
+
+    def span(self, name: str, **figures: int | float | str) -> AbstractContextManager[object]:
+        """Times the block; `figures` (sizes, never contents) are shown beside it."""
+
+
+class _NoTrace:
+    def span(self, name: str, **figures: int | float | str) -> AbstractContextManager[object]:
+        return _NOTHING
+
+
+NO_TRACE: Tracer = _NoTrace()
+
+
+class Trace:
+    """Keeps the last spans of every thread. Thread-safe: a deque takes appends from anywhere."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._spans: deque[tuple[str, int, int, int, dict[str, int | float | str]]] = deque(maxlen=capacity)
+        self._threads: dict[int, str] = {}
+
+    @contextmanager
+    def span(self, name: str, **figures: int | float | str) -> Iterator[None]:
+        """As `Tracer.span`."""
+        began = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            thread = threading.get_ident()
+            if thread not in self._threads:
+                self._threads[thread] = threading.current_thread().name
+            self._spans.append((name, thread, began, time.perf_counter_ns() - began, figures))
+
+    def events(self) -> list[dict[str, object]]:
+        """Trace events, oldest first; times in microseconds."""
+        process = os.getpid()
+        named: list[dict[str, object]] = [
+            {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
+            for thread, name in list(self._threads.items())
+        ]
+        return named + [
+            {
+                "ph": "X", "name": name, "pid": process, "tid": thread,
+                "ts": began / 1e3, "dur": length / 1e3, "args": figures,
+            }
+            for name, thread, began, length, figures in list(self._spans)
+        ]  # fmt: skip
+
+    def write(self, path: Path) -> None:
+        """Raises OSError."""
+        path.write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ms"}), encoding="utf-8")
