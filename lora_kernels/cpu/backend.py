@@ -14,7 +14,7 @@ from lora_kernels.ops import torch_path
 
 if TYPE_CHECKING:
     from lora_kernels.metadata import BatchMetadata
-    from lora_kernels.pool import SiteStorage
+    from lora_kernels.pool import AdapterPool, SiteStorage
 
 # LK_F32 and LK_BF16 of sgmv.h
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
@@ -38,7 +38,7 @@ def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, me
             storage.live[layer], meta.row_order, meta.segment_starts, meta.segment_slots, storage.offsets,
         )  # fmt: skip
     elif x.dtype in DTYPE_CODES and y.dtype in DTYPE_CODES:
-        _apply_at(y, x, _site_handle(storage, layer, meta).address, _batch_address(meta))
+        _apply_at(y, x, site_handle(storage, layer, meta.pool).address, batch_address(meta))
     else:
         torch_path.apply(y, x, storage, layer, meta)
 
@@ -50,8 +50,8 @@ def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
         return
     x = _with_adjacent_columns(x)
     _finish(
-        _library().shrink(
-            _site_handle(storage, layer, meta).address, _batch_address(meta),
+        library().shrink(
+            site_handle(storage, layer, meta.pool).address, batch_address(meta),
             x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype],
             v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
         )
@@ -65,8 +65,8 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
         return
     _check_rows_apart(y)
     _finish(
-        _library().expand(
-            _site_handle(storage, layer, meta).address, _batch_address(meta),
+        library().expand(
+            site_handle(storage, layer, meta.pool).address, batch_address(meta),
             y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
             v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
         )
@@ -82,7 +82,7 @@ def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
     _check_rows_apart(y)
     x = _with_adjacent_columns(x)
     _finish(
-        _library().apply(
+        library().apply(
             site, batch,
             y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
             x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype], torch.get_num_threads(),
@@ -90,10 +90,10 @@ def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
     )  # fmt: skip
 
 
-def _site_handle(storage: SiteStorage, layer: int, meta: BatchMetadata) -> _SiteHandle:
+def site_handle(storage: SiteStorage, layer: int, pool: AdapterPool) -> _SiteHandle:
+    """The site of one layer for C; lives as long as the pool's storage."""
     handle = storage.cache.get(layer)
     if not isinstance(handle, _SiteHandle):
-        pool = meta.pool
         handle = _describe_site(
             storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
             storage.live[layer], storage.spec.in_features, storage.offsets,
@@ -126,7 +126,8 @@ def _describe_batch(row_order: torch.Tensor, segment_starts: torch.Tensor, segme
     return CBatch(row_order.data_ptr(), segment_starts.data_ptr(), segment_slots.data_ptr(), len(segment_slots))
 
 
-def _batch_address(meta: BatchMetadata) -> int:
+def batch_address(meta: BatchMetadata) -> int:
+    """The batch for C; lives as long as `meta`."""
     struct = meta.cache.get("c")
     if not isinstance(struct, CBatch):
         struct = _describe_batch(meta.row_order, meta.segment_starts, meta.segment_slots)
@@ -134,11 +135,12 @@ def _batch_address(meta: BatchMetadata) -> int:
     return ctypes.addressof(struct)
 
 
-def _library() -> Library:
-    library = load_library()
-    if library is None:
+def library() -> Library:
+    """The loaded library. Raises BackendError where there is none."""
+    loaded = load_library()
+    if loaded is None:
         raise BackendError("the CPU library is not available")
-    return library
+    return loaded
 
 
 def _with_adjacent_columns(x: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ class CBatch(ctypes.Structure):
 
 
 class Library:
-    """The loaded library. `apply`, `shrink` and `expand` take the arguments of lk_apply, lk_shrink and lk_expand."""
+    """The loaded library. `apply`, `shrink`, `expand` and `scratch_bytes` take the arguments of lk_apply and so on."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
@@ -61,6 +61,10 @@ class Library:
         self.expand = handle.lk_expand
         for function in (self.shrink, self.expand):
             function.argtypes = (pointer, pointer, *(pointer, integer, integer) * 2, ctypes.c_int)
+        self.team_address = ctypes.cast(handle.lk_apply_team, pointer).value or 0
+        self.scratch_bytes = handle.lk_scratch_bytes
+        self.scratch_bytes.argtypes = (pointer, integer, ctypes.c_int)
+        self.scratch_bytes.restype = integer
         self._use = handle.lk_use
         self._use.argtypes = (ctypes.c_char_p,)
         self.instruction_set = next(name for name in INSTRUCTION_SETS if self.use(name))

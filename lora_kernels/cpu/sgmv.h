@@ -67,6 +67,28 @@ extern const lk_kernels lk_avx2;
 extern const lk_kernels lk_avx512bf16;
 #endif
 
+/* The kernel set in use for these types. */
+const lk_kernels *lk_chosen(int64_t x_dtype, int64_t dtype);
+
+/* y += scale * (x A^T) B^T for every row of the batch, by every thread of the enclosing OpenMP team (or by one thread
+ * outside of any): all call it with the same arguments. x and y must be complete before, by a barrier of the caller's;
+ * it returns after a barrier, y then complete. Allocates nothing and cannot fail. `scratch` (any alignment) holds
+ * lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an adapter, and is free for
+ * other use on return. */
+void lk_apply_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch);
+int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
+
+/* The same with `threads` threads of its own: 0, or -1 when memory is short and nothing was written. */
+int lk_apply(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype, const void *x,
+             int64_t x_stride, int64_t x_dtype, int threads);
+/* v[s * slice_stride + row * row_stride + r] = scale * <x[row], a_s[r]>, for the ranks a row's adapter has. */
+int lk_shrink(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype, float *v,
+              int64_t row_stride, int64_t slice_stride, int threads);
+/* y += v B^T, v as lk_shrink leaves it. */
+int lk_expand(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype, float *v,
+              int64_t row_stride, int64_t slice_stride, int threads);
+
 /* Whether `candidate` agrees with the portable kernels on a small problem of these types. */
 int lk_agrees(const lk_kernels *candidate, int64_t x_dtype, int64_t dtype);
 
