@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy
 
 
 class EngineError(Exception):
@@ -59,6 +62,12 @@ class DeadlineExceeded(EngineError):
     """The request's deadline passed before it finished."""
 
     code = "deadline_exceeded"
+
+
+class ConstraintFailed(EngineError):
+    """The grammar that bounds the output met one of its limits while generating. Only its own request fails."""
+
+    code = "constraint_failed"
 
 
 class StepFailed(EngineError):
@@ -117,10 +126,35 @@ def blend_identity(parts: Iterable[tuple[str, float]]) -> str:
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in material)).hexdigest()
 
 
+class ConstraintState(Protocol):
+    """Where one completion stands in its grammar."""
+
+    def accept(self, token_ids: Seq[int]) -> None:
+        """Moves past generated tokens. Raises ConstraintFailed."""
+        ...
+
+    def forbidden(self) -> numpy.ndarray:
+        """bool [vocab]: the tokens that may not come next; never all of them. Raises ConstraintFailed."""
+        ...
+
+
+class Constraint(Protocol):
+    """A compiled grammar that generated text must follow; see `serving.constraints`."""
+
+    def begin(self) -> ConstraintState: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen. temperature 0 is argmax; `logprobs` is how many alternatives to report (None: no
-    logprobs)."""
+    """How tokens are chosen.
+
+    temperature: 0 is argmax
+    top_p, top_k, min_p: what stays of the distribution, cut in the order top_k, top_p, min_p; top_k 0: everything
+    logprobs: how many alternatives to report; None: no logprobs
+    presence_penalty, frequency_penalty: subtracted for tokens generated so far, once, and once for each occurrence
+    repetition_penalty: divides the logits (multiplies negative ones) of tokens of prompt and output
+    logit_bias: (token, added to its logit)
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -128,6 +162,13 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +177,7 @@ class Request:
     client.
 
     deadline: on the `time.monotonic` clock, in seconds; None for none.
+    embed: answer with the embedding of the prompt in place of a token; max_tokens is 0 then.
     """
 
     request_id: str
@@ -146,6 +188,7 @@ class Request:
     sampling: SamplingParams
     max_tokens: int
     deadline: float | None = None
+    embed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +215,17 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one completion. finish_reason is set on the last one: "stop" or "length"."""
+    """What one step added to one completion. finish_reason is set on the last one: "stop", "length" or "cancelled".
+
+    embedding: native float32, L2-normalised; of requests that asked for one.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: str | None
     usage: Usage
+    embedding: bytes | None = None
 
 
 class Status(Enum):
@@ -199,7 +246,10 @@ class OutputText(Protocol):
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request in flight. Invariant: 0 <= computed <= len(tokens), and blocks hold KV for at least `computed`
-    tokens."""
+    tokens.
+
+    sampler: what sampling keeps between tokens (`serving.sampling`); made there when first needed.
+    """
 
     request: Request
     arrival: float
@@ -214,6 +264,7 @@ class Sequence:
     block_keys: list[bytes] = field(default_factory=list)
     first_token_at: float | None = None
     last_token_at: float | None = None
+    sampler: object | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -268,10 +319,15 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """The runner's answer for one sampling chunk; token_id is None when the logits were not finite."""
+    """The runner's answer for one sampling chunk: a token, or the embedding that was asked for, or why there is none.
+
+    error None without a token or an embedding: the logits were not finite.
+    """
 
     token_id: int | None
     logprob: TokenLogprob | None = None
+    embedding: bytes | None = None
+    error: EngineError | None = None
 
 
 class Residency(Protocol):

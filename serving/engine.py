@@ -212,9 +212,13 @@ class Engine:
 
     def _append(self, chunk: Chunk, sampled: SampledToken) -> None:
         sequence, request = chunk.sequence, chunk.sequence.request
+        if sampled.embedding is not None:
+            self._deliver(sequence, Delta("", (), (), "stop", sequence.usage(), sampled.embedding))
+            self._finish(sequence)
+            return
         if sampled.token_id is None:
-            self._fail([sequence], NonFiniteOutput("the model's output is not finite"))
-            if sequence.digest is not None:
+            self._fail([sequence], sampled.error or NonFiniteOutput("the model's output is not finite"))
+            if sampled.error is None and sequence.digest is not None:
                 self.runner.zero(self.planner.drop_prefixes(sequence.digest))
             return
         sequence.tokens.append(sampled.token_id)

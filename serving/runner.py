@@ -12,7 +12,7 @@ from serving.adapters.manager import AdapterManager
 from serving.core import Chunk, SampledToken, StepPlan
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.llama import Llama
-from serving.sampling import sample
+from serving.sampling import embed, sample
 
 
 class Runner:
@@ -28,17 +28,19 @@ class Runner:
         # Single tokens first, whether they decode or end a prefill: attention takes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
         hidden = self.model.forward(self._inputs(chunks), self.kv, self._adapters(chunks))
-        rows, row = [], 0
-        for chunk in chunks:
-            row += chunk.count
-            if chunk.samples:
-                rows.append((chunk, row - 1))
-        if not rows:
-            return []
-        logits = self.model.logits(hidden[torch.tensor([row for _, row in rows], device=self._device)])
-        tokens = sample(logits, [(c.sequence.request.sampling, c.sequence.rng) for c, _ in rows])
-        by_sequence = {id(chunk.sequence): token for (chunk, _), token in zip(rows, tokens, strict=True)}
-        return [by_sequence[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
+        answers: dict[int, SampledToken] = {}
+        for embedding in (False, True):
+            rows, sequences, end = [], [], 0
+            for chunk in chunks:
+                end += chunk.count
+                if chunk.samples and chunk.sequence.request.embed == embedding:
+                    rows.append(end - 1)
+                    sequences.append(chunk.sequence)
+            if rows:
+                last = hidden[torch.tensor(rows, device=self._device)]
+                some = embed(self.model.final_norm(last)) if embedding else sample(self.model.logits(last), sequences)
+                answers.update(zip(map(id, sequences), some, strict=True))
+        return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks now, not when they are next handed out."""

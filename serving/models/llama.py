@@ -45,8 +45,11 @@ class Llama:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 [rows, vocab] of the given hidden states."""
-        x = rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
-        return functional.linear(x, self.weights.head).float()
+        return functional.linear(self.final_norm(hidden), self.weights.head).float()
+
+    def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the head and embeddings are made from."""
+        return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from serving.core import SamplingParams
+from serving.core import AdapterRef, ConstraintFailed, Request, SamplingParams, Sequence
 from serving.sampling import sample
 from tests.serving.engine.test_parity import prompts
 from tests.serving.harness import running
+from tests.serving.scheduler.fakes import PlainText
 from tests.serving.tiny import Tiny
 
 
-def draw(logits: torch.Tensor, seed: int = 0, **kwargs: float) -> int | None:
-    return sample(logits[None], [(SamplingParams(**kwargs), random.Random(seed))])[0].token_id
+def sequence(seed: int = 0, prompt: tuple[int, ...] = (), output: tuple[int, ...] = (), **settings: Any) -> Sequence:
+    request = Request("r", "t", "s", AdapterRef(), prompt, SamplingParams(**settings), 100)
+    return Sequence(request, 0.0, [*prompt, *output], PlainText(), random.Random(seed))
+
+
+def draw(logits: torch.Tensor, seed: int = 0, **settings: Any) -> int | None:
+    return sample(logits[None].clone(), [sequence(seed, **settings)])[0].token_id
 
 
 def test_temperature_zero_is_argmax() -> None:
@@ -49,17 +58,92 @@ def test_tiny_temperatures_do_not_overflow() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_row_that_is_not_finite_gets_no_token_and_spoils_no_other(bad: float) -> None:
     logits = torch.tensor([[0.0, bad, 1.0], [0.0, 5.0, 1.0]])
-    params = SamplingParams(temperature=0)
-    out = sample(logits, [(params, random.Random(0))] * 2)
+    out = sample(logits, [sequence(temperature=0), sequence(temperature=0)])
     assert [token.token_id for token in out] == [None, 1]
 
 
 def test_logprobs_are_of_the_unscaled_distribution() -> None:
     probs = torch.tensor([0.7, 0.2, 0.1])
-    out = sample(probs.log()[None], [(SamplingParams(temperature=0, logprobs=2), random.Random(0))])[0]
+    out = sample(probs.log()[None], [sequence(temperature=0, logprobs=2)])[0]
     assert out.logprob is not None
     assert out.logprob.logprob == pytest.approx(probs[0].log().item())
     assert [token for token, _ in out.logprob.top] == [0, 1]
+
+
+def test_a_flat_distribution_is_drawn_from_every_block_of_the_vocabulary() -> None:
+    tokens = [draw(torch.zeros(1000), seed) for seed in range(2000)]
+    counts = Counter((token or 0) // 250 for token in tokens)
+    assert all(abs(counts[quarter] / 2000 - 0.25) < 0.05 for quarter in range(4)) and max(tokens) > 990
+
+
+def test_top_k_min_p_and_top_p_cut_one_after_the_other() -> None:
+    logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    assert {draw(logits, seed, top_k=2) for seed in range(200)} == {0, 1}
+    assert {draw(logits, seed, min_p=0.45) for seed in range(200)} == {0, 1, 2}
+    # Of the two that top-k leaves, the first holds 4/7 of the mass.
+    assert {draw(logits, seed, top_k=2, top_p=0.57) for seed in range(200)} == {0}
+    assert {draw(logits, seed, top_k=2, top_p=0.6) for seed in range(200)} == {0, 1}
+    assert len({draw(torch.zeros(2000), seed, top_k=600) for seed in range(2000)}) > 500
+
+
+def test_penalties_follow_the_counts_of_the_text_so_far() -> None:
+    def adjusted(**settings: Any) -> list[float]:
+        one = sequence(prompt=(0,), output=(1, 1, 2), temperature=0, **settings)
+        logits = torch.tensor([[1.0, -1.0, 2.0, 0.5]])
+        one.tokens, rest = one.tokens[:2], one.tokens[2:]
+        sample(logits.clone(), [one])
+        one.tokens += rest  # what was generated since the last call, at once or token by token
+        sample(logits, [one])
+        return [round(value, 4) for value in logits[0].tolist()]
+
+    assert adjusted(presence_penalty=0.5) == [1.0, -1.5, 1.5, 0.5]
+    assert adjusted(frequency_penalty=0.5) == [1.0, -2.0, 1.5, 0.5]
+    assert adjusted(repetition_penalty=2.0) == [0.5, -2.0, 1.0, 0.5]
+    assert adjusted(logit_bias=((3, 5.0), (1, -1.0))) == [1.0, -2.0, 2.0, 5.5]
+
+
+def test_many_distinct_tokens_are_counted() -> None:
+    one = sequence(prompt=tuple(range(500)), output=tuple(range(100)), repetition_penalty=1.5, presence_penalty=1.0)
+    logits = torch.full((1, 600), 3.0)
+    sample(logits, [one])
+    assert logits[0].tolist() == [1.0] * 100 + [2.0] * 400 + [3.0] * 100
+
+
+def test_a_row_is_the_same_alone_and_among_others_with_every_setting() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(40, 3000) * 4
+    settings: list[dict[str, Any]] = [
+        {"temperature": 0}, {}, {"top_p": 0.9}, {"top_k": 50}, {"top_k": 700, "min_p": 0.01}, {"min_p": 0.2},
+        {"temperature": 0.3, "frequency_penalty": 1.0, "logprobs": 4}, {"logit_bias": ((5, 8.0),), "logprobs": 0},
+    ]  # fmt: skip
+    made = [(i, settings[i % len(settings)]) for i in range(40)]
+    together = sample(logits.clone(), [sequence(i, output=(i, i), **kwargs) for i, kwargs in made])
+    alone = [
+        sample(logits[i : i + 1].clone(), [sequence(i, output=(i, i), **kwargs)])[0] for i, kwargs in made
+    ]  # fmt: skip
+    assert together == alone
+
+
+def test_a_forbidden_token_is_never_drawn_and_a_failing_grammar_fails_alone() -> None:
+    class Even:
+        def begin(self) -> Even:
+            return self
+
+        def accept(self, token_ids: Any) -> None:
+            if 99 in token_ids:
+                raise ConstraintFailed("the grammar is exhausted")
+
+        def forbidden(self) -> np.ndarray:
+            return np.arange(300) % 2 == 1
+
+    logits = torch.zeros(300).repeat(400, 1)
+    rows = [sequence(seed, constraint=Even(), logprobs=1) for seed in range(398)]
+    broken, free = sequence(output=(99,), constraint=Even()), sequence(7)
+    out = sample(logits, [*rows, broken, free])
+    assert all((token.token_id or 0) % 2 == 0 for token in out[:398])
+    assert isinstance(out[398].error, ConstraintFailed) and out[398].token_id is None
+    assert out[399].token_id is not None and out[0].logprob is not None
+    assert out[0].logprob.logprob == pytest.approx(-math.log(300), abs=1e-5), "logprobs are the model's own"
 
 
 async def test_a_seed_gives_the_same_tokens_alone_and_in_any_company(tiny: Tiny) -> None:

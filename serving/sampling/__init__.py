@@ -1,0 +1,7 @@
+"""From logits to tokens. Each row depends on its own logits, settings and random state only, never on its
+neighbours."""
+
+from serving.sampling.embedding import embed
+from serving.sampling.sampler import sample
+
+__all__ = ["embed", "sample"]

@@ -1,0 +1,84 @@
+"""One token for each row: adjust what a row's settings change, choose greedily or draw, report log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from serving import core
+from serving.core import ConstraintFailed, SampledToken, TokenLogprob
+from serving.sampling.draw import draw
+from serving.sampling.state import Adjustments
+
+# Reported alternatives are at most this many. Always this many are searched, so that the order of equal values cannot
+# depend on what another row asked for.
+_MAX_LOGPROBS = 20
+
+
+def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[SampledToken]:
+    """One token for each row of float32 logits [rows, vocab], which are overwritten.
+
+    sequences: whose rows these are; `tokens`, `rng`, `sampler` and the settings are used. A row with NaN or +inf gets
+    token_id None, one whose grammar fails its ConstraintFailed.
+    """
+    if not sequences:
+        return []
+    errors: dict[int, core.EngineError | None] = {}
+    best = logits.max(-1).values  # max propagates NaN
+    for index in (~torch.isfinite(best)).nonzero()[:, 0].tolist():
+        errors[index] = None
+        logits[index] = 0.0  # whatever is drawn from it is thrown away
+    reported = [i for i, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
+    # Log-probabilities are the model's own, before any setting changes the row.
+    raw = torch.log_softmax(logits[reported], -1) if reported else None
+    for index, sequence in enumerate(sequences):
+        if index not in errors:
+            try:
+                _adjust(logits[index], sequence)
+            except ConstraintFailed as error:
+                errors[index] = error
+                logits[index] = 0.0
+    tokens = _choose(logits, sequences)
+    out = [SampledToken(token) for token in tokens]
+    if raw is not None:
+        out = _with_logprobs(out, raw, reported, sequences)
+    for index, failed in errors.items():
+        out[index] = SampledToken(None, error=failed)
+    return out
+
+
+def _adjust(row: torch.Tensor, sequence: core.Sequence) -> None:
+    if sequence.sampler is None:
+        if not Adjustments.needed(sequence.request.sampling):
+            return
+        sequence.sampler = Adjustments(sequence.request, row.numel())
+    assert isinstance(sequence.sampler, Adjustments)
+    sequence.sampler.apply(row, sequence.tokens)
+
+
+def _choose(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[int]:
+    """Argmax for temperature 0, a draw for the others. One number of `rng` is used for each draw."""
+    drawn = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
+    tokens: list[int] = [0] * len(sequences) if len(drawn) == len(sequences) else logits.argmax(-1).tolist()
+    if drawn:
+        rows = logits if len(drawn) == len(sequences) else logits[drawn]
+        params = [sequences[i].request.sampling for i in drawn]
+        uniforms = [sequences[i].rng.random() for i in drawn]
+        for index, token in zip(drawn, draw(rows, params, uniforms), strict=True):
+            tokens[index] = token
+    return tokens
+
+
+def _with_logprobs(
+    out: list[SampledToken], raw: torch.Tensor, reported: list[int], sequences: Sequence[core.Sequence]
+) -> list[SampledToken]:
+    chosen = [out[i].token_id or 0 for i in reported]
+    own = raw.gather(1, torch.tensor(chosen, device=raw.device)[:, None])[:, 0].tolist()
+    best = raw.topk(min(_MAX_LOGPROBS, raw.shape[1]), -1)
+    values, ids = best.values.tolist(), best.indices.tolist()
+    for row, index in enumerate(reported):
+        count = sequences[index].request.sampling.logprobs or 0
+        top = tuple(zip(ids[row][:count], values[row][:count], strict=True))
+        out[index] = SampledToken(chosen[row], TokenLogprob(chosen[row], own[row], top))
+    return out
