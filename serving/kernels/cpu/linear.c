@@ -1,0 +1,197 @@
+/* Scheduling: panels over threads, rows and k into blocks that stay in a cache; and the choice of kernels. */
+#include "linear.h"
+
+#include <string.h>
+
+#include "linear_kernels.h"
+
+/* x of one block of rows: half of a 512 KiB second-level cache. */
+enum { X_BLOCK_BYTES = 256 << 10 };
+/* One panel's share of a block of k: half of a 32 KiB first-level cache, the other half is for x and y. */
+enum { W_BLOCK_BYTES = 16 << 10 };
+/* Up to this many rows every thread prepares x for itself: cheaper than a barrier. */
+enum { PRIVATE_ROWS = 4 };
+/* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
+enum { AHEAD_BYTES = 2048 };
+
+static const sk_kernels *chosen[SK_DTYPES] = {&sk_portable[0], &sk_portable[1], &sk_portable[2]};
+
+static int supported(const char *name) {
+    if (!strcmp(name, "portable")) return 1;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!strcmp(name, "avx2")) return avx2;
+#endif
+    return 0;
+}
+
+static const sk_kernels *kernels_of(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx2")) return sk_avx2;
+#endif
+    return sk_portable;
+}
+
+int sk_linear_use(const char *name) {
+    for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) chosen[dtype] = &sk_portable[dtype];
+    if (!supported(name)) return -1;
+    const sk_kernels *set = kernels_of(name);
+    for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++)
+        if (!sk_linear_agrees(&set[dtype], dtype)) return -2;
+    for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) chosen[dtype] = &set[dtype];
+    return 0;
+}
+
+static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Bytes of a prepared row: whole cache lines, an odd number of them, so that rows do not share the sets of a cache. */
+static int64_t prepared_stride(int64_t k, int64_t element) { return (round_up(k * element, 64) / 64 | 1) * 64; }
+
+int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads) {
+    int64_t held = rows > PRIVATE_ROWS * threads ? rows : PRIVATE_ROWS * threads;
+    return round_up(held * (int64_t)sizeof(float), 64) + held * prepared_stride(k, sizeof(float));
+}
+
+typedef struct {
+    const char *data;
+    int64_t stride;
+    const float *scales;
+} rows_of_x;
+
+static rows_of_x prepared_rows(const sk_kernels *kernels, int64_t k, const float *x, int64_t ldx, int64_t rows,
+                               void *scratch) {
+    if (!kernels->prepared_bytes) return (rows_of_x){(const char *)x, ldx * (int64_t)sizeof(float), NULL};
+    int64_t thread = sk_thread(), threads = sk_threads(), stride = prepared_stride(k, kernels->prepared_bytes);
+    int private = rows <= PRIVATE_ROWS;
+    int64_t held = private ? PRIVATE_ROWS * threads : rows, first = private ? thread * PRIVATE_ROWS : 0;
+    float *scales = (float *)scratch + first;
+    char *data = (char *)scratch + round_up(held * (int64_t)sizeof(float), 64) + first * stride;
+    for (int64_t row = private ? 0 : thread; row < rows; row += private ? 1 : threads)
+        kernels->prepare(x + row * ldx, k, data + row * stride, scales + row);
+    if (!private) {
+#pragma omp barrier
+    }
+    return (rows_of_x){data, stride, scales};
+}
+
+/* A tile whose last panel is cut off by n: through a buffer. */
+static void run_cut_tile(const sk_kernels *kernels, sk_tile *t, int64_t columns) {
+    float *y = t->y, whole[32 * SK_PANEL];
+    int64_t ldy = t->ldy;
+    if (t->from_y)
+        for (int64_t row = 0; row < t->rows; row++)
+            for (int64_t c = 0; c < SK_PANEL; c++) whole[row * SK_PANEL + c] = c < columns ? y[row * ldy + c] : 0;
+    t->y = whole;
+    t->ldy = SK_PANEL;
+    kernels->tile(t);
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t c = 0; c < columns; c++) y[row * ldy + c] = whole[row * SK_PANEL + c];
+}
+
+typedef struct {
+    const sk_kernels *kernels;
+    const sk_linear *w;
+    rows_of_x x;
+    float *y;
+    int64_t ldy;
+    int accumulate;
+    int64_t pair_bytes, panel_bytes;  /* of one panel */
+} job;
+
+/* Panels [panel, panel + panels) for rows [row, row + rows) and k in [k, k + length). */
+static sk_tile make_tile(const job *j, int64_t panel, int64_t panels, int64_t row, int64_t rows, int64_t k,
+                         int64_t length) {
+    int64_t x_bytes = j->kernels->prepared_bytes ? j->kernels->prepared_bytes : (int64_t)sizeof(float);
+    const char *w = (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
+    return (sk_tile){
+        .w = w, .panel_bytes = j->panel_bytes, .scales = j->w->scales ? j->w->scales + panel * SK_PANEL : NULL,
+        .panels = panels, .k = length,
+        .x = j->x.data + row * j->x.stride + k * x_bytes, .x_stride = j->x.stride,
+        .x_scales = j->x.scales ? j->x.scales + row : NULL, .rows = rows,
+        .y = j->y + row * j->ldy + panel * SK_PANEL, .ldy = j->ldy, .from_y = j->accumulate || k > 0,
+        .ahead = w, .ahead_then = w, .ahead_step = 0, .turn = length,
+    };
+}
+
+/* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
+static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t last) {
+    int64_t most = rows <= 3 ? j->kernels->panels[rows - 1] : 1, n = j->w->n;
+    int64_t ahead_pairs = least(AHEAD_BYTES / j->pair_bytes, j->w->k / 2);
+    for (int64_t panel = first; panel < last;) {
+        int64_t panels = most;
+        while (panels > last - panel || (panels > 1 && (panel + panels) * SK_PANEL > n)) panels /= 2;
+        sk_tile t = make_tile(j, panel, panels, 0, rows, 0, j->w->k);
+        t.ahead = t.w + ahead_pairs * j->pair_bytes;
+        t.ahead_then = t.w + panels * j->panel_bytes;
+        t.ahead_step = j->pair_bytes;
+        t.turn = j->w->k - 2 * ahead_pairs;
+        panel += panels;
+        if (panel * SK_PANEL > n)
+            run_cut_tile(j->kernels, &t, n - (panel - 1) * SK_PANEL);
+        else
+            j->kernels->tile(&t);
+    }
+}
+
+/* One panel, k in [k, k + length), rows in groups of nearly equal size; meanwhile the next block of weights is fetched,
+ * a part of it with each group. */
+static void run_panel(const job *j, int64_t panel, int64_t row, int64_t end, int64_t k, int64_t length, const char *next) {
+    int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
+    int64_t ahead_step = (j->pair_bytes + groups - 1) / groups;
+    for (; groups; groups--) {
+        int64_t rows = (end - row + groups - 1) / groups;
+        sk_tile t = make_tile(j, panel, 1, row, rows, k, length);
+        t.ahead = next;
+        t.ahead_step = ahead_step;
+        next += ahead_step * (length / 2);
+        row += rows;
+        if ((panel + 1) * SK_PANEL > j->w->n)
+            run_cut_tile(j->kernels, &t, j->w->n - panel * SK_PANEL);
+        else
+            j->kernels->tile(&t);
+    }
+}
+
+/* Many rows: blocks of k, so that a panel's share stays in the first-level cache, and blocks of rows, so that x stays in
+ * the second. Where all of x fits there, a panel is finished before the next: the weights then stream in in order. */
+static void run_blocked(const job *j, int64_t rows, int64_t first, int64_t last) {
+    int64_t k = j->w->k, x_bytes = j->kernels->prepared_bytes ? j->kernels->prepared_bytes : (int64_t)sizeof(float);
+    int64_t blocks = j->w->dtype == SK_INT8 ? 1 : (k / 2 * j->pair_bytes + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
+    int64_t k_block = round_up((k + blocks - 1) / blocks, 2);
+    int64_t outer = rows * k * x_bytes <= X_BLOCK_BYTES ? k : k_block;
+    int64_t row_block = X_BLOCK_BYTES / (outer * x_bytes) / j->kernels->rows * j->kernels->rows;
+    if (row_block < j->kernels->rows) row_block = j->kernels->rows;
+    for (int64_t row = 0; row < rows; row += row_block) {
+        int64_t row_end = least(row + row_block, rows);
+        for (int64_t start = 0; start < k; start += outer)
+            for (int64_t panel = first; panel < last; panel++)
+                for (int64_t at = start; at < least(start + outer, k); at += k_block) {
+                    const char *w = (const char *)j->w->packed + panel * j->panel_bytes + at / 2 * j->pair_bytes;
+                    const char *next = w + (outer == k ? k_block / 2 * j->pair_bytes : j->panel_bytes);
+                    run_panel(j, panel, row, row_end, at, least(k_block, k - at), next);
+                }
+    }
+}
+
+void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
+                    int accumulate, void *scratch) {
+    const sk_kernels *kernels = chosen[w->dtype];
+    int64_t thread = sk_thread(), threads = sk_threads(), panels = sk_panels(w->n);
+    job j = {kernels, w, prepared_rows(kernels, w->k, x, ldx, rows, scratch), y, ldy, accumulate,
+             2 * SK_PANEL * sk_element_size(w->dtype), sk_panel_bytes(w->k, w->dtype)};
+    int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
+    if (rows && rows <= kernels->rows && rows <= 3)
+        run_streaming(&j, rows, first, last);
+    else
+        run_blocked(&j, rows, first, last);
+}
+
+void sk_linear_run(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy, int accumulate,
+                   void *scratch, int threads) {
+    (void)threads;
+#pragma omp parallel num_threads(threads)
+    sk_linear_team(w, x, ldx, rows, y, ldy, accumulate, scratch);
+}

@@ -1,0 +1,50 @@
+/* y = x W^T (+ y) for the weights of a model, on a CPU.
+ *
+ * W [n, k] is packed once, at load, into panels of 16 columns of y, the k values of a column in pairs, so that one
+ * layout serves every instruction set: panel p holds, for each pair of k, [16 columns][2] values (float32: [2][16]).
+ * A panel is one stream of memory; a thread's panels lie side by side, and it reads the same ones at every call.
+ *
+ * Every value of y is one chain of fused multiply-adds in order of k (int8: one exact integer sum): its bits do not
+ * depend on the other rows, on how many there are, nor on the number of threads.
+ */
+#ifndef SERVING_KERNELS_LINEAR_H
+#define SERVING_KERNELS_LINEAR_H
+
+#include <stdint.h>
+
+/* Types of weights. Activations are float32; with SK_INT8 they are rounded, row by row, to 16-bit integers. */
+enum { SK_F32 = 0, SK_BF16 = 1, SK_INT8 = 2, SK_DTYPES = 3 };
+
+/* Columns of a panel: one AVX-512 register, two AVX registers. */
+enum { SK_PANEL = 16 };
+
+/* A packed weight. The caller owns the memory: pack.h fills it. */
+typedef struct {
+    int64_t n, k;        /* k is even */
+    int64_t dtype;
+    const void *packed;  /* sk_packed_bytes, aligned to 64 bytes, best on huge pages */
+    const float *scales; /* SK_INT8: n rounded up to a whole panel; otherwise NULL */
+} sk_linear;
+
+/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows are ldx and ldy floats
+ * apart.
+ *
+ * Every thread of the enclosing OpenMP team calls it with the same arguments; x must be complete (a barrier before),
+ * and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by the team:
+ * sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
+void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
+                    int accumulate, void *scratch);
+
+/* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
+int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);
+
+/* The same from outside a parallel region, with a team of its own. */
+void sk_linear_run(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy, int accumulate,
+                   void *scratch, int threads);
+
+/* Use the kernels of one instruction set ("portable", "avx2", "avx512"), each only after it agreed with the portable
+ * ones on this processor. 0; -1 when the processor lacks it; -2 when it disagreed. Not 0: portable is in use. Not to be
+ * called while a team runs. */
+int sk_linear_use(const char *name);
+
+#endif

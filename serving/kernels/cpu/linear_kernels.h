@@ -1,0 +1,93 @@
+/* What linear.c asks of a kernel set: the arithmetic of one tile for one instruction set and type of weight. */
+#ifndef SERVING_KERNELS_LINEAR_KERNELS_H
+#define SERVING_KERNELS_LINEAR_KERNELS_H
+
+#include <stdint.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "linear.h"
+
+/* Most panels that one tile covers. */
+enum { SK_TILE_PANELS = 4 };
+
+/* y[rows, 16 * panels] = or += x[rows, k] W^T. */
+typedef struct {
+    const char *w;         /* first panel, at the first k of the tile */
+    int64_t panel_bytes;   /* from one panel to the next */
+    const float *scales;   /* of the first panel's columns; SK_INT8 */
+    int64_t panels, k;     /* k may be part of the weight's k, except with SK_INT8 */
+    const char *x;         /* float32 rows, or rows as `prepare` left them */
+    int64_t x_stride;      /* bytes */
+    const float *x_scales; /* [rows], where prepared */
+    int64_t rows;
+    float *y;
+    int64_t ldy;
+    int from_y;            /* sums start from y */
+    /* Memory that the next tiles will read: fetched at `ahead` with `ahead_step` bytes a pair of k (and panel_bytes a
+     * panel); from k = `turn` on at `ahead_then`. Any address will do. */
+    const char *ahead, *ahead_then;
+    int64_t ahead_step, turn;
+} sk_tile;
+
+typedef struct {
+    const char *name;
+    int64_t rows;             /* of a tile, at most */
+    int64_t panels[3];        /* a tile's panels where it has 1, 2 and 3 rows; 1 above */
+    int64_t prepared_bytes;   /* of one prepared element of x; 0: float32 rows are read where they lie */
+    /* out = x[0..k) in the form of the tiles; *scale = what the tile multiplies the row's sums with. */
+    void (*prepare)(const float *x, int64_t k, void *out, float *scale);
+    void (*tile)(const sk_tile *tile);
+} sk_kernels;
+
+/* By type of weight. */
+extern const sk_kernels sk_portable[SK_DTYPES];
+#if defined(__x86_64__)
+extern const sk_kernels sk_avx2[SK_DTYPES];
+#endif
+
+/* Whether `candidate` agrees with the portable kernels on small problems of this weight type. */
+int sk_linear_agrees(const sk_kernels *candidate, int64_t dtype);
+
+static inline float sk_bf16_to_f32(uint16_t value) {
+    union { uint32_t bits; float value; } u = {(uint32_t)value << 16};
+    return u.value;
+}
+
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t sk_f32_to_bf16(float value) {
+    union { float value; uint32_t bits; } u = {value};
+    if ((u.bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u.bits >> 16 | 0x40);
+    return (uint16_t)((u.bits + 0x7fffu + (u.bits >> 16 & 1)) >> 16);
+}
+
+static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_F32 ? 4 : dtype == SK_BF16 ? 2 : 1; }
+
+static inline int64_t sk_panels(int64_t n) { return (n + SK_PANEL - 1) / SK_PANEL; }
+
+static inline int64_t sk_panel_bytes(int64_t k, int64_t dtype) { return k * SK_PANEL * sk_element_size(dtype); }
+
+/* Largest integer of a row of x beside 8-bit weights: k products of it and 127 fit in 32 bits. */
+static inline int32_t sk_integer_limit(int64_t k) {
+    int64_t limit = INT32_MAX / (127 * k);
+    return (int32_t)(limit < 32767 ? limit : 32767);
+}
+
+static inline int sk_thread(void) {
+#if defined(_OPENMP)
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static inline int sk_threads(void) {
+#if defined(_OPENMP)
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+#endif

@@ -1,0 +1,62 @@
+#include "pack.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "linear.h"
+#include "linear_kernels.h"
+
+int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype) { return sk_panels(n) * sk_panel_bytes(k, dtype); }
+
+/* 16 rows of the source, each as k floats. */
+static void read_rows(const void *source, int64_t source_dtype, int64_t stride, int64_t first, int64_t rows, int64_t k,
+                      float *out) {
+    for (int64_t r = 0; r < SK_PANEL; r++, out += k) {
+        int64_t at = (first + r) * stride;
+        if (r >= rows)
+            for (int64_t i = 0; i < k; i++) out[i] = 0;
+        else if (source_dtype == SK_BF16)
+            for (int64_t i = 0; i < k; i++) out[i] = sk_bf16_to_f32(((const uint16_t *)source)[at + i]);
+        else
+            for (int64_t i = 0; i < k; i++) out[i] = ((const float *)source)[at + i];
+    }
+}
+
+static float largest(const float *row, int64_t k) {
+    float most = 0;
+    for (int64_t i = 0; i < k; i++) most = fabsf(row[i]) > most ? fabsf(row[i]) : most;
+    return most;
+}
+
+static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel, float *scales) {
+    float inverse[SK_PANEL];
+    if (dtype == SK_INT8)
+        for (int r = 0; r < SK_PANEL; r++) {
+            float most = largest(rows + r * k, k);
+            scales[r] = most / 127;
+            inverse[r] = most > 0 ? 127 / most : 0;
+        }
+    for (int64_t i = 0; i < k; i++)
+        for (int r = 0; r < SK_PANEL; r++) {
+            float value = rows[r * k + i];
+            int64_t pair = (i / 2 * SK_PANEL + r) * 2 + i % 2;
+            if (dtype == SK_F32)
+                ((float *)panel)[i * SK_PANEL + r] = value;
+            else if (dtype == SK_BF16)
+                ((uint16_t *)panel)[pair] = sk_f32_to_bf16(value);
+            else
+                ((int8_t *)panel)[pair] = (int8_t)lrintf(value * inverse[r]);
+        }
+}
+
+void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n, int64_t k, int64_t dtype,
+             void *packed, float *scales, float *scratch, int threads) {
+    (void)threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t p = 0; p < sk_panels(n); p++) {
+        float *rows = scratch + sk_thread() * SK_PANEL * k;
+        int64_t first = p * SK_PANEL;
+        read_rows(source, source_dtype, stride, first, n - first < SK_PANEL ? n - first : SK_PANEL, k, rows);
+        write_panel(rows, k, dtype, (char *)packed + p * sk_panel_bytes(k, dtype), scales ? scales + first : NULL);
+    }
+}

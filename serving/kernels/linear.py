@@ -1,0 +1,142 @@
+"""Weights packed for the C kernels of cpu/linear.h, and a plain call of them for one weight."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import torch
+
+from serving.kernels.library import KernelLibrary
+
+Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
+
+# As SK_F32, SK_BF16 and SK_INT8.
+DTYPES = ("float32", "bfloat16", "int8")
+_SOURCE_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+_PANEL = 16
+_ALIGNMENT = 64
+_HUGE_PAGE = 2 << 20
+
+
+class CLinear(ctypes.Structure):
+    """`sk_linear` of linear.h."""
+
+    _fields_ = (("n", Integer), ("k", Integer), ("dtype", Integer), ("packed", Pointer), ("scales", Pointer))
+
+
+class WeightArena:
+    """One stretch of memory for many packed weights, on huge pages where the system gives them.
+
+    On 4 KiB pages the products of one row run at four fifths of their speed (see benchmarks/serving_linear.py). The
+    memory goes back to the system when the arena and everything that was taken from it are gone.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        """`capacity` in bytes; see `packed_bytes`. Memory is not touched before it is written."""
+        self._memory = mmap.mmap(-1, capacity + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._next = -(-start // _HUGE_PAGE) * _HUGE_PAGE
+        self._end = self._next + capacity
+
+    def take(self, nbytes: int) -> int:
+        """Address of `nbytes` bytes, aligned to a cache line. Raises MemoryError when the arena is full."""
+        address = self._next
+        if address + nbytes > self._end:
+            raise MemoryError(f"{nbytes} bytes asked of an arena that has {self._end - address} left")
+        self._next += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return address
+
+
+def packed_bytes(n: int, k: int, dtype: str) -> int:
+    """Bytes that an arena needs for one packed weight [n, k], its scales and the alignment of both."""
+    columns = -(-n // _PANEL) * _PANEL
+    weights = columns * k * {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
+    return weights + columns * 4 + 2 * _ALIGNMENT
+
+
+class PackedLinear:
+    """A weight [n, k] in the layout of linear.h; the source is read once and not kept.
+
+    "bfloat16" rounds a float32 source to nearest even. "int8" is symmetric, one scale an output column; activations
+    then become 16-bit integers row by row, which loses far less than 8 bits would and costs no time.
+    """
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        dtype: str,
+        library: KernelLibrary,
+        arena: WeightArena | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """`weight`: float32 or bfloat16 on the CPU. Without an arena the weight gets one of its own.
+
+        Raises ValueError for another shape or type, an odd k, or a weight that is not finite (int8).
+        """
+        if weight.ndim != 2 or weight.dtype not in _SOURCE_DTYPES or weight.device.type != "cpu":
+            raise ValueError(f"a weight must be a float32 or bfloat16 matrix on the CPU, not {tuple(weight.shape)} "
+                             f"{weight.dtype} on {weight.device}")  # fmt: skip
+        if dtype not in DTYPES:
+            raise ValueError(f"{dtype!r} is none of {', '.join(DTYPES)}")
+        self.n, self.k = weight.shape
+        if self.k % 2 or not self.n or not self.k:
+            raise ValueError(f"a weight of {self.n} x {self.k}: k must be even, and neither may be 0")
+        if dtype == "int8" and not bool(torch.isfinite(weight).all()):
+            raise ValueError("a weight that is not finite has no 8-bit form")
+        self.dtype = dtype
+        self._library = library
+        self._arena = arena or WeightArena(packed_bytes(self.n, self.k, dtype))
+        code = DTYPES.index(dtype)
+        columns = -(-self.n // _PANEL) * _PANEL
+        self.nbytes = columns * self.k * (4, 2, 1)[code]
+        packed = self._arena.take(self.nbytes)
+        scales = self._arena.take(columns * 4) if dtype == "int8" else None
+        self.c = CLinear(self.n, self.k, code, packed, scales)
+
+        threads = threads or torch.get_num_threads()
+        source = weight.detach()
+        if source.stride(1) != 1:
+            source = source.contiguous()
+        scratch = torch.empty(threads * _PANEL * self.k)
+        pack = library.handle.sk_pack
+        pack.argtypes = (Pointer, *(Integer,) * 5, Pointer, Pointer, Pointer, ctypes.c_int)
+        pack(
+            source.data_ptr(), _SOURCE_DTYPES[source.dtype], source.stride(0), self.n, self.k, code, packed, scales,
+            scratch.data_ptr(), threads,
+        )  # fmt: skip
+
+    def __call__(
+        self, x: torch.Tensor, out: torch.Tensor | None = None, accumulate: bool = False, threads: int | None = None
+    ) -> torch.Tensor:
+        """x [rows, k] float32 times the transposed weight: [rows, n] float32, into `out` or added to it.
+
+        Rows may lie apart, columns not. Raises ValueError for other shapes and types.
+        """
+        if out is None:
+            if accumulate:
+                raise ValueError("nothing to add to: accumulate needs out")
+            out = torch.empty(x.shape[0], self.n)
+        for name, tensor, columns in (("x", x, self.k), ("out", out, self.n)):
+            if tensor.dtype != torch.float32 or tensor.ndim != 2 or tensor.shape[1] != columns or tensor.stride(1) != 1:
+                raise ValueError(f"{name} must be float32 [rows, {columns}] with adjacent columns")
+        if x.shape[0] != out.shape[0]:
+            raise ValueError(f"{x.shape[0]} rows of x, {out.shape[0]} of out")
+        threads = threads or torch.get_num_threads()
+        scratch = torch.empty(scratch_bytes(self._library, self.k, x.shape[0], threads) + _ALIGNMENT, dtype=torch.uint8)
+        run = self._library.handle.sk_linear_run
+        run.argtypes = (Pointer, *(Pointer, Integer, Integer), *(Pointer, Integer), ctypes.c_int, Pointer, ctypes.c_int)
+        run(
+            ctypes.byref(self.c), x.data_ptr(), x.stride(0), x.shape[0], out.data_ptr(), out.stride(0), accumulate,
+            -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT, threads,
+        )  # fmt: skip
+        return out
+
+
+def scratch_bytes(library: KernelLibrary, k: int, rows: int, threads: int) -> int:
+    """Bytes of scratch that `sk_linear_team` needs for up to `rows` rows of any weight with this k."""
+    function = library.handle.sk_linear_scratch
+    function.argtypes, function.restype = (Integer,) * 3, Integer
+    return int(function(k, rows, threads))
