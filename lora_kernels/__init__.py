@@ -1,4 +1,4 @@
-"""Multi-LoRA kernels: many adapters of different ranks over one base, in one batch. Imports torch and triton only."""
+"""Multi-LoRA kernels: many adapters of different ranks over one base, in one batch. Needs torch alone."""
 
 from lora_kernels import reference
 from lora_kernels.errors import (
@@ -8,7 +8,9 @@ from lora_kernels.errors import (
     LoraKernelError,
     NonFiniteError,
     PoolFullError,
+    QualityError,
     RankError,
+    ReservationError,
     ShapeError,
     SlotError,
     TargetError,
@@ -16,6 +18,7 @@ from lora_kernels.errors import (
 from lora_kernels.metadata import BatchMetadata, MetadataBuffers, Segment
 from lora_kernels.ops.apply import lora_apply, lora_expand, lora_shrink
 from lora_kernels.pool import AdapterPool
+from lora_kernels.reservation import Reservation
 from lora_kernels.spec import AdapterTensors, LoraPair, PoolSpec, SiteSpec, Target
 
 __all__ = [
@@ -31,7 +34,10 @@ __all__ = [
     "NonFiniteError",
     "PoolFullError",
     "PoolSpec",
+    "QualityError",
     "RankError",
+    "Reservation",
+    "ReservationError",
     "Segment",
     "ShapeError",
     "SiteSpec",

@@ -14,7 +14,7 @@ class ShapeError(LoraKernelError):
 
 
 class RankError(LoraKernelError):
-    """A rank of zero, or more ranks (of one adapter or of a whole blend) than a slot can hold."""
+    """A rank of zero, or more ranks (of one adapter or of a whole blend) than a slot can hold or a reservation has."""
 
 
 class DtypeError(LoraKernelError):
@@ -29,6 +29,14 @@ class NonFiniteError(LoraKernelError):
     """A weight, scale or blend weight that is NaN or infinite (also after the cast to the pool's dtype)."""
 
 
+class QualityError(LoraKernelError):
+    """Weights that 8-bit pages would change by more than the pool allows. `error` is the relative error found."""
+
+    def __init__(self, message: str, error: float) -> None:
+        super().__init__(message)
+        self.error = error
+
+
 class SlotError(LoraKernelError):
     """A slot out of range, already taken, or empty where a loaded one is needed."""
 
@@ -37,5 +45,9 @@ class PoolFullError(LoraKernelError):
     """Not enough free pages for the adapter."""
 
 
+class ReservationError(LoraKernelError):
+    """A reservation of another pool, or in a state that does not allow the call (unwritten, published, cancelled)."""
+
+
 class BackendError(LoraKernelError):
-    """A backend was asked for by name and cannot run here."""
+    """A backend was asked for by name and cannot run here, or a call that CUDA graph capture does not allow."""

@@ -11,8 +11,19 @@ import torch
 from lora_kernels.errors import ShapeError, SlotError
 from lora_kernels.pool import AdapterPool
 
-# Rows of one GPU tile: the smallest N of a tensor-core instruction pair, so that a lone row wastes little.
+# Rows of one GPU tile in decode: the smallest N of a tensor-core instruction pair, so that a lone row wastes little.
 TILE_ROWS = 16
+# And in prefill: weights are read from the cache once per tile, so that their traffic stays below that of x and y
+# (a page of 16 ranks is as many bytes as 16 rows of x).
+PREFILL_TILE_ROWS = 64
+# More rows than any decode step has. Tile sizes do not change a result's bits: each row is a column of its own in the
+# tensor-core tile, summed in one order.
+MAX_DECODE_ROWS = 512
+
+
+def tile_rows_for(rows: int) -> int:
+    """Rows of one GPU tile for a batch, or for static buffers, of `rows` rows."""
+    return TILE_ROWS if rows <= MAX_DECODE_ROWS else PREFILL_TILE_ROWS
 
 
 @dataclass(frozen=True)
@@ -27,50 +38,67 @@ class Segment:
 class _Layout:
     """Where each array begins in the packed int32 buffer, given its capacities.
 
-    counts[4] (rows, rows with an adapter, segments, tiles) | segment_slots | segment_starts | row_order | row_slots |
-    tiles
+    counts[8] (rows, rows with an adapter, segments, tiles, units, three spare) | segment_slots | segment_starts |
+    row_order | row_slots | tiles | units
     """
 
-    def __init__(self, max_rows: int, max_segments: int) -> None:
-        self.segment_slots = 4
+    def __init__(self, max_rows: int, max_segments: int, max_pages: int) -> None:
+        self.tile_rows = tile_rows_for(max_rows)
+        self.segment_slots = 8
         self.segment_starts = self.segment_slots + max_segments
         self.row_order = self.segment_starts + max_segments + 1
         self.row_slots = self.row_order + max_rows
         self.tiles = self.row_slots + max_rows
-        # Every segment begins a tile, and every TILE_ROWS rows fill one.
-        self.size = self.tiles + 3 * (max_segments + max_rows // TILE_ROWS)
+        # Every segment begins a tile, and every tile_rows rows fill one.
+        max_tiles = max_segments + max_rows // self.tile_rows
+        self.units = self.tiles + 3 * max_tiles
+        self.size = self.units + 4 * max_tiles * max_pages
 
-    def pack(self, rows: int, segments: tuple[Segment, ...], row_slots: array[int]) -> torch.Tensor:
-        """The buffer on the host; entries past the batch are 0."""
+    def pack(
+        self, rows: int, segments: tuple[Segment, ...], row_slots: array[int], pages: Sequence[int]
+    ) -> torch.Tensor:
+        """The buffer on the host up to its last used entry; unused entries before it are 0.
+
+        `pages[i]` is the number of pages of segment i, 0 where the backend needs no units.
+        """
         starts = [0]
         row_order = array("i")
         tiles = array("i")
-        for segment in segments:
-            for offset in range(0, segment.rows, TILE_ROWS):
-                tiles.extend((starts[-1] + offset, min(TILE_ROWS, segment.rows - offset), segment.slot))
+        units = array("i")
+        for segment, count in zip(segments, pages, strict=True):
+            for offset in range(0, segment.rows, self.tile_rows):
+                tile = (starts[-1] + offset, min(self.tile_rows, segment.rows - offset), segment.slot)
+                tiles.extend(tile)
+                for place in range(count):
+                    units.extend((*tile, place))
             starts.append(starts[-1] + segment.rows)
             for first, length in segment.runs:
                 row_order.extend(range(first, first + length))
-        packed = array("i", bytes(4 * self.size))
-        packed[0:4] = array("i", (rows, starts[-1], len(segments), len(tiles) // 3))
+        packed = array("i", bytes(4 * (self.units + len(units))))
+        packed[0:5] = array("i", (rows, starts[-1], len(segments), len(tiles) // 3, len(units) // 4))
         packed[self.segment_slots : self.segment_slots + len(segments)] = array("i", [s.slot for s in segments])
         packed[self.segment_starts : self.segment_starts + len(starts)] = array("i", starts)
         packed[self.row_order : self.row_order + len(row_order)] = row_order
         packed[self.row_slots : self.row_slots + rows] = row_slots
         packed[self.tiles : self.tiles + len(tiles)] = tiles
+        packed[self.units :] = units
         return torch.frombuffer(packed, dtype=torch.int32)
 
 
 class MetadataBuffers:
     """Static device memory for metadata, so that a captured CUDA graph finds each step's batch at the same addresses.
 
-    `packed` is int32 and filled by one copy a step.
+    `packed` is int32 and filled by one copy a step. `max_pages` bounds the pages of one adapter (the pool's
+    `spec.max_pages` is always enough; the default is that of 256 ranks).
     """
 
-    def __init__(self, max_rows: int, max_segments: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, max_rows: int, max_segments: int, device: torch.device | str = "cpu", *, max_pages: int = 16
+    ) -> None:
         self.max_rows = max_rows
         self.max_segments = max_segments
-        self.packed = torch.zeros(_Layout(max_rows, max_segments).size, dtype=torch.int32, device=device)
+        self.max_pages = max_pages
+        self.packed = torch.zeros(_Layout(max_rows, max_segments, max_pages).size, dtype=torch.int32, device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +112,11 @@ class BatchMetadata:
     segment_starts: int32 [segments + 1], where each segment begins in row_order
     segment_slots: int32 [segments]
     row_slots: int32 [rows], the slot of each row or -1
-    tiles: int32 [3 · capacity], (first in row_order, rows, slot) of at most TILE_ROWS rows of one adapter each
-    counts: int32 [4]: rows, rows with an adapter, segments, tiles; what a captured graph reads its work from
+    tiles: int32 [3 · capacity], (first in row_order, rows, slot) of at most tile_rows rows of one adapter each
+    units: int32 [4 · capacity], (first in row_order, rows, slot, place in its page table): the pages of each tile,
+        empty unless the pool's backend is one that reads them
+    counts: int32 [8]: rows, rows with an adapter, segments, tiles, units; what a captured graph reads its work from
+    tile_rows: rows of a full tile
     """
 
     pool: AdapterPool
@@ -97,7 +128,9 @@ class BatchMetadata:
     segment_slots: torch.Tensor
     row_slots: torch.Tensor
     tiles: torch.Tensor
+    units: torch.Tensor
     counts: torch.Tensor
+    tile_rows: int
     # Whatever a backend derives once a step; filled by the backend alone.
     cache: dict[str, object] = field(default_factory=dict)
 
@@ -112,7 +145,8 @@ class BatchMetadata:
         """Describe a batch whose rows are laid out request after request.
 
         `slots_per_request[i]` is -1 for the bare base; `lens_per_request[i]` is the request's number of rows (0 is
-        fine). With `out`, the device tensors are views of its static memory.
+        fine). With `out`, the device tensors are views of its static memory, and the current stream waits for adapters
+        of the batch that are still being copied: a graph replay cannot.
         Raises ShapeError (lengths) or SlotError (slot out of range or empty).
         """
         if len(slots_per_request) != len(lens_per_request):
@@ -138,23 +172,37 @@ class BatchMetadata:
             raise ShapeError(
                 f"{rows} rows and {len(segments)} adapters do not fit buffers for {max_rows} and {max_segments}"
             )
-        layout = _Layout(max_rows, max_segments)
-        host = layout.pack(rows, segments, row_slots)
+        pages = [len(pool.slot_pages(segment.slot)) for segment in segments]
+        most_pages = max(pages, default=0)
+        max_pages = most_pages if out is None else out.max_pages
+        if most_pages > max_pages:
+            raise ShapeError(f"an adapter of {most_pages} pages does not fit buffers for {max_pages}")
+        layout = _Layout(max_rows, max_segments, max_pages)
+        if out is not None:
+            pool.settle(segment.slot for segment in segments)
+        host = layout.pack(rows, segments, row_slots, pages if pool.backend.NEEDS_UNITS else [0] * len(segments))
         if out is None:
             packed = host.to(pool.device)
         else:
             packed = out.packed
-            packed.copy_(host, non_blocking=True)
+            packed[: len(host)].copy_(host, non_blocking=True)
         adapted = sum(segment.rows for segment in segments)
         return cls(
             pool=pool,
             rows=rows,
             segments=segments,
-            max_pages=max((len(pool.slot_pages(segment.slot)) for segment in segments), default=0),
+            max_pages=most_pages,
             row_order=packed[layout.row_order : layout.row_order + adapted],
             segment_starts=packed[layout.segment_starts : layout.segment_starts + len(segments) + 1],
             segment_slots=packed[layout.segment_slots : layout.segment_slots + len(segments)],
             row_slots=packed[layout.row_slots : layout.row_slots + rows],
-            tiles=packed[layout.tiles :],
+            tiles=packed[layout.tiles : layout.units],
+            units=packed[layout.units :],
             counts=packed[: layout.segment_slots],
+            tile_rows=layout.tile_rows,
         )
+
+    def wait_for_layer(self, layer: int) -> None:
+        """Make the current stream wait for one layer of adapters that are still being copied; free when none is."""
+        if not self.pool.is_settled:
+            self.pool.wait_for_layer(layer, [segment.slot for segment in self.segments])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lora_kernels.errors import PoolFullError
 
 
@@ -36,12 +38,12 @@ class PageAllocator:
         self._free -= count
         return run
 
-    def share(self, pages: list[int]) -> None:
+    def share(self, pages: Sequence[int]) -> None:
         """Add one reference to each page, which must be held already."""
         for page in pages:
             self._references[page] += 1
 
-    def release(self, pages: list[int]) -> list[int]:
+    def release(self, pages: Sequence[int]) -> list[int]:
         """Drop one reference to each page and return those that became free."""
         freed = []
         for page in pages:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # LK_F32 and LK_BF16 of sgmv.h
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+NEEDS_UNITS = False
 
 
 @dataclass(frozen=True, eq=False)

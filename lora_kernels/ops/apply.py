@@ -25,6 +25,7 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
     _check("y", y, meta, storage.spec.out_features)
     _check("x", x, meta, storage.spec.in_features)
     if meta.segments:
+        meta.wait_for_layer(layer)
         backend = torch_path if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else meta.pool.backend
         backend.apply(y, x, storage, layer, meta)
     return y
@@ -40,6 +41,7 @@ def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata, v: 
     _check("x", x, meta, storage.spec.in_features)
     _check_v(v, meta, storage)
     if meta.segments:
+        meta.wait_for_layer(layer)
         meta.pool.backend.shrink(x, storage, layer, meta, v)
     return v
 
@@ -53,6 +55,7 @@ def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: 
     _check("y", y, meta, storage.spec.out_features)
     _check_v(v, meta, storage)
     if meta.segments:
+        meta.wait_for_layer(layer)
         meta.pool.backend.expand(v, storage, layer, meta, y)
     return y
 

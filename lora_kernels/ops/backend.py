@@ -22,7 +22,12 @@ TRITON_PAGE_SIZE = 16
 
 
 class Backend(Protocol):
-    """A module with the three operations. Arguments are checked already; the batch has rows with adapters."""
+    """A module with the three operations. Arguments are checked already; the batch has rows with adapters.
+
+    NEEDS_UNITS: whether it reads the batch's `units`, which cost the host time to list.
+    """
+
+    NEEDS_UNITS: bool
 
     def apply(self, y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
         """y += ΔW x, in place."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # adapters the matmuls are too few to matter (576 -> 1536, rank 16, one row: 140 us against 240 us gathered).
 GATHER_MAX_ROWS_PER_ADAPTER = 2
 GATHER_MIN_ADAPTERS = 3
+NEEDS_UNITS = False
 
 
 @dataclass(frozen=True, eq=False)

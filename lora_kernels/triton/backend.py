@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lora_kernels.pool import SiteStorage
 
 INTERPRETED = triton_is_interpreted()
+NEEDS_UNITS = False
 # A grid is fixed at launch while the work is counted on the device: enough programs to fill the widest GPUs twice.
 MAX_PROGRAMS = 264
 # Key of SiteStorage.cache; layers, which other backends use as keys, are never negative.

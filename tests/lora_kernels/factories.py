@@ -57,6 +57,24 @@ def poison_spare_pages(pool: AdapterPool) -> None:
         storage.b[:, spare] = torch.nan
 
 
+def snapshot(pool: AdapterPool) -> tuple[object, ...]:
+    """Everything a pool holds: free pages, loaded slots, every tensor."""
+    tensors = [pool.page_table, pool.page_scales, pool.page_ranks]
+    for site in pool.spec.sites:
+        storage = pool.site(site.name)
+        tensors += [storage.a, storage.b, storage.live, torch.tensor(storage.live_host)]
+    slots = tuple(pool.is_loaded(slot) for slot in range(pool.num_slots))
+    return pool.free_pages, slots, [tensor.clone() for tensor in tensors]
+
+
+def assert_unchanged(pool: AdapterPool, before: tuple[object, ...]) -> None:
+    """Every bit of the pool is what `snapshot` saw."""
+    after = snapshot(pool)
+    assert after[:2] == before[:2]
+    for new, old in zip(after[2], before[2], strict=True):  # type: ignore[call-overload]
+        assert torch.equal(new, old)
+
+
 def mixed_rank_pool(
     spec: PoolSpec, dtype: torch.dtype, backend: str, ranks: Sequence[int] = RANKS
 ) -> tuple[AdapterPool, list[AdapterTensors]]:

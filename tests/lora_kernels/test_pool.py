@@ -24,25 +24,16 @@ from lora_kernels import (
     TargetError,
     lora_apply,
 )
-from tests.lora_kernels.factories import dense_delta, make_adapter, one_site, poison_spare_pages
+from tests.lora_kernels.factories import (
+    assert_unchanged,
+    dense_delta,
+    make_adapter,
+    one_site,
+    poison_spare_pages,
+    snapshot,
+)
 
 SPEC = PoolSpec((SiteSpec("qkv", 32, (32, 16, 16)), SiteSpec("o", 32, (32,))), num_layers=2, max_rank=64)
-
-
-def snapshot(pool: AdapterPool) -> tuple[object, ...]:
-    tensors = [pool.page_table, pool.page_scales, pool.page_ranks]
-    for site in pool.spec.sites:
-        storage = pool.site(site.name)
-        tensors += [storage.a, storage.b, storage.live, torch.tensor(storage.live_host)]
-    slots = tuple(pool.is_loaded(slot) for slot in range(pool.num_slots))
-    return pool.free_pages, slots, [tensor.clone() for tensor in tensors]
-
-
-def assert_unchanged(pool: AdapterPool, before: tuple[object, ...]) -> None:
-    after = snapshot(pool)
-    assert after[:2] == before[:2]
-    for new, old in zip(after[2], before[2], strict=True):  # type: ignore[call-overload]
-        assert torch.equal(new, old)
 
 
 def run(pool: AdapterPool, slot: int, x: torch.Tensor, site: str = "qkv", layer: int = 1) -> torch.Tensor:

@@ -1,0 +1,118 @@
+"""Pages taken from a pool and not yet listed by a slot: filled by any one thread while the pool serves others."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from lora_kernels.errors import QualityError, RankError, ReservationError
+from lora_kernels.loading import Loadable, LoadPlan, plan_load
+from lora_kernels.staging import Arrival, HostBlob
+from lora_kernels.tables import Listing
+from lora_kernels.writing import SitePages, write_plan
+
+if TYPE_CHECKING:
+    from lora_kernels.pool import AdapterPool
+
+
+class State(enum.Enum):
+    """Where a reservation stands."""
+
+    RESERVED = "reserved"  # nothing written, or a write was refused
+    WRITING = "being written"
+    WRITTEN = "written"
+    CLOSED = "published or cancelled"
+
+
+class Reservation:
+    """Made by `AdapterPool.reserve`; ends in `publish` or `cancel`.
+
+    `write` may run in any thread, the rest belongs to the thread that launches kernels. `error` is, after a write into
+    fp8 pages, the largest relative error of any target's ΔW (see `quantize.py`), else None.
+    """
+
+    def __init__(self, pool: AdapterPool, pages: Sequence[int]) -> None:
+        self.pool = pool
+        self.pages = tuple(pages)
+        self.error: float | None = None
+        self.listing: Listing | None = None
+        self.arrival: Arrival | None = None
+        # Sites that hold, or may hold, anything in these pages.
+        self.touched: frozenset[str] = frozenset()
+        self._state = State.RESERVED
+        self._lock = threading.Lock()
+        self._reserved: torch.cuda.Event | None = None
+        if pool.device.type == "cuda":
+            # Kernels of the slot that had these pages may still run, and its zeroing: the copies come after.
+            self._reserved = torch.cuda.Event()
+            self._reserved.record(torch.cuda.current_stream(pool.device))
+
+    @property
+    def state(self) -> State:
+        """Where it stands; a write in another thread may change it at any time."""
+        return self._state
+
+    def write(self, what: Loadable, *, stream: torch.cuda.Stream | None = None) -> None:
+        """Check `what` (an adapter, or the weighted parts of a blend), convert it and copy it into the pages.
+
+        Nothing of it is visible before `publish`, and after an error the pages can be written again. On CUDA it returns
+        when the copies are queued on `stream` (by default the pool's own), layer after layer.
+        Raises TargetError, ShapeError, RankError (also when it needs more pages than are reserved), DtypeError,
+        NonFiniteError, QualityError or ReservationError.
+        """
+        self.write_plan(plan_load(self.pool.spec, what), stream=stream)
+
+    def write_plan(self, plan: LoadPlan, *, stream: torch.cuda.Stream | None = None) -> None:
+        """`write` of something already checked."""
+        if plan.pages > len(self.pages):
+            raise RankError(f"adapter needs {plan.pages} pages, {len(self.pages)} are reserved")
+        self._advance((State.RESERVED,), State.WRITING)
+        try:
+            with torch.no_grad():
+                self._fill(plan, stream)
+            self.listing = self._list(plan)
+        except BaseException:
+            self._advance((State.WRITING,), State.RESERVED)
+            raise
+        self._advance((State.WRITING,), State.WRITTEN)
+
+    def close(self, *allowed: State) -> None:
+        """End it, for the pool alone. Raises ReservationError unless it stands at one of `allowed`."""
+        self._advance(allowed, State.CLOSED)
+
+    def _fill(self, plan: LoadPlan, stream: torch.cuda.Stream | None) -> None:
+        pool, pages = self.pool, self.pages[: plan.pages]
+        storages = {name: pool.site(name) for name in sorted(plan.sites)}
+        if self._reserved is None:
+            self.touched |= plan.sites
+            for storage in storages.values():
+                storage.zero(pages)
+            self._check_quality(write_plan(plan, {n: SitePages.of(s, pages) for n, s in storages.items()}))
+        else:
+            blob = HostBlob(storages, len(pages), pinned=True)
+            self._check_quality(write_plan(plan, blob.pages))
+            self.touched |= plan.sites
+            self.arrival = blob.send(pages, stream or pool.side_stream(), self._reserved)
+
+    def _check_quality(self, error: float | None) -> None:
+        limit = self.pool.fp8_max_error
+        if error is not None and error > limit:
+            raise QualityError(f"8-bit pages would change ΔW by {error:.1%}, at most {limit:.1%} is allowed", error)
+        self.error = error
+
+    def _list(self, plan: LoadPlan) -> Listing:
+        size = self.pool.spec.page_size
+        scales = [part.scale for part in plan.parts for _ in range(part.pages)]
+        ranks = [min(size, part.rank - page * size) for part in plan.parts for page in range(part.pages)]
+        live = plan.pages_by_layer(self.pool.spec)
+        return self.pool.tables.prepare(self.pages[: plan.pages], scales, ranks, live)
+
+    def _advance(self, allowed: Sequence[State], to: State) -> None:
+        with self._lock:
+            if self._state not in allowed:
+                raise ReservationError(f"reservation is {self._state.value}")
+            self._state = to

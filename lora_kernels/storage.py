@@ -1,0 +1,104 @@
+"""Where the pages lie: one site's tensors for all layers, in memory that costs nothing until a page is written."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from lora_kernels.spec import PoolSpec, SiteSpec
+
+# Rows of A are padded to whole 64-byte vectors of bfloat16, so that no kernel needs a tail in K.
+K_ALIGN = 32
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStorage:
+    """One site's pages and tables, for all layers.
+
+    a: [layers, pages + 1, slices, page_size, K rounded up to 32], zero beyond K
+    b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
+    live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
+    live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
+    offsets: where each slice begins in y, and N at the end
+    rank_scales: float32 [layers, pages + 1, slices, page_size], the factor on each rank of fp8 pages; else None
+
+    The last page is never given out and stays zero: a gather may point there safely.
+    """
+
+    spec: SiteSpec
+    a: torch.Tensor
+    b: torch.Tensor
+    live: torch.Tensor
+    live_host: list[list[int]]
+    offsets: tuple[int, ...]
+    rank_scales: torch.Tensor | None = None
+    # Whatever a backend wants to keep per layer (native descriptors, views); filled by the backend alone.
+    cache: dict[int, object] = field(default_factory=dict)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that have this site."""
+        return self.a.shape[0]
+
+    def zero(self, pages: Sequence[int]) -> None:
+        """Zero these pages in every layer."""
+        for first, end in runs(pages):
+            self.a[:, first:end].zero_()
+            self.b[:, first:end].zero_()
+            if self.rank_scales is not None:
+                self.rank_scales[:, first:end].zero_()
+
+
+def allocate_site(
+    spec: PoolSpec,
+    site: SiteSpec,
+    pages: int,
+    live: torch.Tensor,
+    live_host: list[list[int]],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> SiteStorage:
+    """Zeroed storage of one site with `pages` pages (the null page included); `live` is the pool's, for this site."""
+    layers, slices, size = spec.layers_of(site), len(site.slices), spec.page_size
+    padded_k = -(-site.in_features // K_ALIGN) * K_ALIGN
+    offsets = [0]
+    for width in site.slices:
+        offsets.append(offsets[-1] + width)
+    return SiteStorage(
+        site,
+        lazy_zeros((layers, pages, slices, size, padded_k), dtype, device),
+        lazy_zeros((layers, pages, size, site.out_features), dtype, device),
+        live,
+        live_host,
+        tuple(offsets),
+        lazy_zeros((layers, pages, slices, size), torch.float32, device) if dtype.itemsize == 1 else None,
+    )
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU the system provides a page of memory only when it is first written.
+
+    torch.zeros writes them all: a pool of 1 GiB took 0.5 s and all its memory at start.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Adjacent ascending pages as (first, end): a slice needs no index tensor, so no copy to a device."""
+    first = end = -1
+    for page in pages:
+        if page != end:
+            if end > first:
+                yield first, end
+            first = page
+        end = page + 1
+    if end > first:
+        yield first, end

@@ -1,0 +1,105 @@
+"""Copy a checked load into pages that nobody reads yet: a few large operations, which release the GIL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lora_kernels.errors import NonFiniteError
+from lora_kernels.loading import Group, LoadPlan
+from lora_kernels.quantize import quantize_group
+from lora_kernels.spec import Target
+from lora_kernels.storage import SiteStorage
+
+
+@dataclass(frozen=True, eq=False)
+class SitePages:
+    """Where one site's part of a load goes, page after page, in the pool or in a blob on its way there.
+
+    a: per page [layers, slices, page_size, padded K]; b: per page [layers, page_size, N]
+    rank_scales: per page [layers, slices, page_size] for fp8 pages, else empty
+    """
+
+    a: list[torch.Tensor]
+    b: list[torch.Tensor]
+    rank_scales: list[torch.Tensor]
+    offsets: tuple[int, ...]
+    page_size: int
+
+    @classmethod
+    def of(cls, storage: SiteStorage, pages: Sequence[int]) -> SitePages:
+        """The pool's own memory."""
+        scales = storage.rank_scales
+        return cls(
+            [storage.a[:, page] for page in pages],
+            [storage.b[:, page] for page in pages],
+            [] if scales is None else [scales[:, page] for page in pages],
+            storage.offsets,
+            storage.b.shape[2],
+        )
+
+
+def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages]) -> float | None:
+    """Fill zeroed `pages` (all sites of the plan) and return the largest relative error of fp8 pages, None for others.
+
+    Raises NonFiniteError, leaving rubbish in `pages`: they must be zeroed before anyone may read them.
+    """
+    worst = None
+    first = 0
+    for part in plan.parts:
+        for group in part.groups:
+            site = pages[group.site]
+            if site.rank_scales:
+                quantized = quantize_group(group)
+                _copy(quantized.group, site, first)
+                _copy_rank_scales(quantized.rank_scales, group, site, first)
+                worst = max(worst or 0.0, quantized.error)
+            else:
+                _copy(group, site, first)
+        first += part.pages
+    for name, site in pages.items():
+        if not site.rank_scales and not (_all_finite(site.a) and _all_finite(site.b)):
+            raise _not_finite(plan, name, site.a[0].dtype)
+    return worst
+
+
+def _copy(group: Group, site: SitePages, first: int) -> None:
+    begin, end = site.offsets[group.slice_index], site.offsets[group.slice_index + 1]
+    b = group.folded_b()
+    for page, rows in _rank_blocks(group.rank, site.page_size, first):
+        used, whole = rows.stop - rows.start, rows.stop - rows.start == group.rank
+        into_a = site.a[page][:, group.slice_index, :used, : group.a[0].shape[1]].unbind(0)
+        into_b = site.b[page][:, :used, begin:end].transpose(1, 2).unbind(0)
+        # One call for all layers: 210 pairs copied one by one hold the GIL for most of the time they take.
+        torch._foreach_copy_(
+            [into_a[layer] for layer in group.layers], group.a if whole else [a[rows] for a in group.a]
+        )
+        torch._foreach_copy_([into_b[layer] for layer in group.layers], b if whole else [t[:, rows] for t in b])
+
+
+def _copy_rank_scales(rank_scales: torch.Tensor, group: Group, site: SitePages, first: int) -> None:
+    """rank_scales [layers of the group, rank]"""
+    for page, rows in _rank_blocks(group.rank, site.page_size, first):
+        site.rank_scales[page][group.layers, group.slice_index, : rows.stop - rows.start] = rank_scales[:, rows]
+
+
+def _rank_blocks(rank: int, page_size: int, first: int) -> Iterator[tuple[int, slice]]:
+    """(page, its ranks) of an adapter whose pages begin at `first`."""
+    for offset in range(0, rank, page_size):
+        yield first + offset // page_size, slice(offset, min(offset + page_size, rank))
+
+
+def _all_finite(pages: list[torch.Tensor]) -> bool:
+    """A finite float32 sum has finite terms; one that is not may have overflowed, and only then each value is asked."""
+    return all(bool(page.sum(dtype=torch.float32).isfinite()) or bool(page.isfinite().all()) for page in pages)
+
+
+def _not_finite(plan: LoadPlan, site: str, dtype: torch.dtype) -> NonFiniteError:
+    """Name the first target at fault."""
+    for group in (group for part in plan.parts for group in part.groups if group.site == site):
+        for layer, a, b in zip(group.layers, group.a, group.folded_b(), strict=True):
+            if not (a.to(dtype).isfinite().all() and b.to(dtype).isfinite().all()):
+                return NonFiniteError(f"{Target(layer, site, group.slice_index)}: weights are not finite in {dtype}")
+    return NonFiniteError(f"{site}: weights are not finite in {dtype}")
