@@ -3,5 +3,6 @@ neighbours."""
 
 from serving.sampling.embedding import embed
 from serving.sampling.sampler import sample
+from serving.sampling.state import is_plain
 
-__all__ = ["embed", "sample"]
+__all__ = ["embed", "is_plain", "sample"]

@@ -56,6 +56,11 @@ class Adjustments:
         row[ids] = values
 
 
+def is_plain(params: SamplingParams) -> bool:
+    """Whether the argmax of the logits, as they are, is all that is asked: a runner may then take it itself."""
+    return params.temperature == 0 and params.logprobs is None and not Adjustments.needed(params)
+
+
 class _Counts:
     """Distinct tokens and how often each was generated, in arrays that double."""
 
