@@ -1,1 +1,1 @@
-"""The GPU backend in Triton: one operation per file; backend.py launches them."""
+"""The GPU backend in Triton: one operation per file, launched by launch.py; sizes are data, read by tuning.py."""
