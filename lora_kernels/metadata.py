@@ -206,3 +206,21 @@ class BatchMetadata:
         """Make the current stream wait for one layer of adapters that are still being copied; free when none is."""
         if not self.pool.is_settled:
             self.pool.wait_for_layer(layer, [segment.slot for segment in self.segments])
+
+    def pick(self, rows: Sequence[int], out: MetadataBuffers | None = None) -> BatchMetadata:
+        """Metadata of some of the batch's rows, in the order given: those that logits are computed for.
+
+        Raises ShapeError when a row is out of range.
+        """
+        if rows and not 0 <= min(rows) <= max(rows) < self.rows:
+            raise ShapeError(f"rows {min(rows)}..{max(rows)} are not all within the batch's {self.rows}")
+        slots = self.slots_by_row()
+        return BatchMetadata.build([slots[row] for row in rows], [1] * len(rows), self.pool, out)
+
+    def slots_by_row(self) -> list[int]:
+        """The slot of each row, -1 for the base, on the host."""
+        slots = [-1] * self.rows
+        for segment in self.segments:
+            for first, length in segment.runs:
+                slots[first : first + length] = [segment.slot] * length
+        return slots

@@ -11,14 +11,14 @@ from lora_kernels.errors import DtypeError, NonFiniteError, ReservationError, Sh
 from lora_kernels.loading import Loadable, check_page_count, plan_load
 from lora_kernels.ops.backend import Backend, choose_backend
 from lora_kernels.pages import PageAllocator
-from lora_kernels.quantize import MAX_ERROR
+from lora_kernels.quantize import FP8, MAX_ERROR
 from lora_kernels.reservation import Reservation, State
 from lora_kernels.spec import AdapterTensors, PoolSpec
 from lora_kernels.staging import Arrival
 from lora_kernels.storage import SiteStorage, allocate_site
 from lora_kernels.tables import Listing, SlotTables
 
-POOL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+POOL_DTYPES = (torch.float32, torch.bfloat16, torch.float16, FP8)
 
 
 class AdapterPool:

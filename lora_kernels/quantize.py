@@ -13,8 +13,8 @@ from lora_kernels.spec import Target
 FP8 = torch.float8_e4m3fn
 FP8_MAX = torch.finfo(FP8).max
 # e4m3 keeps three bits of mantissa: values spread evenly in logarithm are off by 2.6 % (root mean square), so the
-# product of two matrices by 3.7 %. Gaussian weights of every rank measure about that (tests/lora_kernels/test_fp8.py);
-# a few huge entries in a rank push its others into the subnormals and lose more: those are refused.
+# product of two matrices by 3.7 %. Gaussian weights of every rank measure about that (tests/lora_kernels/test_fp8.py).
+# Adapters whose ranks cancel each other lose more, and those are refused: the error stays, what it is relative to goes.
 MAX_ERROR = 0.05
 
 

@@ -10,14 +10,18 @@ from lora_kernels.metadata import BatchMetadata
 
 
 def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
-    """v[s, i] = scale · x[i] A_sᵀ as float32 [slices, T, max_pages · page_size]; zero where a row has no such rank."""
+    """v[s, i] = scale · x[i] A_sᵀ as float32 [slices, T, max_pages · page_size]; zero where a row has no such rank.
+
+    With fp8 pages v carries the scales of both a and b, as the backends' does.
+    """
     storage, size = meta.pool.site(site), meta.pool.spec.page_size
     v = torch.zeros(len(storage.spec.slices), meta.rows, meta.max_pages * size, device=x.device)
     for slot, rows, pages in _adapters(site, layer, meta):
         # [pages, slices, page_size, K] -> [slices, ranks, K]
         a = storage.a[layer, pages, :, :, : storage.spec.in_features].float().transpose(0, 1).flatten(1, 2)
         scales = meta.pool.page_scales[slot, : len(pages)].repeat_interleave(size)
-        v[:, rows, : len(scales)] = x[rows].float() @ a.transpose(1, 2) * scales
+        factors = scales if storage.rank_scales is None else scales * _rank_scales(storage.rank_scales[layer, pages])
+        v[:, rows, : len(scales)] = x[rows].float() @ a.transpose(1, 2) * factors
     return v
 
 
@@ -34,6 +38,17 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
         delta = [v[s, rows, : len(b)] @ b[:, begin:end] for s, (begin, end) in enumerate(bounds)]
         y[rows] = (y[rows].float() + torch.cat(delta, dim=1)).to(y.dtype)
     return y
+
+
+def lora_embed(y: torch.Tensor, tokens: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
+    """y[i] += scale · B A[:, tokens[i]] in place: `lora_apply` to one-hot rows. Returns y."""
+    one_hot = torch.nn.functional.one_hot(tokens.long(), meta.pool.site(site).spec.in_features)
+    return lora_apply(y, one_hot.float(), site, layer, meta)
+
+
+def _rank_scales(of_pages: torch.Tensor) -> torch.Tensor:
+    """[pages, slices, page_size] -> [slices, 1, ranks]"""
+    return of_pages.transpose(0, 1).flatten(1)[:, None]
 
 
 def _adapters(site: str, layer: int, meta: BatchMetadata) -> Iterator[tuple[int, torch.Tensor, list[int]]]:

@@ -7,7 +7,7 @@ import torch
 from lora_kernels.errors import DeviceError, DtypeError, ShapeError, TargetError
 from lora_kernels.metadata import BatchMetadata
 from lora_kernels.ops import torch_path
-from lora_kernels.pool import SiteStorage
+from lora_kernels.storage import SiteStorage
 
 ACTIVATION_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -21,9 +21,9 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
     Multi-LoRA batching as in Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), over pages of ranks.
     Raises TargetError, ShapeError, DtypeError or DeviceError before anything is written.
     """
-    storage = _site(meta, site, layer)
-    _check("y", y, meta, storage.spec.out_features)
-    _check("x", x, meta, storage.spec.in_features)
+    storage = find_site(meta, site, layer)
+    check_rows("y", y, meta, storage.spec.out_features)
+    check_rows("x", x, meta, storage.spec.in_features)
     if meta.segments:
         meta.wait_for_layer(layer)
         backend = torch_path if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else meta.pool.backend
@@ -37,8 +37,8 @@ def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata, v: 
     x: [T, K]; v: float32 [slices, T, R] with R at least `meta.max_pages * page_size`. Rows without an adapter, and
     ranks a row's adapter does not have, are not written. Returns v. Raises as `lora_apply` does.
     """
-    storage = _site(meta, site, layer)
-    _check("x", x, meta, storage.spec.in_features)
+    storage = find_site(meta, site, layer)
+    check_rows("x", x, meta, storage.spec.in_features)
     _check_v(v, meta, storage)
     if meta.segments:
         meta.wait_for_layer(layer)
@@ -51,8 +51,8 @@ def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: 
 
     Returns y. Raises as `lora_apply` does.
     """
-    storage = _site(meta, site, layer)
-    _check("y", y, meta, storage.spec.out_features)
+    storage = find_site(meta, site, layer)
+    check_rows("y", y, meta, storage.spec.out_features)
     _check_v(v, meta, storage)
     if meta.segments:
         meta.wait_for_layer(layer)
@@ -60,14 +60,16 @@ def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: 
     return y
 
 
-def _site(meta: BatchMetadata, name: str, layer: int) -> SiteStorage:
+def find_site(meta: BatchMetadata, name: str, layer: int) -> SiteStorage:
+    """The site's storage. Raises TargetError when the pool has no such site or layer."""
     storage = meta.pool.site(name)
     if not 0 <= layer < storage.num_layers:
         raise TargetError(f"site {name!r} has {storage.num_layers} layers, got layer {layer}")
     return storage
 
 
-def _check(name: str, tensor: torch.Tensor, meta: BatchMetadata, width: int) -> None:
+def check_rows(name: str, tensor: torch.Tensor, meta: BatchMetadata, width: int) -> None:
+    """Raise ShapeError, DtypeError or DeviceError unless `tensor` is activations [T, width] of the batch."""
     if tensor.shape != (meta.rows, width):
         raise ShapeError(f"{name}: expected [{meta.rows}, {width}], got {tuple(tensor.shape)}")
     if tensor.dtype not in ACTIVATION_DTYPES:

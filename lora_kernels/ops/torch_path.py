@@ -26,7 +26,11 @@ NEEDS_UNITS = False
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """g sets of weights, each for m rows. a [g, pages, slices, page_size, K], b [g, ranks, N], scales [g, pages]."""
+    """g sets of weights, each for m rows.
+
+    a [g, pages, slices, page_size, K], b [g, ranks, N], scales [g, pages, 1, 1], or [g, pages, slices, page_size] where
+    each rank has its own (fp8 pages, whose weights are widened to float32 here).
+    """
 
     rows: torch.Tensor | slice
     a: torch.Tensor
@@ -52,7 +56,7 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
     for group in _groups(storage, layer, meta):
         ranks = group.b.shape[1]
         # A row of a gathered group may have fewer ranks than the group: what lies beyond them in v was never written.
-        live = (group.scales != 0).repeat_interleave(ranks // group.scales.shape[1], dim=1)
+        live = (group.scales != 0).flatten(2).any(2).repeat_interleave(ranks // group.scales.shape[1], dim=1)
         part = v[:, group.rows, :ranks]
         _expand(torch.where(live, part, 0.0), group, storage, y)
 
@@ -77,7 +81,10 @@ def _segment_group(
     pages = meta.pool.slot_pages(segment.slot)[:count]
     adjacent = pages == tuple(range(pages[0], pages[0] + count))
     where = slice(pages[0], pages[0] + count) if adjacent else list(pages)
-    a, b = storage.a[layer, where], storage.b[layer, where]
+    a, b = _wide(storage.a[layer, where]), _wide(storage.b[layer, where])
+    scales = meta.pool.page_scales[segment.slot, :count, None, None]
+    if storage.rank_scales is not None:
+        scales = scales * storage.rank_scales[layer, where]
     rows: torch.Tensor | slice = meta.row_order[first : first + segment.rows].long()
     if len(segment.runs) == 1:
         begin, length = segment.runs[0]
@@ -86,8 +93,13 @@ def _segment_group(
         rows,
         a[None, ..., : storage.spec.in_features],
         b.view(1, -1, b.shape[-1]),
-        meta.pool.page_scales[segment.slot, :count][None],
+        scales[None],
     )
+
+
+def _wide(weights: torch.Tensor) -> torch.Tensor:
+    """Weights as matmuls take them."""
+    return weights.float() if weights.itemsize == 1 else weights
 
 
 def _gathered(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator[_Group]:
@@ -100,12 +112,15 @@ def _gathered(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator
     slots = meta.row_slots[rows].long()
     live = torch.arange(count, device=pool.device) < storage.live[layer, slots, None]
     pages = torch.where(live, pool.page_table[slots, :count], pool.null_page)
-    b = storage.b[layer, pages]
+    b = _wide(storage.b[layer, pages])
+    scales = torch.where(live, pool.page_scales[slots, :count], 0.0)[:, :, None, None]
+    if storage.rank_scales is not None:
+        scales = scales * storage.rank_scales[layer, pages]
     yield _Group(
         rows,
-        storage.a[layer, pages][..., : storage.spec.in_features],
+        _wide(storage.a[layer, pages])[..., : storage.spec.in_features],
         b.view(len(rows), -1, b.shape[-1]),
-        torch.where(live, pool.page_scales[slots, :count], 0.0),
+        scales,
     )
 
 
@@ -114,7 +129,7 @@ def _shrink(x: torch.Tensor, group: _Group) -> torch.Tensor:
     sets, pages, slices, size, k = group.a.shape
     rows = x[group.rows].to(group.a.dtype).view(sets, -1, k)
     v = rows @ group.a.reshape(sets, -1, k).transpose(1, 2)
-    v = v.view(sets, -1, pages, slices, size) * group.scales[:, None, :, None, None]
+    v = v.view(sets, -1, pages, slices, size) * group.scales[:, None]
     return v.permute(3, 0, 1, 2, 4).reshape(slices, -1, pages * size)
 
 
