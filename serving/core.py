@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy
@@ -25,13 +25,14 @@ class EngineError(Exception):
 
 
 class QueueFull(EngineError):
-    """Admission refused; try again after `retry_after` seconds."""
+    """Admission refused; try again after `retry_after` seconds. code: queue_full, tenant_queue_full, or
+    deadline_unmeetable."""
 
     code = "queue_full"
 
-    def __init__(self, message: str, retry_after: float) -> None:
+    def __init__(self, message: str, retry_after: float, code: str = code) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.code = retry_after, code
 
 
 class PromptTooLong(EngineError):
@@ -170,6 +171,23 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     constraint: Constraint | None = None
 
+    @property
+    def depends_on_output(self) -> bool:
+        """Whether a token's choice depends on the tokens before it, besides through the model."""
+        return (
+            self.constraint is not None
+            or self.repetition_penalty != 1.0
+            or bool(self.presence_penalty or self.frequency_penalty)
+        )
+
+
+class LatencyClass(Enum):
+    """How soon an answer is wanted; lower values go first. Targets for each are in `scheduler.slo`."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -178,6 +196,7 @@ class Request:
 
     deadline: on the `time.monotonic` clock, in seconds; None for none.
     embed: answer with the embedding of the prompt in place of a token; max_tokens is 0 then.
+    weight: the tenant's share relative to others, above 0; its latest request's counts for the tenant
     """
 
     request_id: str
@@ -189,6 +208,8 @@ class Request:
     max_tokens: int
     deadline: float | None = None
     embed: bool = False
+    latency_class: LatencyClass = LatencyClass.STANDARD
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +279,13 @@ class Sequence:
     rng: random.Random
     status: Status = Status.WAITING
     computed: int = 0
+    planned: int = 0
+    in_flight: int = 0
+    needs_last_token: bool = False
+    charged: int = 0
+    preemptions: int = 0
     cached_tokens: int = 0
-    admitted_once: bool = False
+    admitted_at: float | None = None
     blocks: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     first_token_at: float | None = None
@@ -279,9 +305,14 @@ class Sequence:
         return self.request.adapter.digest
 
     @property
+    def length(self) -> int:
+        """Tokens known or in flight."""
+        return len(self.tokens) + self.in_flight
+
+    @property
     def pending(self) -> int:
-        """Tokens whose KV is still to be computed."""
-        return len(self.tokens) - self.computed
+        """Tokens whose KV no step has been asked to compute yet."""
+        return len(self.tokens) + self.in_flight - self.planned
 
     def usage(self) -> Usage:
         return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)
@@ -290,27 +321,72 @@ class Sequence:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens [start, start + count) of one sequence, computed in one step. `samples`: the last one yields a new
-    token."""
+    token.
+
+    Where steps overlap, a decode's token may still be in flight: then start >= len(sequence.tokens) and the runner
+    takes the id from what the step before it sampled.
+    """
 
     sequence: Sequence
     start: int
     count: int
 
     @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
     def samples(self) -> bool:
-        return self.start + self.count == len(self.sequence.tokens)
+        return self.start + self.count >= len(self.sequence.tokens)
+
+
+@dataclass(slots=True)
+class StepShape:
+    """How much one step computes; grows while it is planned.
+
+    context_tokens: KV entries read by decodes; prefill_pairs: query-key pairs of prefill attention; rank_rows: adapter
+    rank summed over rows
+    """
+
+    decode_rows: int = 0
+    prefill_rows: int = 0
+    context_tokens: int = 0
+    prefill_pairs: float = 0.0
+    rank_rows: int = 0
+    adapters: set[str] = field(default_factory=set)
+
+    def add_decode(self, context: int, digest: str | None, rank: int) -> None:
+        self.decode_rows += 1
+        self.context_tokens += context
+        self._add_adapter(digest, rank)
+
+    def add_prefill(self, start: int, count: int, digest: str | None, rank: int) -> None:
+        self.prefill_rows += count
+        self.prefill_pairs += count * (start + count / 2)
+        self._add_adapter(digest, rank * count)
+
+    def _add_adapter(self, digest: str | None, rank_rows: int) -> None:
+        if digest is not None:
+            self.adapters.add(digest)
+            self.rank_rows += rank_rows
 
 
 @dataclass(slots=True)
 class StepPlan:
     """One step: decodes come first in `chunks`, then prefill chunks. fresh_blocks hold stale KV and are zeroed before
-    use."""
+    use.
+
+    wanted: adapters to load, most urgent first
+    predicted_seconds: what the cost model expects of this step
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
+    shape: StepShape = field(default_factory=StepShape)
+    predicted_seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -330,6 +406,16 @@ class SampledToken:
     error: EngineError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterCost:
+    """What one adapter means to the scheduler: its rank, the bytes a load moves, and the seconds until it is ready (0:
+    it is)."""
+
+    rank: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
 class Residency(Protocol):
     """What the scheduler needs to know about adapters. None (the base model) is always ready.
 
@@ -341,8 +427,53 @@ class Residency(Protocol):
     def pin(self, digest: str | None) -> None: ...
     def unpin(self, digest: str | None) -> None: ...
 
+    def cost(self, digest: str | None) -> AdapterCost:
+        """Safe to ask from any thread; an estimate where the adapter was never seen."""
+        ...
 
+
+class PendingStep(Protocol):
+    """A step that was launched. `result` waits for it: one token for each chunk that samples, in plan order."""
+
+    def result(self) -> Seq[SampledToken]: ...
+
+
+@runtime_checkable
 class StepRunner(Protocol):
-    """Executes a plan: writes KV for every chunk and samples one token for every chunk that asks for one, in order."""
+    """Executes plans: writes KV for every chunk and samples one token for every chunk that asks for one.
+
+    depth: how many steps may be launched before the first one's result is taken. With 1 the host plans and commits
+    while the device computes; steps run in the order of their launch.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    def launch(self, plan: StepPlan) -> PendingStep: ...
+
+
+class Executes(Protocol):
+    """A runner that computes a whole step before it returns."""
 
     def execute(self, plan: StepPlan) -> Seq[SampledToken]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedStep:
+    """A `PendingStep` that is done."""
+
+    sampled: Seq[SampledToken]
+
+    def result(self) -> Seq[SampledToken]:
+        return self.sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronous:
+    """Makes a `StepRunner` of a runner that only executes."""
+
+    runner: Executes
+    depth: int = 0
+
+    def launch(self, plan: StepPlan) -> PendingStep:
+        return ComputedStep(self.runner.execute(plan))

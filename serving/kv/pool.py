@@ -47,6 +47,10 @@ class BlockPool:
     def capacity_tokens(self) -> int:
         return (self.num_blocks - 1) * self.block_size
 
+    def users(self, block: int) -> int:
+        """How many sequences hold `block`."""
+        return self._blocks[block].users
+
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 

@@ -1,1 +1,2 @@
-"""Who runs next. Pure policy over `core`, `kv.pool` and the `Residency` protocol: no torch, no clock, no I/O."""
+"""Who runs next: pure policy over `core`, `kv.pool` and the `Residency` protocol. No torch, no clock, no I/O: the same
+calls with the same times give the same plans, which is what the simulator in the tests replays."""

@@ -1,38 +1,87 @@
-"""What the next step computes: every running decode first, then prefill chunks, then newcomers, up to a token budget.
+"""What the next step computes.
 
-KV is handed out here and nowhere else. When it runs out, the sequence admitted last gives its blocks back and is
-computed again later (its tokens and its random state stay, so its output does not change).
+Order: expired and late sequences out → decodes (those at risk of their target first, where not all fit its time) →
+prefill chunks until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run
+out, the sequence with the largest slack gives way and is computed again later, mostly from the prefix cache; its tokens
+and its random state stay, so its output does not change.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from serving.core import Chunk, Residency, Sequence, Status, StepPlan
+from serving.core import Chunk, LatencyClass, Residency, Sequence, Status, StepPlan, StepShape
 from serving.kv.pool import BlockPool
-from serving.kv.prefix import block_key, root_key
-from serving.scheduler.queue import FairQueue
+from serving.scheduler.accounts import Accounts
+from serving.scheduler.cost_model import CostModel
+from serving.scheduler.counts import ClassCounts
+from serving.scheduler.fairness import Prices
+from serving.scheduler.preemption import victim_order, victims_for
+from serving.scheduler.queues import Deadlines, WaitQueue
+from serving.scheduler.slo import Targets
+from serving.scheduler.tables import BlockTables
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """max_batched_tokens bounds one step's rows; max_num_seqs the running sequences; max_queue the waiting ones."""
+    """max_batched_tokens bounds one step's rows; max_num_seqs the running sequences; max_queue and max_tenant_queue the
+    waiting ones, in all and of one tenant (0: no limit of its own).
+
+    min_prefill_tokens: prompt tokens a step computes even when running decodes have no time left, so that prompts
+        progress under any load
+    quantum: service (in prompt tokens) a tenant may get in one turn for requests that begin alike
+    """
 
     max_batched_tokens: int
     max_num_seqs: int
     max_queue: int
+    max_tenant_queue: int = 0
+    min_prefill_tokens: int = 32
+    quantum: float = 256.0
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step while it is planned. rows: how many more fit; settled: sequences that must not give way to it any more;
+    short: somebody gave way for want of KV."""
+
+    plan: StepPlan
+    now: float
+    rows: int
+    late: set[Sequence]
+    settled: set[Sequence] = field(default_factory=set)
+    seconds: float = float("inf")
+    short: bool = False
+
+    @property
+    def shape(self) -> StepShape:
+        return self.plan.shape
 
 
 class Planner:
-    """Owns the waiting queue, the running list (oldest admission first) and the block pool."""
+    """Owns the waiting queue, the running list (oldest admission first) and the block pool. `plan` is a function of its
+    state and `now`; `add`, `commit` and `finish` change the state. Times are seconds on one monotonic clock."""
 
-    def __init__(self, limits: Limits, pool: BlockPool, residency: Residency, fingerprint: str) -> None:
-        self.limits, self.pool, self.residency, self.fingerprint = limits, pool, residency, fingerprint
-        self.waiting, self.running = FairQueue(), list[Sequence]()
+    def __init__(
+        self, limits: Limits, pool: BlockPool, residency: Residency, fingerprint: str, *,
+        targets: Targets | None = None, prices: Prices | None = None, costs: CostModel | None = None,
+    ) -> None:  # fmt: skip
+        self.limits, self.pool, self.residency = limits, pool, residency
+        self.targets, self.costs = targets or Targets(), costs or CostModel()
+        self.accounts = Accounts(prices or Prices(), residency)
+        self.tables = BlockTables(pool, fingerprint)
+        self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
+        self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0
+        self._deadlines = Deadlines()
+        self._blocked: Sequence | None = None
 
-    def add(self, sequence: Sequence) -> None:
-        self.waiting.push(sequence)
+    def add(self, sequence: Sequence, now: float) -> None:
+        """A newcomer."""
+        self._deadlines.add(sequence)
+        self._deadlines.forget_finished(len(self.waiting) + len(self.running))
+        self.counts[sequence.request.latency_class].arrived += 1
+        self._wait(sequence, now)
 
     def sequences(self) -> list[Sequence]:
         """Everything in flight."""
@@ -43,141 +92,255 @@ class Planner:
         if sequence.status is Status.RUNNING:
             self._stop(sequence)
         elif sequence.status is Status.WAITING:
-            self.waiting.remove(sequence)
+            self._unwait(sequence)
         sequence.status = Status.FINISHED
 
     def plan(self, now: float) -> StepPlan:
         """Decides one step. Sequences past their deadline are reported in `expired` and left to the caller to
         finish."""
-        plan = StepPlan(
-            expired=[s for s in self.sequences() if s.request.deadline is not None and s.request.deadline <= now]
-        )
-        late = set(map(id, plan.expired))
-        budget = self._plan_decodes(plan, late)
-        budget = self._plan_prefills(plan, late, budget)
-        self._admit(plan, late, budget)
+        plan = StepPlan(expired=self._deadlines.passed(now))
+        draft = _Draft(plan, now, self.limits.max_batched_tokens, set(plan.expired))
+        self.accounts.settle(self.running, now)
+        self.waiting.age(now)
+        self._make_way(draft)
+        self._plan_decodes(draft)
+        self._plan_prefills(draft)
+        plan.wanted = self._wanted(draft)
+        plan.predicted_seconds = self.costs.predict(draft.shape)
         return plan
 
-    def commit(self, chunk: Chunk) -> None:
-        """Records that a chunk's KV is written and publishes the blocks it filled. Call before appending a sampled
-        token."""
+    def commit(self, chunk: Chunk, now: float) -> bool:
+        """Records that a chunk was computed. Returns False when its sequence has ended meanwhile: a token sampled for
+        it is dropped. Call before appending that token."""
         sequence = chunk.sequence
-        sequence.computed = chunk.start + chunk.count
-        if not self.pool.caching:
-            return
-        size = self.pool.block_size
-        for index in range(chunk.start // size, sequence.computed // size):
-            self._extend_keys(sequence, index + 1)
-            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest)
+        if sequence.status is Status.FINISHED:
+            return False
+        if chunk.samples:
+            sequence.in_flight -= 1
+            if sequence.first_token_at is None:
+                sequence.first_token_at = now
+                self.counts[sequence.request.latency_class].first_token(sequence, now)
+            sequence.last_token_at = now
+        if chunk.end <= sequence.planned:  # else it gave its blocks back meanwhile
+            self.tables.commit(chunk)
+        return True
 
-    def drop_prefixes(self, digest: str) -> list[int]:
+    def drop_prefixes(self, digest: str | None) -> list[int]:
         """Forgets all KV of a revoked adapter; returns the block ids to zero."""
         return self.pool.drop(digest)
 
-    def _plan_decodes(self, plan: StepPlan, late: set[int]) -> int:
-        budget = self.limits.max_batched_tokens
-        for sequence in list(self.running):
-            if sequence.status is not Status.RUNNING or sequence.pending != 1 or id(sequence) in late or budget == 0:
-                continue
-            if self._grow(sequence, plan):
-                plan.chunks.append(Chunk(sequence, sequence.computed, 1))
-                budget -= 1
-        return budget
+    # -- decodes ----------------------------------------------------------------------------------------------------
 
-    def _grow(self, sequence: Sequence, plan: StepPlan) -> bool:
+    def _plan_decodes(self, draft: _Draft) -> None:
+        decodes = [s for s in self.running if s not in draft.late and s.pending == 1 and _may_go_on(s)]
+        decodes = self._in_time(decodes, draft)[: draft.rows]
+        if sum(map(self.tables.missing, decodes)) > self.pool.available:
+            decodes.sort(key=lambda s: victim_order(s, self.targets, draft.now))
+        for sequence in decodes:
+            if self._grow(sequence, draft):
+                self._add_chunk(sequence, 1, draft)
+
+    def _in_time(self, decodes: list[Sequence], draft: _Draft) -> list[Sequence]:
+        """Sets the time the step may take; where the decodes alone exceed it, leaves out those of lower classes that
+        can wait for another step."""
+        if not decodes:
+            return decodes
+        shape = StepShape()
+        for sequence in decodes:
+            shape.add_decode(sequence.length, sequence.digest, self.accounts.rank(sequence.digest))
+        whole = self.costs.predict(shape)
+        slacks = {sequence: self.targets.slack(sequence, draft.now) for sequence in decodes}
+        tightest = min(decodes, key=slacks.__getitem__)
+        draft.seconds = slacks[tightest]
+        if whole <= draft.seconds:
+            return decodes
+        rank = min(s.request.latency_class.value for s in decodes)
+        return [s for s in decodes if s.request.latency_class.value <= rank or slacks[s] < 2 * whole]
+
+    def _grow(self, sequence: Sequence, draft: _Draft) -> bool:
         """Makes room for the pending token; False if `sequence` itself had to give way."""
-        missing = self.pool.blocks_for(len(sequence.tokens)) - len(sequence.blocks)
-        while missing > self.pool.available:
-            victim = self.running[-1]
-            self._preempt(victim, plan)
+        if sequence.status is not Status.RUNNING:
+            return False
+        while self.tables.missing(sequence) > self.pool.available:
+            candidates = (s for s in reversed(self.running) if s not in draft.settled)
+            victim = max(candidates, key=lambda s: victim_order(s, self.targets, draft.now))
+            self._preempt(victim, draft)
+            draft.short = True
             if victim is sequence:
                 return False
-        fresh = self.pool.allocate(missing)
-        sequence.blocks += fresh
-        plan.fresh_blocks += fresh
+        draft.plan.fresh_blocks += self.tables.grow(sequence)
         return True
 
-    def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
-        self._stop(victim)
-        victim.status = Status.WAITING
-        victim.computed = 0
-        self.waiting.push(victim, front=True)
-        plan.preempted.append(victim)
-        self.preemptions += 1
+    # -- prefills ---------------------------------------------------------------------------------------------------
 
-    def _stop(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self.pool.release(sequence.blocks)
-        sequence.blocks = []
-        self.residency.unpin(sequence.digest)
-
-    def _plan_prefills(self, plan: StepPlan, late: set[int], budget: int) -> int:
-        for sequence in self.running:
-            if sequence.pending > 1 and id(sequence) not in late and budget > 0:
-                count = min(sequence.pending, budget)
-                plan.chunks.append(Chunk(sequence, sequence.computed, count))
-                budget -= count
-        return budget
-
-    def _admit(self, plan: StepPlan, late: set[int], budget: int) -> None:
-        def eligible(sequence: Sequence) -> bool:
-            return id(sequence) not in late and self.residency.is_ready(sequence.digest)
-
+    def _plan_prefills(self, draft: _Draft) -> None:
+        begun = [s for s in self.running if s not in draft.late and s.pending > 1]
+        self._blocked = None
         # A step that had to preempt admits nobody: the newcomer would take the very blocks that were just given back.
-        while budget > 0 and len(self.running) < self.limits.max_num_seqs and not plan.preempted:
-            sequence = self.waiting.next(eligible)
-            if sequence is None or not self._start(sequence, plan):
-                break  # No room for the one whose turn it is: nobody overtakes it, so long prompts do not starve.
-            count = min(sequence.pending, budget)
-            plan.chunks.append(Chunk(sequence, sequence.computed, count))
-            budget -= count
-        plan.wanted = list(
-            dict.fromkeys(
-                s.digest
-                for s in self.waiting
-                if s.digest is not None and id(s) not in late and not self.residency.is_ready(s.digest)
-            )
-        )
+        admitting = not draft.short
+        while draft.rows > 0:
+            running = min(begun, key=lambda s: self._turn(s, draft.now), default=None)
+            waiting = self._next(draft) if admitting else None
+            if waiting is not None and (
+                running is None or self._turn(waiting, draft.now) < self._turn(running, draft.now)
+            ):
+                if not self._has_time(waiting, draft):
+                    return
+                if not self._start(waiting, draft):
+                    # Nobody overtakes the one whose turn it is, so long prompts do not starve.
+                    self._blocked, admitting = waiting, False
+                    continue
+                sequence = waiting
+            elif running is not None:
+                begun.remove(running)
+                sequence = running
+            else:
+                return
+            count = self._chunk(sequence, draft)
+            if count == 0:
+                return
+            self._add_chunk(sequence, count, draft)
 
-    def _start(self, sequence: Sequence, plan: StepPlan) -> bool:
-        size, total = self.pool.block_size, len(sequence.tokens)
-        known: list[int] = []
-        if self.pool.caching:
-            # At least one token is always computed: its logits are what the next token is drawn from.
-            self._extend_keys(sequence, (total - 1) // size)
-            known = self.pool.match(sequence.block_keys[: (total - 1) // size])
-        missing = self.pool.blocks_for(total) - len(known)
-        # One spare block per running sequence would be safest; one in all keeps the pool full and preemption rare.
-        if missing + (1 if self.running else 0) > self.pool.available - self.pool.idle(known):
+    def _turn(self, sequence: Sequence, now: float) -> tuple[int, bool, float, float]:
+        """Who is computed first: class, interrupted streams, the tenant's counter, when it is due."""
+        rank = self.targets.rank(sequence, now)
+        counter = self.accounts.of(sequence.request.tenant)
+        return rank, sequence.output_tokens == 0, counter, self.targets.due(sequence)
+
+    def _next(self, draft: _Draft) -> Sequence | None:
+        """The waiting sequence whose turn it is among those that can start; the others block nobody."""
+        for sequence in self.waiting.in_turn(self._tenant_key):
+            if (
+                sequence not in draft.late
+                and self.residency.is_ready(sequence.digest)
+                and not sequence.in_flight
+                and not self.tables.is_being_computed(sequence)
+            ):
+                return sequence
+        return None
+
+    def _tenant_key(self, tenant: str, first: Sequence) -> float:
+        return self.accounts.turn_key(tenant, first, self.pool.block_size, self.limits.quantum)
+
+    def _has_time(self, sequence: Sequence, draft: _Draft) -> bool:
+        return draft.shape.prefill_rows == 0 or self._rows(sequence, 0, draft) >= self.pool.block_size
+
+    def _chunk(self, sequence: Sequence, draft: _Draft) -> int:
+        """How many tokens of its prompt this step computes; 0 when there is no time for more prompts."""
+        wanted = min(sequence.pending, draft.rows)
+        rows = self._rows(sequence, sequence.planned, draft)
+        if draft.shape.prefill_rows == 0:
+            rows = max(rows, self.limits.min_prefill_tokens, draft.shape.decode_rows)
+        if rows >= wanted:
+            return wanted
+        # Chunks end where blocks end: what they fill can be published and found at once.
+        size = self.pool.block_size
+        whole = (sequence.planned + rows) // size * size - sequence.planned
+        return whole if whole > 0 else rows if draft.shape.prefill_rows == 0 else 0
+
+    def _rows(self, sequence: Sequence, start: int, draft: _Draft) -> int:
+        if draft.seconds == float("inf"):
+            return draft.rows
+        rank = self.accounts.rank(sequence.digest)
+        return self.costs.prefill_rows_within(draft.shape, draft.seconds, start, sequence.digest, rank)
+
+    def _start(self, sequence: Sequence, draft: _Draft) -> bool:
+        if len(self.running) >= self.limits.max_num_seqs:
             return False
-        self.pool.take(known)
-        fresh = self.pool.allocate(missing)
-        sequence.blocks = known + fresh
-        plan.fresh_blocks += fresh
-        sequence.computed = len(known) * size
-        if not sequence.admitted_once:
-            sequence.cached_tokens, sequence.admitted_once = sequence.computed, True
-        self.waiting.take(sequence)
+        # One spare block per running sequence would be safest; one in all keeps the pool full and preemption rare.
+        fresh = self.tables.start(sequence, spare=1 if self.running else 0)
+        if fresh is None:
+            return False
+        draft.plan.fresh_blocks += fresh
+        self._unwait(sequence)
         sequence.status = Status.RUNNING
         self.running.append(sequence)
         self.residency.pin(sequence.digest)
+        self.accounts.begin_turn(sequence, self.pool.block_size)
+        if sequence.admitted_at is None:
+            sequence.admitted_at, sequence.cached_tokens = draft.now, sequence.computed
+            self.counts[sequence.request.latency_class].admitted(sequence, draft.now)
         return True
 
-    def _extend_keys(self, sequence: Sequence, count: int) -> None:
-        keys, size = sequence.block_keys, self.pool.block_size
-        parent = keys[-1] if keys else root_key(sequence.request.cache_scope, sequence.digest, self.fingerprint)
-        for index in range(len(keys), count):
-            parent = block_key(parent, sequence.tokens[index * size : (index + 1) * size])
-            keys.append(parent)
+    # -- giving way -------------------------------------------------------------------------------------------------
+
+    def _make_way(self, draft: _Draft) -> None:
+        """Preempts lower classes for the sequence that found no room in the last step and is running late."""
+        sequence = self._blocked
+        if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
+            return
+        seats = len(self.running) + 1 - self.limits.max_num_seqs
+        blocks = self.pool.blocks_for(sequence.length) + 1 - self.pool.available
+        for victim in victims_for(sequence, self.running, self.targets, draft.now, seats, blocks):
+            self._preempt(victim, draft)
+
+    def _preempt(self, victim: Sequence, draft: _Draft) -> None:
+        self._stop(victim)
+        victim.status = Status.WAITING
+        victim.preemptions += 1
+        self._wait(victim, draft.now)
+        draft.plan.preempted.append(victim)
+        self.preemptions += 1
+        self.counts[victim.request.latency_class].preempted += 1
+
+    def _stop(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.tables.release(sequence)
+        self.residency.unpin(sequence.digest)
+
+    def _wait(self, sequence: Sequence, now: float) -> None:
+        self.waiting.push(sequence, now)
+        self.accounts.join(sequence)
+
+    def _unwait(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        if not self.waiting.waiting_of(sequence.request.tenant):
+            self.accounts.leave(sequence.request.tenant)
+
+    # -- shared -----------------------------------------------------------------------------------------------------
+
+    def _add_chunk(self, sequence: Sequence, count: int, draft: _Draft) -> None:
+        chunk = Chunk(sequence, sequence.planned, count)
+        draft.plan.chunks.append(chunk)
+        draft.settled.add(sequence)
+        draft.rows -= count
+        rank = self.accounts.charge(chunk)
+        if count == 1:
+            draft.shape.add_decode(chunk.end, sequence.digest, rank)
+        else:
+            draft.shape.add_prefill(chunk.start, count, sequence.digest, rank)
+        sequence.planned = chunk.end
+        self.tables.launch(chunk)
+        if chunk.samples:
+            sequence.in_flight += 1
+
+    def _wanted(self, draft: _Draft) -> list[str]:
+        """Adapters that the sequences next in line wait for. Those further back do not load yet: they would push out
+        what is needed before them."""
+        wanted: dict[str, None] = {}
+        if self.waiting:
+            window = self.limits.max_num_seqs
+            for sequence, _ in zip(self.waiting.preview(self._tenant_key), range(window), strict=False):
+                digest = sequence.digest
+                if digest is not None and sequence not in draft.late and not self.residency.is_ready(digest):
+                    self.accounts.expect_load(digest, sequence.request.tenant)
+                    wanted[digest] = None
+        return list(wanted)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when sequences and pool disagree about who holds what."""
-        self.pool.check_integrity()
-        users: dict[int, int] = {}
+        """Raises AssertionError when sequences, queue and pool disagree."""
+        self.tables.check_integrity(self.running)
+        self.waiting.check_integrity()
+        assert len(self.running) <= self.limits.max_num_seqs
         for sequence in self.running:
-            assert sequence.status is Status.RUNNING and 0 <= sequence.computed <= len(sequence.tokens)
-            assert len(sequence.blocks) * self.pool.block_size >= sequence.computed
-            for block in sequence.blocks:
-                users[block] = users.get(block, 0) + 1
-        assert all(s.status is Status.WAITING and not s.blocks for s in self.waiting)
-        assert len(users) == self.pool.used
+            assert sequence.status is Status.RUNNING and 0 <= sequence.in_flight <= 1
+            assert sequence not in self.waiting
+        assert all(not s.blocks and s.computed == s.planned == 0 for s in self.waiting)
+
+
+def _may_go_on(sequence: Sequence) -> bool:
+    """Whether a decode can be launched: with a token in flight, only if that cannot be the last one and the next does
+    not depend on it."""
+    if not sequence.in_flight:
+        return True
+    return not sequence.needs_last_token and sequence.output_tokens + 1 < sequence.request.max_tokens

@@ -146,7 +146,7 @@ async def test_revoking_aborts_the_adapters_requests_and_zeroes_what_it_left(
         doomed = run.engine.submit(run.request(prompt, "r4", tokens=300))
         other = asyncio.create_task(run.tokens(prompt, "r8-attention", tokens=40))
         await anext(doomed)
-        assert await asyncio.wrap_future(run.engine._call(lambda: _revoke_and_look(run, doomed.request_id))) == 0
+        assert await asyncio.wrap_future(run.engine._inbox.call(lambda: _revoke_and_look(run, doomed.request_id))) == 0
         with pytest.raises(AdapterRevoked):
             async for _ in doomed:
                 pass

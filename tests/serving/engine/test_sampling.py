@@ -183,7 +183,7 @@ async def test_end_of_sequence_ends_a_completion_unless_it_is_ignored(tiny: Tiny
     async with running(tiny) as run:
         prompt = prompts(1)[0]
         eos = (await run.tokens(prompt, tokens=5))[4]
-        run.engine.eos_token_ids = frozenset({eos})
+        run.engine._active.eos_token_ids = frozenset({eos})
         deltas = await run.run(run.request(prompt, tokens=20, sampling=SamplingParams(temperature=0)))
         assert deltas[-1].finish_reason == "stop" and deltas[-1].token_ids == (eos,) and deltas[-1].text == ""
         ignored = await run.tokens(prompt, tokens=20)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 
-from serving.core import AdapterRef, Request, SamplingParams, Sequence
+from serving.core import AdapterCost, AdapterRef, LatencyClass, Request, SamplingParams, Sequence
 from serving.kv.pool import BlockPool
 from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.slo import Targets
 
 _ids = itertools.count()
 
@@ -32,6 +33,9 @@ class FakeResidency:
     def is_ready(self, digest: str | None) -> bool:
         return digest is None or digest in self.ready
 
+    def cost(self, digest: str | None) -> AdapterCost:
+        return AdapterCost(8 if digest else 0, 1 << 20, 0.0 if self.is_ready(digest) else 0.1)
+
     def pin(self, digest: str | None) -> None:
         assert self.is_ready(digest)
         self.pins[digest] = self.pins.get(digest, 0) + 1
@@ -43,20 +47,25 @@ class FakeResidency:
 
 def sequence(
     prompt: int | list[int], *, digest: str | None = None, tenant: str = "t", scope: str = "s", tokens: int = 8,
-    deadline: float | None = None,
+    deadline: float | None = None, latency_class: LatencyClass = LatencyClass.STANDARD, weight: float = 1.0,
+    arrival: float = 0.0,
 ) -> Sequence:  # fmt: skip
     ids = tuple(range(prompt)) if isinstance(prompt, int) else tuple(prompt)
     params = SamplingParams(temperature=0)
-    request = Request(f"r{next(_ids)}", tenant, scope, AdapterRef(digest), ids, params, tokens, deadline)
-    return Sequence(request, 0.0, list(ids), PlainText(), random.Random(0))
+    request = Request(
+        f"r{next(_ids)}", tenant, scope, AdapterRef(digest), ids, params, tokens, deadline,
+        latency_class=latency_class, weight=weight,
+    )  # fmt: skip
+    return Sequence(request, arrival, list(ids), PlainText(), random.Random(0))
 
 
 def planner(
     residency: FakeResidency | None = None, *, blocks: int = 65, size: int = 4, budget: int = 64, seqs: int = 16,
-    caching: bool = True,
+    caching: bool = True, targets: Targets | None = None,
 ) -> Planner:  # fmt: skip
     pool = BlockPool(blocks, size, caching=caching)
-    return Planner(Limits(budget, seqs, 100), pool, residency or FakeResidency(), "fingerprint")
+    limits = Limits(budget, seqs, 100)
+    return Planner(limits, pool, residency or FakeResidency(), "fingerprint", targets=targets)
 
 
 def run_step(plans: Planner, now: float = 0.0) -> list[Sequence]:
@@ -67,7 +76,7 @@ def run_step(plans: Planner, now: float = 0.0) -> list[Sequence]:
     for chunk in plan.chunks:
         seq, samples = chunk.sequence, chunk.samples
         assert chunk.start == seq.computed and len(seq.blocks) * plans.pool.block_size >= chunk.start + chunk.count
-        plans.commit(chunk)
+        assert plans.commit(chunk, now)
         if samples:
             seq.tokens.append(7)
             if seq.output_tokens >= seq.request.max_tokens:

@@ -1,0 +1,116 @@
+"""The requests in flight: a sequence and the stream that hears of it, from acceptance to the last delta."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Iterable
+
+from serving.core import (
+    Delta,
+    EngineError,
+    NonFiniteOutput,
+    OutputText,
+    Request,
+    SampledToken,
+    Sequence,
+)
+from serving.handle import Outbox, RequestHandle
+
+
+class ActiveRequests:
+    """Request id → sequence and stream. Every request leaves through `fail` or with a finish reason, once.
+
+    on_finish: called with each sequence that leaves, to free what it holds; the second argument says whether it failed
+    """
+
+    def __init__(
+        self,
+        make_output: Callable[[Request], OutputText],
+        eos_token_ids: frozenset[int],
+        on_finish: Callable[[Sequence, bool], None],
+    ) -> None:
+        self._make_output, self.eos_token_ids, self._on_finish = make_output, eos_token_ids, on_finish
+        self._active: dict[str, tuple[Sequence, RequestHandle | None]] = {}
+        self._outbox = Outbox()
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._active
+
+    def __getitem__(self, request_id: str) -> tuple[Sequence, RequestHandle | None]:
+        return self._active[request_id]
+
+    def sequences(self) -> list[Sequence]:
+        return [sequence for sequence, _ in self._active.values()]
+
+    def open(self, request: Request, handle: RequestHandle | None, now: float) -> Sequence | None:
+        """A new sequence; None, and an error to the stream, if the request's id is in use."""
+        if request.request_id in self._active:
+            if handle is not None:
+                self._outbox.put(handle, EngineError(f"request id {request.request_id} is in use"))
+            return None
+        seed = request.sampling.seed
+        sequence = Sequence(
+            request,
+            now,
+            list(request.prompt_token_ids),
+            self._make_output(request),
+            random.Random(secrets.randbits(64) if seed is None else seed),
+            needs_last_token=request.sampling.depends_on_output,
+        )
+        self._active[request.request_id] = (sequence, handle)
+        return sequence
+
+    def append(self, sequence: Sequence, sampled: SampledToken) -> None:
+        """What a step sampled for a sequence: a token or an embedding to deliver, or the reason why there is none."""
+        request = sequence.request
+        if sampled.embedding is not None:
+            self._deliver(sequence, Delta("", (), (), "stop", sequence.usage(), sampled.embedding))
+            self._close(sequence)
+            return
+        if sampled.token_id is None:
+            self.fail([sequence], sampled.error or NonFiniteOutput("the model's output is not finite"))
+            return
+        sequence.tokens.append(sampled.token_id)
+        ended = sampled.token_id in self.eos_token_ids and not request.sampling.ignore_eos
+        text = "" if ended else sequence.output.push(sampled.token_id)
+        reason = "stop" if ended or sequence.output.stopped else None
+        if reason is None and sequence.output_tokens >= request.max_tokens:
+            reason = "length"
+        if reason is not None:
+            text += sequence.output.finish()
+            reason = "stop" if sequence.output.stopped else reason
+        logprobs = () if sampled.logprob is None else (sampled.logprob,)
+        self._deliver(sequence, Delta(text, (sampled.token_id,), logprobs, reason, sequence.usage()))
+        if reason is not None:
+            self._close(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request with finish_reason "cancelled"; unknown ids are ignored."""
+        if request_id in self._active:
+            sequence, _ = self._active[request_id]
+            self._deliver(sequence, Delta("", (), (), "cancelled", sequence.usage()))
+            self._close(sequence)
+
+    def fail(self, sequences: Iterable[Sequence], error: EngineError) -> None:
+        """Ends requests with an error; those that have ended already are left alone."""
+        for sequence in sequences:
+            if sequence.request.request_id in self._active:
+                self._deliver(sequence, error)
+                self._close(sequence, failed=True)
+
+    def flush(self) -> None:
+        """Hands over what was delivered since the last call."""
+        self._outbox.flush()
+
+    def _close(self, sequence: Sequence, *, failed: bool = False) -> None:
+        del self._active[sequence.request.request_id]
+        self._on_finish(sequence, failed)
+
+    def _deliver(self, sequence: Sequence, item: Delta | EngineError) -> None:
+        _, handle = self._active[sequence.request.request_id]
+        if handle is not None:
+            self._outbox.put(handle, item)

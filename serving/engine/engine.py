@@ -1,0 +1,296 @@
+"""The step loop, and everything others may ask of the engine. Public methods may be called from any thread; `submit`
+needs a running event loop, which receives the results."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+
+from serving.adapters.manager import AdapterManager
+from serving.core import (
+    AdapterRef,
+    AdapterRevoked,
+    DeadlineExceeded,
+    EngineStopped,
+    OutputText,
+    PendingStep,
+    PromptTooLong,
+    Request,
+    SampledToken,
+    SamplingParams,
+    Sequence,
+    StepFailed,
+    StepPlan,
+    StepRunner,
+    Synchronous,
+)
+from serving.engine.active import ActiveRequests
+from serving.engine.inbox import Inbox
+from serving.handle import RequestHandle
+from serving.runner import Runner
+from serving.scheduler.admission import Admission
+from serving.scheduler.planner import Planner
+from serving.stats import EngineStats
+
+log = logging.getLogger(__name__)
+
+# How long an idle engine sleeps between looks at deadlines; work wakes it at once.
+_IDLE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    plan: StepPlan
+    step: PendingStep
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class _FailedStep:
+    """A `PendingStep` that could not be launched."""
+
+    error: Exception
+
+    def result(self) -> list[SampledToken]:
+        raise self.error
+
+
+class Engine:
+    """Continuous batching over one base model. `start` before `submit`; `stop` joins the thread and zeroes adapters.
+
+    make_output: builds the detokenizer of one request
+    eos_token_ids: tokens that end a completion unless it ignores them
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        planner: Planner,
+        adapters: AdapterManager,
+        *,
+        max_model_len: int,
+        eos_token_ids: frozenset[int],
+        make_output: Callable[[Request], OutputText],
+        threads: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.runner, self.planner, self.adapters = runner, planner, adapters
+        self.max_model_len = max_model_len
+        self.stats = EngineStats(kv_blocks_total=planner.pool.num_blocks - 1)
+        self.admission = Admission(planner.limits, planner.costs)
+        self.ready = threading.Event()
+        self._threads, self._clock = threads, clock
+        self._inbox = Inbox()
+        adapters.on_arrival = self._inbox.wake
+        self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
+        self._steps: StepRunner = runner if isinstance(runner, StepRunner) else Synchronous(runner)
+        self._launched: deque[_Launched] = deque()
+        self._committed_at = 0.0
+        self._draining = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # -- asked from any thread --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread; `ready` is set after a warm-up step."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def accepting(self) -> bool:
+        """Warm, running and not draining."""
+        return self.alive and self.ready.is_set() and not self._draining
+
+    @property
+    def vocab_size(self) -> int:
+        return self.runner.vocab_size
+
+    def submit(self, request: Request) -> RequestHandle:
+        """Queues a request. Raises EngineStopped, AdapterRevoked, PromptTooLong or QueueFull, before anything is
+        held."""
+        if self._draining or not self.alive:
+            raise EngineStopped("this replica is shutting down")
+        if self.adapters.is_revoked(request.adapter.digest):
+            raise AdapterRevoked("this model was revoked")
+        self._check_length(request)
+        cost = self.adapters.cost(request.adapter.digest)
+        self.admission.admit(request, self._clock(), cost.seconds, cost.rank)
+        handle = RequestHandle(request.request_id, asyncio.get_running_loop())
+        self._inbox.post(lambda: self._accept(request, handle))
+        return handle
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request at the next step; its stream closes with finish_reason "cancelled". Unknown ids are
+        ignored."""
+        self._inbox.post(lambda: self._active.cancel(request_id))
+
+    def revoke(self, digest: str) -> Future[int]:
+        """Refuses the adapter, aborts its requests, zeroes its pages and KV. Resolves to the number aborted, when
+        done."""
+        return self._inbox.call(lambda: self._revoke(digest))
+
+    def readmit(self, digest: str) -> Future[None]:
+        """Lifts a revocation (a new lease was granted)."""
+        return self._inbox.call(lambda: self.adapters.readmit(digest))
+
+    def drain(self) -> None:
+        """Refuses new requests; running and waiting ones finish."""
+        self._draining = True
+
+    def stop(self, grace: float = 0.0) -> None:
+        """Drains for up to `grace` seconds, fails what is left with EngineStopped, joins the thread. Idempotent."""
+        self.drain()
+        limit = self._clock() + grace
+        while self._active and self._thread.is_alive() and self._clock() < limit:
+            time.sleep(0.02)
+        self._stopping = True
+        self._inbox.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # -- the engine thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._threads:
+            torch.set_num_threads(self._threads)
+        try:
+            with torch.inference_mode():
+                self._warm_up()
+                self.ready.set()
+                while not self._stopping:
+                    self._inbox.drain()
+                    if not self.step():
+                        self._inbox.wait(_IDLE_SECONDS)
+                self._commit_launched(0)
+        finally:
+            self._draining = True
+            self._active.fail(self._active.sequences(), EngineStopped("this replica is shutting down"))
+            self._active.flush()
+            self.adapters.close()
+
+    def step(self) -> bool:
+        """One turn. Where the runner overlaps, the host plans one step and commits the last while the device computes.
+        Returns whether there was anything to compute."""
+        self._poll_adapters()
+        plan = self.planner.plan(self._clock())
+        self._act_on(plan)
+        if plan.chunks:
+            self._launched.append(self._launch(plan))
+        self._commit_launched(self._steps.depth if plan.chunks else 0)
+        self._report()
+        return bool(plan.chunks)
+
+    def _poll_adapters(self) -> None:
+        for digest, error in self.adapters.poll():
+            self._active.fail([s for s in self.planner.waiting if s.digest == digest], error)
+
+    def _act_on(self, plan: StepPlan) -> None:
+        """Ends what is too late, starts the loads that are wanted."""
+        self._active.fail(plan.expired, DeadlineExceeded("the request's deadline passed"))
+        self.adapters.want(plan.wanted)
+
+    def _launch(self, plan: StepPlan) -> _Launched:
+        began = time.perf_counter()
+        try:
+            return _Launched(plan, self._steps.launch(plan), began)
+        except Exception as error:
+            return _Launched(plan, _FailedStep(error), began)
+
+    def _commit_launched(self, keep: int) -> None:
+        """Commits launched steps, oldest first, until `keep` are left in flight."""
+        while len(self._launched) > keep:
+            self._commit(self._launched.popleft())
+
+    def _commit(self, launched: _Launched) -> None:
+        """Records what a step computed: KV, one token for each sampling chunk, and who is finished by it."""
+        plan = launched.plan
+        try:
+            sampled = launched.step.result()
+        except Exception:
+            log.exception("a step failed")
+            failure = StepFailed("the model failed to compute this request")
+            self._active.fail([chunk.sequence for chunk in plan.chunks], failure)
+            return
+        now, tokens = self._clock(), iter(sampled)
+        for chunk in plan.chunks:
+            token = next(tokens) if chunk.samples else None
+            if self.planner.commit(chunk, now) and token is not None:
+                self._append(chunk.sequence, token)
+        ended = time.perf_counter()
+        seconds = ended - max(launched.began, self._committed_at)
+        self._committed_at = ended
+        self.planner.costs.observe(plan.shape, seconds)
+        self.stats.record_step(plan, len(sampled), seconds)
+
+    def _append(self, sequence: Sequence, sampled: SampledToken) -> None:
+        self._active.append(sequence, sampled)
+        not_finite = sampled.token_id is None and sampled.embedding is None and sampled.error is None
+        if not_finite and sequence.digest is not None:  # nobody may find the KV that this adapter wrote
+            self.runner.zero(self.planner.drop_prefixes(sequence.digest))
+
+    def _report(self) -> None:
+        self.stats.observe(self.planner)
+        self.admission.look(self.planner)
+        self._active.flush()
+
+    # -- what the inbox asks for ------------------------------------------------------------------------------------
+
+    def _accept(self, request: Request, handle: RequestHandle | None) -> None:
+        self.admission.arrived(request)
+        now = self._clock()
+        sequence = self._active.open(request, handle, now)
+        if sequence is not None:
+            self.adapters.expect(request.adapter)
+            self.planner.add(sequence, now)
+            if self.adapters.is_revoked(sequence.digest):  # revoked between submit and now
+                self._active.fail([sequence], AdapterRevoked("this model was revoked"))
+
+    def _revoke(self, digest: str) -> int:
+        self._commit_launched(0)
+        dead = self.adapters.revoke(digest)  # the adapter and every blend with it
+        doomed = [sequence for sequence in self._active.sequences() if sequence.digest in dead]
+        blocks = {block for sequence in doomed for block in sequence.blocks}
+        self._active.fail(doomed, AdapterRevoked("this model was revoked"))
+        for gone in dead:
+            blocks.update(self.planner.drop_prefixes(gone))
+        self.runner.zero(blocks)
+        return len(doomed)
+
+    def _finished(self, sequence: Sequence, failed: bool) -> None:
+        self.planner.finish(sequence)
+        self.adapters.forget(sequence.request.adapter)
+        self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)
+        self.stats.record_finish(failed)
+
+    def _check_length(self, request: Request) -> None:
+        asked = len(request.prompt_token_ids) + request.max_tokens
+        if asked > self.max_model_len:
+            raise PromptTooLong(
+                f"This model's maximum context length is {self.max_model_len} tokens, but {asked} were requested "
+                f"({len(request.prompt_token_ids)} in the prompt, {request.max_tokens} in the completion)."
+            )
+
+    def _warm_up(self) -> None:
+        """A prefill and two decodes of the base: thread pools, allocator and kernels are then as they will be under
+        load."""
+        size = min(32, self.max_model_len - 2)
+        request = Request(
+            "warm-up", "", "warm-up", AdapterRef(), (0,) * size, SamplingParams(temperature=0, ignore_eos=True), 2
+        )
+        self._accept(request, None)
+        while self._active:
+            self.step()  # what arrives meanwhile stays in the inbox
+        self.planner.pool.drop(None)
+        self.stats = EngineStats(kv_blocks_total=self.planner.pool.num_blocks - 1)

@@ -1,0 +1,206 @@
+"""Refusing at once what cannot be served in time: queue limits, and deadlines that the predicted wait exceeds.
+
+Requests are admitted in the threads that receive them, against an `Outlook` that the engine thread renews after every
+step. The prediction is a function of values; `Admission` only keeps the latest ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serving.core import LatencyClass, QueueFull, Request, StepShape
+from serving.scheduler.cost_model import CostModel
+from serving.scheduler.planner import Limits, Planner
+
+_SHORTEST_RETRY, _LONGEST_RETRY = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Waiting requests of one tenant in one class, and the prompt tokens they bring."""
+
+    requests: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What there is to do, as of one moment.
+
+    decodes: the running decodes; seconds: the time one step of them alone takes; slack: how long they let a step take
+    prefill_tokens: prompt tokens of running sequences still to be computed
+    remaining: output tokens each running sequence may still produce, ascending
+    used_share: how much of their max_tokens finished requests really produced, of late
+    waiting: by class and tenant
+    """
+
+    free_seats: int = 1
+    free_tokens: int = 1 << 30
+    decodes: StepShape = field(default_factory=StepShape)
+    seconds: float = 0.0
+    slack: float = float("inf")
+    prefill_tokens: int = 0
+    remaining: tuple[int, ...] = ()
+    used_share: float = 1.0
+    waiting: Mapping[LatencyClass, Mapping[str, Backlog]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds until a request's first token, by what they are spent on. Waiting and loading overlap."""
+
+    queue: float
+    load: float
+    prefill: float
+
+    @property
+    def first_token(self) -> float:
+        return max(self.queue, self.load) + self.prefill
+
+
+def predict(
+    outlook: Outlook, costs: CostModel, limits: Limits, request: Request, load_seconds: float, rank: int
+) -> Prediction:
+    """When a request that arrived now would see its first token."""
+    ahead = _ahead(outlook, request)
+    tokens = ahead.tokens + outlook.prefill_tokens
+    rows = limits.max_batched_tokens
+    if outlook.slack != float("inf"):
+        rows = costs.prefill_rows_within(outlook.decodes, outlook.slack, 0, None, 0)
+        rows = min(max(rows, limits.min_prefill_tokens, outlook.decodes.decode_rows), limits.max_batched_tokens)
+    per_token = (outlook.seconds + costs.prefill_seconds(rows, rank, rows)) / rows
+    own = len(request.prompt_token_ids)
+    return Prediction(
+        queue=max(tokens * per_token, _seat_seconds(outlook, ahead, own)), load=load_seconds, prefill=own * per_token
+    )
+
+
+def _ahead(outlook: Outlook, request: Request) -> Backlog:
+    """What is served before the request: better classes, and in its own class as much of each other tenant as of its
+    own, by fair shares."""
+    requests = tokens = 0
+    for latency_class, tenants in outlook.waiting.items():
+        if latency_class.value > request.latency_class.value:
+            continue
+        own = tenants.get(request.tenant, Backlog(0, 0)).requests
+        for tenant, backlog in tenants.items():
+            count = backlog.requests
+            if latency_class is request.latency_class and tenant != request.tenant:
+                count = min(count, own + 1)
+            requests += count
+            tokens += backlog.tokens * count // backlog.requests
+    return Backlog(requests, tokens)
+
+
+def _seat_seconds(outlook: Outlook, ahead: Backlog, own: int) -> float:
+    """Until enough running sequences have finished for those ahead and the request itself to have a place."""
+    mean = (ahead.tokens + own) // (ahead.requests + 1) + 1
+    free = min(outlook.free_seats, outlook.free_tokens // mean)
+    missing = ahead.requests + 1 - free
+    if missing <= 0 or not outlook.remaining:
+        return 0.0
+    rounds, rest = divmod(missing - 1, len(outlook.remaining))
+    steps = (outlook.remaining[rest] + rounds * outlook.remaining[-1]) * outlook.used_share
+    return steps * outlook.seconds
+
+
+class Admission:
+    """Thread-safe. The engine thread calls `look`, `arrived` and `finished`, everyone else `admit`."""
+
+    def __init__(self, limits: Limits, costs: CostModel) -> None:
+        self._limits, self._costs = limits, costs
+        self._lock = threading.Lock()
+        self._outlook = Outlook()
+        self._submitted: dict[str, Request] = {}  # admitted, and not in the outlook yet
+        self._arrived: list[str] = []
+        self._share = 1.0
+        self.refused: Counter[str] = Counter()
+
+    def admit(self, request: Request, now: float, load_seconds: float, rank: int) -> Prediction:
+        """Raises QueueFull with a time to come back. Admitted requests count as waiting from here on."""
+        with self._lock:
+            outlook = self._with_submitted()
+            prediction = predict(outlook, self._costs, self._limits, request, load_seconds, rank)
+            backlogs = [tenants for tenants in outlook.waiting.values()]
+            waiting = sum(b.requests for tenants in backlogs for b in tenants.values())
+            own = sum(tenants[request.tenant].requests for tenants in backlogs if request.tenant in tenants)
+            if waiting >= self._limits.max_queue:
+                raise self._refusal("queue_full", f"{waiting} requests are waiting", prediction.queue / 2)
+            if self._limits.max_tenant_queue and own >= self._limits.max_tenant_queue:
+                raise self._refusal("tenant_queue_full", f"{own} of your requests are waiting", prediction.queue / 2)
+            if request.deadline is not None and now + prediction.first_token > request.deadline:
+                late = now + prediction.first_token - request.deadline
+                raise self._refusal(
+                    "deadline_unmeetable", f"the first token would come {late:.1f} s after the deadline", late
+                )
+            self._submitted[request.request_id] = request
+            return prediction
+
+    def arrived(self, request: Request) -> None:
+        """The engine has taken the request into its queue, or refused it: the next outlook knows."""
+        self._arrived.append(request.request_id)
+
+    def finished(self, output_tokens: int, max_tokens: int) -> None:
+        """Learns how much of what they may produce requests really produce."""
+        if max_tokens > 0:
+            self._share += 0.05 * (output_tokens / max_tokens - self._share)
+
+    def look(self, planner: Planner) -> None:
+        """Renews the outlook from the planner's state."""
+        outlook = observe(planner, self._share)
+        with self._lock:
+            self._outlook = outlook
+            for request_id in self._arrived:
+                self._submitted.pop(request_id, None)
+        self._arrived.clear()
+
+    def _refusal(self, code: str, message: str, retry_after: float) -> QueueFull:
+        self.refused[code] += 1
+        return QueueFull(message, min(max(retry_after, _SHORTEST_RETRY), _LONGEST_RETRY), code)
+
+    def _with_submitted(self) -> Outlook:
+        if not self._submitted:
+            return self._outlook
+        outlook = self._outlook
+        waiting = {c: dict(tenants) for c, tenants in outlook.waiting.items()}
+        for request in self._submitted.values():
+            _add(waiting, request, len(request.prompt_token_ids))
+        return Outlook(
+            outlook.free_seats, outlook.free_tokens, outlook.decodes, outlook.seconds, outlook.slack,
+            outlook.prefill_tokens, outlook.remaining, outlook.used_share, waiting,
+        )  # fmt: skip
+
+
+def observe(planner: Planner, used_share: float = 1.0) -> Outlook:
+    """The planner's state as admission sees it."""
+    decodes, slack, prefill, remaining = StepShape(), float("inf"), 0, []
+    for sequence in planner.running:
+        remaining.append(max(1, sequence.request.max_tokens - sequence.output_tokens))
+        if sequence.pending > 1:
+            prefill += sequence.pending
+        else:
+            decodes.add_decode(sequence.length, sequence.digest, planner.accounts.rank(sequence.digest))
+            slack = min(slack, planner.targets.of(sequence).itl)
+    waiting: dict[LatencyClass, dict[str, Backlog]] = {}
+    for sequence in planner.waiting:
+        _add(waiting, sequence.request, sequence.length)
+    return Outlook(
+        free_seats=planner.limits.max_num_seqs - len(planner.running),
+        free_tokens=planner.pool.available * planner.pool.block_size,
+        decodes=decodes,
+        seconds=planner.costs.predict(decodes),
+        slack=slack,
+        prefill_tokens=prefill,
+        remaining=tuple(sorted(remaining)),
+        used_share=used_share,
+        waiting=waiting,
+    )
+
+
+def _add(waiting: dict[LatencyClass, dict[str, Backlog]], request: Request, tokens: int) -> None:
+    tenants = waiting.setdefault(request.latency_class, {})
+    old = tenants.get(request.tenant, Backlog(0, 0))
+    tenants[request.tenant] = Backlog(old.requests + 1, old.tokens + tokens)

@@ -1,0 +1,141 @@
+"""How long a step will take: linear in what it computes, fitted to the steps that were measured.
+
+Least squares on relative errors with exponential forgetting, pulled towards the defaults times one common speed where
+the data say nothing. One absurd measurement (a page fault storm, a suspended machine) moves the fit by a bounded
+amount, and no coefficient leaves a bounded range around the common speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from serving.core import StepShape
+
+FEATURES = ("step", "decode_row", "prefill_row", "context_token", "prefill_pair", "adapter", "rank_row")
+
+# Seconds each on a two-core CPU with a model of 135 M parameters. Only the proportions matter for long: the common
+# speed follows the first few measured steps.
+DEFAULTS = (8e-3, 2e-3, 1e-3, 1e-6, 5e-8, 2e-4, 4e-6)
+
+_FORGET = 0.98  # a window of about fifty steps
+_PULL = 0.05  # weight of the defaults, in steps
+_TRUSTED = 4  # the first measurements are taken whole, later ones within _CLIP times the prediction
+_CLIP = 4.0
+_RANGE = 20.0
+_REFIT_STEPS = 8
+
+
+class CostModel:
+    """Predicts a step's seconds from its `StepShape`. `observe` teaches it."""
+
+    def __init__(self, defaults: tuple[float, ...] = DEFAULTS) -> None:
+        size = len(FEATURES)
+        if len(defaults) != size or not all(math.isfinite(c) and c > 0 for c in defaults):
+            raise ValueError(f"{size} positive coefficients, one for each of {', '.join(FEATURES)}")
+        self.defaults = self.coefficients = defaults
+        self.observed = 0
+        self.relative_error = 0.0  # running mean of |predicted - measured| / measured
+        self._log_speed = 0.0
+        self._products = [[0.0] * size for _ in range(size)]
+        self._answers = [0.0] * size
+
+    def predict(self, shape: StepShape) -> float:
+        """Seconds the step will probably take."""
+        step, decode, prefill, context, pair, adapter, rank = self.coefficients
+        return (
+            step
+            + decode * shape.decode_rows
+            + prefill * shape.prefill_rows
+            + context * shape.context_tokens
+            + pair * shape.prefill_pairs
+            + adapter * len(shape.adapters)
+            + rank * shape.rank_rows
+        )
+
+    def prefill_rows_within(self, shape: StepShape, seconds: float, start: int, digest: str | None, rank: int) -> int:
+        """How many prompt tokens from position `start` on fit into a step of `seconds` besides what it does
+        already."""
+        _, _, row, _, pair, adapter, rank_row = self.coefficients
+        left = seconds - self.predict(shape)
+        if digest is not None and digest not in shape.adapters:
+            left -= adapter
+        if left <= 0:
+            return 0
+        linear = row + rank_row * rank + pair * start
+        # linear·n + pair·n²/2 = left
+        return int(2 * left / (linear + math.sqrt(linear * linear + 2 * pair * left)))
+
+    def prefill_seconds(self, tokens: int, rank: int, chunk: int) -> float:
+        """A prompt computed alone, in steps of `chunk` tokens."""
+        step, _, row, _, pair, _, rank_row = self.coefficients
+        return step * math.ceil(tokens / chunk) + tokens * (row + rank_row * rank) + pair * tokens * tokens / 2
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learns from a step that took `seconds` (> 0)."""
+        predicted = self.predict(shape)
+        self.relative_error += 0.05 * (min(abs(predicted / seconds - 1.0), 10.0) - self.relative_error)
+        if self.observed >= _TRUSTED:
+            seconds = min(max(seconds, predicted / _CLIP), predicted * _CLIP)
+        self.observed += 1
+        # In units of what the defaults expect, relative to the measurement: every step counts alike, short or long.
+        shares = [d * f / seconds for d, f in zip(self.defaults, _features(shape), strict=True)]
+        self._log_speed += (-math.log(sum(shares)) - self._log_speed) * max(0.1, 1 / self.observed)
+        for row, share in zip(self._products, shares, strict=True):
+            for index, other in enumerate(shares):
+                row[index] = _FORGET * row[index] + share * other
+        self._answers = [_FORGET * answer + share for answer, share in zip(self._answers, shares, strict=True)]
+        if self.observed <= _REFIT_STEPS or self.observed % _REFIT_STEPS == 0:
+            self._refit()
+
+    def _refit(self) -> None:
+        speed = math.exp(self._log_speed)
+        pull = _PULL / (speed * speed)  # shares are of the size 1 / speed
+        matrix = [[p + (pull if i == j else 0.0) for j, p in enumerate(row)] for i, row in enumerate(self._products)]
+        factors = _solve(matrix, [answer + pull * speed for answer in self._answers])
+        bounded = [min(max(f, speed / _RANGE), speed * _RANGE) for f in factors]
+        self.coefficients = tuple(d * f for d, f in zip(self.defaults, bounded, strict=True))
+
+    def state(self) -> dict[str, object]:
+        """What `restore` needs, as JSON types."""
+        return {"features": list(FEATURES), "coefficients": list(self.coefficients)}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, object]) -> CostModel:
+        """A model that starts from a saved one's coefficients. Raises ValueError when they are not ours or not
+        sane."""
+        coefficients = state.get("coefficients")
+        if state.get("features") != list(FEATURES) or not isinstance(coefficients, list):
+            raise ValueError("not the coefficients of this cost model")
+        if not all(isinstance(c, int | float) for c in coefficients):
+            raise ValueError("coefficients are numbers")
+        return cls(tuple(map(float, coefficients)))
+
+
+def _features(shape: StepShape) -> tuple[float, ...]:
+    return (
+        1.0,
+        shape.decode_rows,
+        shape.prefill_rows,
+        shape.context_tokens,
+        shape.prefill_pairs,
+        len(shape.adapters),
+        shape.rank_rows,
+    )
+
+
+def _solve(matrix: list[list[float]], answers: list[float]) -> list[float]:
+    """Gaussian elimination of a symmetric positive definite system; changes its arguments."""
+    size = len(answers)
+    for column in range(size):
+        pivot = matrix[column][column]
+        for row in range(column + 1, size):
+            factor = matrix[row][column] / pivot
+            if factor:
+                for index in range(column, size):
+                    matrix[row][index] -= factor * matrix[column][index]
+                answers[row] -= factor * answers[column]
+    for row in reversed(range(size)):
+        known = sum(matrix[row][index] * answers[index] for index in range(row + 1, size))
+        answers[row] = (answers[row] - known) / matrix[row][row]
+    return answers

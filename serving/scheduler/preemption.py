@@ -1,0 +1,39 @@
+"""Who gives way: lowest class first, then the largest slack, then what is cheapest to compute again."""
+
+from __future__ import annotations
+
+from serving.core import Sequence
+from serving.scheduler.slo import Targets
+
+# A sequence that gave way to better classes this often keeps its place: it will finish, whatever arrives.
+MAX_PREEMPTIONS = 3
+
+# A newcomer takes somebody else's place when this share of its time to first token is over, not before.
+LATE = 0.25
+
+
+def victim_order(sequence: Sequence, targets: Targets, now: float) -> tuple[int, int, int, float]:
+    """Sort key; the largest gives way first. Slack counts in whole inter-token times: finer differences are noise, and
+    the cost of computing the sequence again decides."""
+    slack = targets.slack(sequence, now) / targets.of(sequence).itl
+    return targets.rank(sequence, now), round(slack), -sequence.planned, sequence.arrival
+
+
+def victims_for(
+    newcomer: Sequence, running: list[Sequence], targets: Targets, now: float, seats: int, blocks: int
+) -> list[Sequence]:
+    """The running sequences to preempt so that `seats` seats and `blocks` KV blocks come free for `newcomer`; none if
+    it is not late yet, or if lower classes do not hold enough."""
+    wants = newcomer.request.latency_class.value
+    if now - newcomer.arrival < LATE * targets.of(newcomer).ttft or (seats <= 0 and blocks <= 0):
+        return []
+    lower = [s for s in running if targets.rank(s, now) > wants and s.preemptions < MAX_PREEMPTIONS]
+    lower.sort(key=lambda s: victim_order(s, targets, now), reverse=True)
+    chosen: list[Sequence] = []
+    for sequence in lower:
+        if seats <= 0 and blocks <= 0:
+            break
+        chosen.append(sequence)
+        seats -= 1
+        blocks -= len(sequence.blocks)
+    return chosen if seats <= 0 and blocks <= 0 else []

@@ -1,0 +1,182 @@
+"""Sequences that wait: by class, then tenant, then earliest due. And the deadlines of everything in flight."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from serving.core import LatencyClass, Sequence, Status
+from serving.scheduler.slo import Targets
+
+CLASSES = len(LatencyClass)
+
+# (due, serial, sequence): the serial is unique, so sequences are never compared.
+_Entry = tuple[float, int, Sequence]
+
+
+@dataclass(slots=True)
+class _Place:
+    rank: int
+    resumed: bool
+    due: float
+    serial: int
+
+
+class WaitQueue:
+    """Order of service: class (aged sequences count as the first), those that were interrupted while streaming, tenants
+    by `key`, earliest due within the tenant."""
+
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+        self._tenants: list[dict[str, list[_Entry]]] = [{} for _ in range(CLASSES)]
+        self._resumed: list[list[_Entry]] = [[] for _ in range(CLASSES)]
+        self._places: dict[Sequence, _Place] = {}
+        self._aging: list[_Entry] = []
+        self._serial = itertools.count()
+        self._by_tenant: Counter[str] = Counter()
+        self._by_class: Counter[LatencyClass] = Counter()
+        self.aged = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Every waiting sequence, oldest push first."""
+        return iter(self._places)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._places
+
+    def waiting_of(self, tenant: str) -> int:
+        return self._by_tenant[tenant]
+
+    def lengths(self) -> dict[LatencyClass, int]:
+        """Waiting sequences by the class they asked for."""
+        return {latency_class: self._by_class[latency_class] for latency_class in LatencyClass}
+
+    def push(self, sequence: Sequence, now: float) -> None:
+        """Adds a newcomer, or a sequence that was interrupted: with tokens out already, it goes before newcomers."""
+        rank = self._targets.rank(sequence, now)
+        place = _Place(rank, sequence.output_tokens > 0, self._targets.due(sequence), next(self._serial))
+        self._places[sequence] = place
+        self._insert(sequence, place)
+        self._by_tenant[sequence.request.tenant] += 1
+        self._by_class[sequence.request.latency_class] += 1
+        if rank:
+            heapq.heappush(
+                self._aging, (sequence.arrival + self._targets.of(sequence).max_wait, place.serial, sequence)
+            )
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes out a waiting sequence; raises KeyError if it does not wait."""
+        place = self._places.pop(sequence)
+        self._take_out(sequence, place)
+        tenant = sequence.request.tenant
+        self._by_tenant[tenant] -= 1
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant]
+        self._by_class[sequence.request.latency_class] -= 1
+        if len(self._aging) > 64 + 2 * len(self._places):
+            self._aging = [entry for entry in self._aging if self._is_current(entry)]
+            heapq.heapify(self._aging)
+
+    def age(self, now: float) -> None:
+        """Moves sequences that have waited for their class's `max_wait` to the first class."""
+        while self._aging and self._aging[0][0] <= now:
+            entry = heapq.heappop(self._aging)
+            if self._is_current(entry):
+                place = self._places[entry[2]]
+                self._take_out(entry[2], place)
+                place.rank = 0
+                self._insert(entry[2], place)
+                self.aged += 1
+
+    def in_turn(self, key: Callable[[str, Sequence], float]) -> Iterator[Sequence]:
+        """Waiting sequences in the order of service; `key` ranks a tenant, given its first sequence. The queue must not
+        change meanwhile."""
+        for rank in range(CLASSES):
+            for _, _, sequence in self._resumed[rank]:
+                yield sequence
+            for entries in self._ordered(rank, key):
+                for _, _, sequence in entries:
+                    yield sequence
+
+    def preview(self, key: Callable[[str, Sequence], float]) -> Iterator[Sequence]:
+        """Like `in_turn`, but tenants of a class alternate: roughly who will be served in the coming steps."""
+        for rank in range(CLASSES):
+            for _, _, sequence in self._resumed[rank]:
+                yield sequence
+            for turn in itertools.zip_longest(*self._ordered(rank, key)):
+                for entry in turn:
+                    if entry is not None:
+                        yield entry[2]
+
+    def rank(self, sequence: Sequence) -> int:
+        return self._places[sequence].rank
+
+    def _ordered(self, rank: int, key: Callable[[str, Sequence], float]) -> list[list[_Entry]]:
+        tenants = self._tenants[rank]
+        if len(tenants) < 2:
+            return list(tenants.values())
+        ordered = sorted((key(tenant, entries[0][2]), entries[0][:2], tenant) for tenant, entries in tenants.items())
+        return [tenants[tenant] for _, _, tenant in ordered]
+
+    def _insert(self, sequence: Sequence, place: _Place) -> None:
+        entry = (place.due, place.serial, sequence)
+        if place.resumed:
+            insort(self._resumed[place.rank], entry)
+        else:
+            insort(self._tenants[place.rank].setdefault(sequence.request.tenant, []), entry)
+
+    def _take_out(self, sequence: Sequence, place: _Place) -> None:
+        tenant = sequence.request.tenant
+        entries = self._resumed[place.rank] if place.resumed else self._tenants[place.rank][tenant]
+        del entries[bisect_left(entries, (place.due, place.serial))]  # a prefix of an entry sorts just before it
+        if not place.resumed and not entries:
+            del self._tenants[place.rank][tenant]
+
+    def _is_current(self, entry: _Entry) -> bool:
+        place = self._places.get(entry[2])
+        return place is not None and place.serial == entry[1]
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when the indexes disagree."""
+        listed = [entry for rank in range(CLASSES) for entry in self._resumed[rank]]
+        for tenants in self._tenants:
+            for entries in tenants.values():
+                assert entries, "empty tenants are removed"
+                listed += entries
+        assert len(listed) == len(self._places) == sum(self._by_tenant.values()) == sum(self._by_class.values())
+        assert all(self._is_current(entry) and entry[2].status is Status.WAITING for entry in listed)
+
+
+class Deadlines:
+    """Which sequences in flight are late. Finished ones are forgotten in bulk."""
+
+    def __init__(self) -> None:
+        self._heap: list[_Entry] = []
+        self._serial = itertools.count()
+
+    def add(self, sequence: Sequence) -> None:
+        if sequence.request.deadline is not None:
+            heapq.heappush(self._heap, (sequence.request.deadline, next(self._serial), sequence))
+
+    def passed(self, now: float) -> list[Sequence]:
+        """Sequences whose deadline is over, each reported once."""
+        late = []
+        while self._heap and self._heap[0][0] <= now:
+            _, _, sequence = heapq.heappop(self._heap)
+            if sequence.status is not Status.FINISHED:
+                late.append(sequence)
+        return late
+
+    def forget_finished(self, live: int) -> None:
+        """Called now and then with the number of sequences in flight, so that finished ones are not kept until their
+        deadline."""
+        if len(self._heap) > 64 + 2 * live:
+            self._heap = [entry for entry in self._heap if entry[2].status is not Status.FINISHED]
+            heapq.heapify(self._heap)

@@ -1,0 +1,112 @@
+"""Which KV blocks a sequence holds: the prefix it finds, the room it is given, what it publishes and gives back."""
+
+from __future__ import annotations
+
+from serving.core import Chunk, Sequence
+from serving.kv.pool import BlockPool
+from serving.kv.prefix import block_key, root_key
+
+
+class BlockTables:
+    """KV is handed out here and nowhere else."""
+
+    def __init__(self, pool: BlockPool, fingerprint: str) -> None:
+        self.pool, self._fingerprint = pool, fingerprint
+        # Blocks that a launched step is filling: a sequence that needs one of them next waits for it and finds it
+        # cached, rather than computing the same prompt beside its sibling.
+        self._filling: set[bytes] = set()
+
+    def missing(self, sequence: Sequence) -> int:
+        """Blocks to add before every known or expected token has a place."""
+        return self.pool.blocks_for(sequence.length) - len(sequence.blocks)
+
+    def prefix(self, sequence: Sequence) -> list[int]:
+        """Cached blocks of the sequence's longest known prefix, not taken yet. At least one token is left to compute:
+        its logits are what the next token is drawn from."""
+        if not self.pool.caching:
+            return []
+        count = (len(sequence.tokens) - 1) // self.pool.block_size
+        self._extend_keys(sequence, count)
+        return self.pool.match(sequence.block_keys[:count])
+
+    def is_being_computed(self, sequence: Sequence) -> bool:
+        """Whether the first block this sequence would compute is in a step under way."""
+        if not self._filling:
+            return False
+        found = len(self.prefix(sequence))
+        return found < (len(sequence.tokens) - 1) // self.pool.block_size and (
+            sequence.block_keys[found] in self._filling
+        )
+
+    def start(self, sequence: Sequence, spare: int) -> list[int] | None:
+        """Gives a sequence its prefix and room for the rest. Returns the fresh blocks, or None where that would leave
+        fewer than `spare`."""
+        known = self.prefix(sequence)
+        missing = self.pool.blocks_for(len(sequence.tokens)) - len(known)
+        if missing + spare > self.pool.available - self.pool.idle(known):
+            return None
+        self.pool.take(known)
+        fresh = self.pool.allocate(missing)
+        sequence.blocks = known + fresh
+        sequence.computed = sequence.planned = len(known) * self.pool.block_size
+        return fresh
+
+    def grow(self, sequence: Sequence) -> list[int]:
+        """Adds what is `missing`; the caller made sure that it is available."""
+        fresh = self.pool.allocate(self.missing(sequence))
+        sequence.blocks += fresh
+        return fresh
+
+    def launch(self, chunk: Chunk) -> None:
+        """Notes what a planned chunk is about to fill."""
+        if chunk.count > 1:
+            self._filling.update(chunk.sequence.block_keys[slice(*self._span(chunk))])
+
+    def commit(self, chunk: Chunk) -> None:
+        """Publishes the blocks that a computed chunk has filled."""
+        sequence = chunk.sequence
+        sequence.computed = chunk.end
+        if not self.pool.caching:
+            return
+        first, last = self._span(chunk)
+        if last > first:
+            self._extend_keys(sequence, last)
+        for index in range(first, last):
+            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest)
+            self._filling.discard(sequence.block_keys[index])
+
+    def release(self, sequence: Sequence) -> None:
+        """Takes everything back; what was published stays cached."""
+        size = self.pool.block_size
+        self._filling.difference_update(sequence.block_keys[sequence.computed // size : sequence.planned // size])
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = sequence.planned = 0
+
+    def _span(self, chunk: Chunk) -> tuple[int, int]:
+        size = self.pool.block_size
+        return chunk.start // size, chunk.end // size
+
+    def _extend_keys(self, sequence: Sequence, count: int) -> None:
+        keys, size = sequence.block_keys, self.pool.block_size
+        if len(keys) >= count:
+            return
+        parent = keys[-1] if keys else root_key(sequence.request.cache_scope, sequence.digest, self._fingerprint)
+        for index in range(len(keys), count):
+            parent = block_key(parent, sequence.tokens[index * size : (index + 1) * size])
+            keys.append(parent)
+
+    def check_integrity(self, running: list[Sequence]) -> None:
+        """Raises AssertionError when sequences and pool disagree about who holds what."""
+        self.pool.check_integrity()
+        users: dict[int, int] = {}
+        for sequence in running:
+            assert 0 <= sequence.computed <= sequence.planned <= sequence.length
+            assert len(sequence.blocks) * self.pool.block_size >= sequence.planned
+            assert len(set(sequence.blocks)) == len(sequence.blocks)
+            for block in sequence.blocks:
+                users[block] = users.get(block, 0) + 1
+        assert len(users) == self.pool.used
+        assert all(self.pool.users(block) == count for block, count in users.items())
+        if not running:
+            assert not self._filling
