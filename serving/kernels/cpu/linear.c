@@ -183,7 +183,7 @@ void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t row
     job j = {kernels, w, prepared_rows(kernels, w->k, x, ldx, rows, scratch), y, ldy, accumulate,
              2 * SK_PANEL * sk_element_size(w->dtype), sk_panel_bytes(w->k, w->dtype)};
     int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
-    if (rows && rows <= kernels->rows && rows <= 3)
+    if (rows && rows <= kernels->rows)
         run_streaming(&j, rows, first, last);
     else
         run_blocked(&j, rows, first, last);
