@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from lora_kernels.ops import torch_path
-from lora_kernels.triton.launch import launch_expand, launch_shrink, plan_for, planes_for, scratch
+from lora_kernels.triton.launch import (
+    launch_embed,
+    launch_expand,
+    launch_norm_shrink,
+    launch_shrink,
+    launch_silu_shrink,
+    plan_for,
+    planes_for,
+    scratch,
+)
 
 if TYPE_CHECKING:
     from lora_kernels.metadata import BatchMetadata
@@ -22,7 +31,7 @@ def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, me
 
 
 def write(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
-    """y [T, N] = scale · (x [T, K] Aᵀ) Bᵀ, 0 in rows without an adapter: the base GEMM accumulates onto it (beta = 1)."""
+    """y [T, N] = scale · (x [T, K] Aᵀ) Bᵀ, and 0 in rows without an adapter: y need not be read, nor zeroed before."""
     _apply(y, x, storage, layer, meta, add=False)
 
 
@@ -40,6 +49,46 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
         torch_path.expand(v, storage, layer, meta, y)
         return
     launch_expand(v[None], storage, layer, meta, y, plan_for(storage, y.device), add=True)
+
+
+def embed(y: torch.Tensor, tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
+    """y [T, N] += scale · B A[:, tokens]; tokens int32 or int64 [T], within the site's in_features."""
+    plan = plan_for(storage, y.device)
+    v = scratch(storage, meta, 1, y.device)
+    launch_embed(tokens.contiguous(), storage, layer, meta, v, plan)
+    expand(v[0], storage, layer, meta, y)
+
+
+def norm_shrink(
+    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float,
+    storage: SiteStorage, layer: int, meta: BatchMetadata,
+) -> torch.Tensor:  # fmt: skip
+    """out = rmsnorm(x) · weight (Llama's rounding), and the planes of scale · out Aᵀ, for expand_planes.
+
+    x, out [T, K] of one dtype, columns adjacent; weight [K]; eps as in the norm. One launch, every row of out written.
+    """
+    plan = plan_for(storage, x.device)
+    v = scratch(storage, meta, planes_for(plan, meta.rows), x.device)
+    launch_norm_shrink(x, weight, eps, out, storage, layer, meta, v, plan)
+    return v
+
+
+def silu_shrink(
+    out: torch.Tensor, gate_up: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata
+) -> torch.Tensor:
+    """out = silu(gate) · up (Llama's rounding), and the planes of scale · out Aᵀ, for expand_planes.
+
+    gate_up [T, 2K], gate first; out [T, K]; one dtype, columns adjacent. One launch, every row of out written.
+    """
+    plan = plan_for(storage, gate_up.device)
+    v = scratch(storage, meta, planes_for(plan, meta.rows), gate_up.device)
+    launch_silu_shrink(gate_up, out, storage, layer, meta, v, plan)
+    return v
+
+
+def expand_planes(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
+    """y [T, N] += v Bᵀ for the planes that norm_shrink or silu_shrink returned for the same batch and site."""
+    launch_expand(v, storage, layer, meta, y, plan_for(storage, y.device), add=True)
 
 
 def _apply(

@@ -100,10 +100,7 @@ def expand_kernel(
                     mask=inside_if_more[None, :],
                     other=0.0,
                 )
-                if FP8:
-                    wide = w.to(y.dtype.element_ty)  # exact: every e4m3 number is one of the wider type
-                else:
-                    wide = w
+                wide = w.to(y.dtype.element_ty) if FP8 else w  # exact: every e4m3 number is one of the wider type
                 part = part.to(wide.dtype)
                 if GEMV and rows == 1:
                     only = tl.sum(tl.where(t[None, :] == 0, part.to(tl.float32), 0.0), axis=1)

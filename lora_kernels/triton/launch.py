@@ -1,28 +1,30 @@
-"""Launch sizes and arguments of shrink and expand. No host synchronisation, so every call can be captured in a graph."""
+"""Launch sizes and arguments of the kernels. No host synchronisation, so every call can be captured in a graph."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 
 from lora_kernels.metadata import MAX_DECODE_ROWS, TILE_ROWS
 from lora_kernels.ops.backend import triton_is_interpreted
+from lora_kernels.triton.embed import embed_kernel
 from lora_kernels.triton.expand import expand_kernel
+from lora_kernels.triton.fused_norm import norm_shrink_kernel
+from lora_kernels.triton.fused_silu import silu_shrink_kernel
 from lora_kernels.triton.shrink import shrink_kernel
 from lora_kernels.triton.tuning import Launch, SiteConfig, config_for, may_launch_dependents, processors
 
 if TYPE_CHECKING:
     from lora_kernels.metadata import BatchMetadata
-    from lora_kernels.pool import AdapterPool
     from lora_kernels.storage import SiteStorage
 
 INTERPRETED = triton_is_interpreted()
-# From this many rows on shrink leaves one plane: every block of columns reads all planes again (4096 rows of 16 ranks in
-# four planes are 1 MB, for each of the 48 blocks of a 6144-wide site), and 64 tiles of 64 rows begin to fill a GPU.
+# From this many rows on shrink leaves one plane: every block of columns reads all planes again (4096 rows of 16 ranks
+# in four planes are 1 MB, for each of the 48 blocks of a 6144-wide site), and 64 tiles of 64 rows begin to fill a GPU.
 MIN_ROWS_OF_ONE_PLANE = 4096
 # Keys of SiteStorage.cache; layers, which other backends use as keys, are never negative.
 _PLAN = -1
@@ -44,7 +46,7 @@ class SitePlan:
         return (max(1, min(self.processors * launch.programs, units)),)
 
     def options(self, launch: Launch) -> dict[str, int | bool]:
-        """Compiler options of one launch. No fused multiply-add: a product must round the same wherever it is formed."""
+        """Compiler options of a launch. No fused multiply-add: a product must round alike wherever it is formed."""
         options: dict[str, int | bool] = {
             "num_warps": launch.warps,
             "num_stages": launch.stages,
@@ -82,31 +84,44 @@ def launch_shrink(
     x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan
 ) -> None:
     """v float32 [planes, slices, T, R]: scaled if there is one plane, raw sums of chunks or groups otherwise."""
-    a, pool, config = storage.a[layer], meta.pool, plan.config
-    planes, k = len(v), storage.spec.in_features
-    launch = config.shrink if meta.tile_rows == TILE_ROWS else config.prefill_shrink
-    shrink_kernel[plan.grid(launch, len(meta.units) // 4 * planes)](
-        x, x.stride(0), a, _rank_scales(storage, layer), v, v.stride(2), v.stride(1), v.stride(0),
-        meta.units, meta.counts, meta.row_order, pool.page_table, pool.page_scales, storage.live[layer],
-        k, a.shape[3], pool.page_table.shape[1],
-        SLICES=a.shape[1], PAGE=a.shape[2], RANKS=plan.ranks,
-        SPLIT=config.split, INNER=config.inner, CHUNK=config.chunk(k), CHUNKS=config.split // planes,
-        TILE_ROWS=meta.tile_rows, BLOCK_K=launch.block, EVEN_K=k % launch.block == 0,
-        GEMV=config.gemv, FP8=storage.rank_scales is not None, PDL=plan.pdl, UPCAST=INTERPRETED,
-        **plan.options(launch),
+    launch = _shrink_launch(plan, meta)
+    shrink_kernel[_shrink_grid(plan, launch, meta, v)](
+        x, x.stride(0),
+        *_shrink_arguments(storage, layer, meta, v),
+        **_shrink_sizes(storage, meta, v, plan, launch), GEMV=plan.config.gemv,
+    )  # fmt: skip
+
+
+def launch_norm_shrink(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor,
+    storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan,
+) -> None:  # fmt: skip
+    """out [T, K] = rmsnorm(x) · weight, and v of out as launch_shrink leaves it."""
+    launch = _shrink_launch(plan, meta)
+    norm_shrink_kernel[_shrink_grid(plan, launch, meta, v)](
+        x, x.stride(0), weight, eps, out, out.stride(0),
+        *_shrink_arguments(storage, layer, meta, v),
+        **_shrink_sizes(storage, meta, v, plan, launch),
+    )  # fmt: skip
+
+
+def launch_silu_shrink(
+    gate_up: torch.Tensor, out: torch.Tensor,
+    storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan,
+) -> None:  # fmt: skip
+    """out [T, K] = silu(gate) · up, and v of out as launch_shrink leaves it; gate_up [T, 2K]."""
+    launch = _shrink_launch(plan, meta)
+    silu_shrink_kernel[_shrink_grid(plan, launch, meta, v)](
+        gate_up, gate_up.stride(0), out, out.stride(0),
+        *_shrink_arguments(storage, layer, meta, v),
+        **_shrink_sizes(storage, meta, v, plan, launch),
     )  # fmt: skip
 
 
 def launch_expand(
-    v: torch.Tensor,
-    storage: SiteStorage,
-    layer: int,
-    meta: BatchMetadata,
-    y: torch.Tensor,
-    plan: SitePlan,
-    *,
-    add: bool,
-) -> None:
+    v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor, plan: SitePlan,
+    *, add: bool,
+) -> None:  # fmt: skip
     """y [T, N] += v Bᵀ, or y = v Bᵀ and 0 in rows without an adapter; v as launch_shrink leaves it."""
     b, pool, config = storage.b[layer], meta.pool, plan.config
     planes = len(v)
@@ -116,11 +131,25 @@ def launch_expand(
     expand_kernel[plan.grid(launch, tiles * len(blocks))](
         v, v.stride(2), v.stride(1), v.stride(0), b, _rank_scales(storage, layer), y, y.stride(0),
         meta.tiles, meta.counts, meta.row_order, meta.row_slots, pool.page_table, pool.page_scales,
-        storage.live[layer], blocks, len(blocks), b.shape[2], pool.page_table.shape[1],
+        storage.live[layer], blocks, len(blocks), b.shape[2], pool.page_table.stride(0),
         SLICES=len(storage.spec.slices), PAGE=b.shape[1], PLANES=planes,
         INNER=config.inner if planes == config.split else 1,
         TILE_ROWS=meta.tile_rows, BLOCK_N=launch.block, ALIGN=plan.align, ADD=add,
         GEMV=config.gemv, FP8=storage.rank_scales is not None, PDL=plan.pdl, UPCAST=INTERPRETED,
+        **plan.options(launch),
+    )  # fmt: skip
+
+
+def launch_embed(
+    tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan
+) -> None:
+    """v float32 [1, 1, T, R] = scale · A[:, tokens], tokens [T]."""
+    a, pool, launch = storage.a[layer], meta.pool, plan.config.shrink
+    embed_kernel[plan.grid(launch, len(meta.units) // 4)](
+        tokens, a, _rank_scales(storage, layer), v, v.stride(2),
+        meta.units, meta.counts, meta.row_order, pool.page_table, pool.page_scales, storage.live[layer],
+        a.shape[3], pool.page_table.stride(0),
+        PAGE=a.shape[2], TILE_ROWS=meta.tile_rows, FP8=storage.rank_scales is not None, PDL=plan.pdl,
         **plan.options(launch),
     )  # fmt: skip
 
@@ -140,6 +169,46 @@ def column_blocks(storage: SiteStorage, width: int) -> torch.Tensor:
         blocks = torch.tensor(listed, dtype=torch.int32, device=storage.a.device)
         storage.cache[_BLOCKS - width] = blocks
     return blocks
+
+
+def _shrink_launch(plan: SitePlan, meta: BatchMetadata) -> Launch:
+    return plan.config.shrink if meta.tile_rows == TILE_ROWS else plan.config.prefill_shrink
+
+
+def _shrink_grid(plan: SitePlan, launch: Launch, meta: BatchMetadata, v: torch.Tensor) -> tuple[int]:
+    return plan.grid(launch, len(meta.units) // 4 * len(v))
+
+
+def _shrink_arguments(storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor) -> tuple[object, ...]:
+    """What every shrink kernel takes after x, from `a` to `max_pages`."""
+    a, pool = storage.a[layer], meta.pool
+    return (
+        a, _rank_scales(storage, layer), v, v.stride(2), v.stride(1), v.stride(0),
+        meta.units, meta.counts, meta.row_order, pool.page_table, pool.page_scales, storage.live[layer],
+        storage.spec.in_features, a.shape[3], pool.page_table.stride(0),
+    )  # fmt: skip
+
+
+def _shrink_sizes(
+    storage: SiteStorage, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan, launch: Launch
+) -> dict[str, Any]:
+    config, k = plan.config, storage.spec.in_features
+    return {
+        "SLICES": storage.a.shape[2],
+        "PAGE": storage.a.shape[3],
+        "RANKS": plan.ranks,
+        "SPLIT": config.split,
+        "INNER": config.inner,
+        "CHUNK": config.chunk(k),
+        "CHUNKS": config.split // len(v),
+        "TILE_ROWS": meta.tile_rows,
+        "BLOCK_K": launch.block,
+        "EVEN_K": k % launch.block == 0,
+        "FP8": storage.rank_scales is not None,
+        "PDL": plan.pdl,
+        "UPCAST": INTERPRETED,
+        **plan.options(launch),
+    }
 
 
 def _rank_scales(storage: SiteStorage, layer: int) -> torch.Tensor | None:

@@ -1,7 +1,7 @@
 """Launch sizes of each site: read from configs/<GPU>.json, else from configs/default.json.
 
-A file is written by `python -m benchmarks.kernels.gpu_sweep`. Fields that fix the order of a sum (`split`, `inner`, `gemv`)
-depend on the site's shape alone, never on the batch: that is what makes a row's bits independent of its company.
+A file is written by `python -m benchmarks.kernels.gpu_sweep`. Fields that fix the order of a sum (`split`, `inner`,
+`gemv`) depend on the site's shape alone, never on the batch: a row's bits do not depend on its company.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SPLIT = 16
 
 @dataclass(frozen=True)
 class Launch:
-    """How one kernel is launched: its block (of K, or of columns), warps, pipeline stages and programs per processor."""
+    """How a kernel is launched: its block (of K, or of columns), warps, pipeline stages and programs per processor."""
 
     block: int
     warps: int

@@ -1,1 +1,1 @@
-"""Tuned launch sizes as data, one JSON file for each GPU; default.json for the rest. Read by lora_kernels.triton.tuning."""
+"""Tuned launch sizes as data: one JSON file for each GPU, default.json for the rest (lora_kernels.triton.tuning)."""

@@ -1,0 +1,101 @@
+"""The matrix of the kernels' design in pairs, each case with every promise checked. Needs no GPU: see triton_cases.py."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from lora_kernels import AdapterPool, BatchMetadata, MetadataBuffers, lora_apply, lora_expand, lora_shrink, reference
+from lora_kernels.triton import backend
+from tests.lora_kernels.factories import RANKS, activations, assert_near, mixed_rank_pool, one_site, requests_for
+from tests.lora_kernels.pairwise import Case, pairwise
+
+FACTORS: dict[str, tuple[object, ...]] = {
+    "rank": RANKS,
+    "tokens": (0, 1, 7, 15, 16, 17, 33, 129),
+    "distinct": ("none", "one", "each", "zipf"),
+    "k": (64, 80, 576, 4096),
+    "slices": ((96,), (64, 64), (64, 33, 16)),
+    "dtype": (torch.float16, torch.bfloat16, torch.float32),
+    "columns": ("strided", "adjacent"),
+    "buffers": ("exact", "static"),
+}
+
+
+def affordable(case: Case) -> bool:
+    """The interpreter needs seconds for many pages of a wide site: K = 4096 goes with ranks up to 64, or few rows."""
+    return not (case.get("k") == 4096 and (case.get("rank") in (128, 256) or case.get("tokens") in (33, 129)))
+
+
+CASES: list[dict[str, Any]] = [
+    *pairwise(FACTORS, affordable),
+    {"rank": 256, "tokens": 1, "distinct": "one", "k": 4096, "slices": (64, 33, 16), "dtype": torch.bfloat16,
+     "columns": "strided", "buffers": "static"},
+    {"rank": 16, "tokens": 129, "distinct": "zipf", "k": 4096, "slices": (96,), "dtype": torch.bfloat16,
+     "columns": "strided", "buffers": "exact"},
+]  # fmt: skip
+
+
+@functools.cache
+def pool_for(k: int, slices: tuple[int, ...], dtype: torch.dtype, ranks: tuple[int, ...]) -> AdapterPool:
+    pool, _ = mixed_rank_pool(one_site(k, slices), dtype, "triton", ranks)
+    return pool
+
+
+def check_case(case: dict[str, Any]) -> None:
+    """Apply against the reference; base rows and surroundings; alone; the halves run again; the first write."""
+    place = RANKS.index(case["rank"])
+    # Two others, then the rank of the case: a batch of one adapter takes the last slot.
+    ranks = (16, RANKS[place - 3] if case["k"] != 4096 else 12, RANKS[place])
+    pool = pool_for(case["k"], case["slices"], case["dtype"], ranks)
+    out = MetadataBuffers(160, 4) if case["buffers"] == "static" else None
+    meta = BatchMetadata.build(*requests_for(case["tokens"], case["distinct"], len(ranks)), pool, out)
+    y, x = activations(meta, case["dtype"])
+    if case["columns"] == "adjacent":
+        y = y.contiguous()
+    before = y.clone()
+    expected = reference.lora_apply(before.clone(), x, "site", 0, meta)
+
+    lora_apply(y, x, "site", 0, meta)
+
+    assert_near(y, expected, case["dtype"])
+    base = meta.row_slots == -1
+    assert torch.equal(y[base], before[base])
+    if y._base is not None:
+        assert y._base[:, :3].isnan().all() and y._base[:, 3 + y.shape[1] :].isnan().all()
+    for row, slot in list(enumerate(meta.row_slots.tolist()))[-1:]:
+        alone = before[row : row + 1].clone()
+        lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
+        assert torch.equal(alone[0], y[row])
+    halves = before.clone()
+    v = torch.full((len(case["slices"]), meta.rows, meta.max_pages * 16 + 16), torch.nan)
+    lora_expand(lora_shrink(x, "site", 0, meta, v), "site", 0, meta, halves)
+    assert torch.equal(halves, y)
+    if meta.segments and case["columns"] == "adjacent":
+        written = torch.full_like(before, torch.nan)
+        backend.write(written, x, pool.site("site"), 0, meta)
+        assert_near(written, reference.lora_apply(torch.zeros_like(before), x, "site", 0, meta), case["dtype"])
+        assert not written[base].any()
+
+
+def poison_scratch() -> None:
+    """Scratch begins as NaN: whoever reads what shrink did not write shows it."""
+    plain = backend.scratch
+    backend.scratch = lambda *arguments: plain(*arguments).fill_(torch.nan)
+
+
+def main(part: int, parts: int) -> None:
+    poison_scratch()
+    for case in CASES[part::parts]:
+        try:
+            check_case(case)
+        except Exception as error:
+            error.add_note(f"in the case {case}")
+            raise
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,86 @@
+"""The two Triton versions the GPU kernels are tested on: `python -m tests.triton_setup` installs what is missing.
+
+Triton comes with CUDA builds of torch, not with the CPU build of a development environment, and two versions cannot
+share one. Each gets a folder of its own, put on PYTHONPATH of the processes that run or compile kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from marketplace.local_stack.errors import LocalStackError
+from marketplace.local_stack.state import State
+
+# 3.9.0: what new installs bring; 3.6.0: what comes with torch 2.11, the oldest in use. Its interpreter takes one-element
+# arrays for integers, which numpy 2.4 refuses.
+VERSIONS = {"3.9.0": ("triton==3.9.0",), "3.6.0": ("triton==3.6.0", "numpy==2.3.5")}
+# AMD's libraries and NVIDIA's profiler: neither interprets nor compiles for NVIDIA. Half of the installed size.
+UNUSED = ("backends/amd/lib", "backends/nvidia/lib/cupti", "backends/nvidia/lib/cupti-blackwell")
+INSTALL_SECONDS = 1200
+
+
+def folder(version: str) -> Path:
+    """Where a version is, or would be, installed."""
+    return State.open().root / "triton" / version
+
+
+def environment(version: str, *, interpret: bool) -> dict[str, str]:
+    """Environment of a process that imports this version. Raises LocalStackError when it is not installed."""
+    if not _is_installed(version):
+        raise LocalStackError(f"Triton {version} is missing.\nInstall it: {sys.executable} -m tests.triton_setup")
+    paths = [str(folder(version)), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "TRITON_INTERPRET": "1" if interpret else "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def install(version: str) -> None:
+    """Install one version unless it is there. An interrupted run leaves nothing behind. Raises LocalStackError."""
+    if _is_installed(version):
+        return
+    started = time.monotonic()
+    print(f"  Triton {version} for the kernel tests (about 200 MB) …", flush=True)
+    target = folder(version)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
+        made = Path(temporary) / version
+        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+        command = [*pip, "--no-deps", "--target", str(made), *VERSIONS[version]]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise LocalStackError(f"Triton {version}: pip took more than {INSTALL_SECONDS} s") from error
+        if done.returncode != 0:
+            raise LocalStackError(f"Triton {version}: pip failed\n{(done.stderr or done.stdout)[-2000:]}")
+        for part in UNUSED:
+            shutil.rmtree(made / "triton" / part, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
+        made.rename(target)
+    print(f"  Triton {version}: {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _is_installed(version: str) -> bool:
+    return (folder(version) / f"triton-{version}.dist-info" / "METADATA").exists()
+
+
+def main() -> int:
+    try:
+        for version in VERSIONS:
+            install(version)
+    except LocalStackError as error:
+        print(f"\nerror: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
