@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 
 from serving.core import Delta, EngineError
+
+# A consumer this many deltas behind is not reading. Without an end to it, a client that stops reading would have its
+# whole answer kept for it.
+MAX_BACKLOG = 1024
 
 
 class RequestHandle:
     """Async iterator over one completion's deltas. Ends after the delta with a finish_reason; raises EngineError on
-    failure."""
+    failure.
+
+    on_overflow: called once, in the event loop, when MAX_BACKLOG deltas wait; later ones are dropped
+    """
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id, self.loop = request_id, loop
+        self.on_overflow: Callable[[], None] | None = None
         self._items: asyncio.Queue[Delta | EngineError] = asyncio.Queue()
-        self._ended = False
+        self._ended = self._overflowed = False
 
     def __aiter__(self) -> RequestHandle:
         return self
@@ -32,6 +41,12 @@ class RequestHandle:
 
     def deliver(self, item: Delta | EngineError) -> None:
         """Called in the handle's event loop."""
+        if self._overflowed:
+            return
+        if self.on_overflow is not None and self._items.qsize() >= MAX_BACKLOG:
+            self._overflowed = True
+            self.on_overflow()
+            return
         self._items.put_nowait(item)
 
 

@@ -124,16 +124,25 @@ class Engine:
             raise EngineStopped("this replica is shutting down")
         if self.adapters.is_revoked(request.adapter.digest):
             raise AdapterRevoked("this model was revoked")
-        self._check_length(request)
+        self.check_length(request)
         cost = self.adapters.cost(request.adapter.digest)
         self.admission.admit(request, self._clock(), cost.seconds, cost.rank)
         handle = RequestHandle(request.request_id, asyncio.get_running_loop())
         self._inbox.post(lambda: self._accept(request, handle))
         return handle
 
+    def check_length(self, request: Request) -> None:
+        """Raises PromptTooLong."""
+        asked = len(request.prompt_token_ids) + request.max_tokens
+        if asked > self.max_model_len:
+            raise PromptTooLong(
+                f"This model's maximum context length is {self.max_model_len} tokens, but {asked} were requested "
+                f"({len(request.prompt_token_ids)} in the prompt, {request.max_tokens} in the completion)."
+            )
+
     def cancel(self, request_id: str) -> None:
-        """Ends a request at the next step; its stream closes with finish_reason "cancelled". Unknown ids are
-        ignored."""
+        """Ends a request at the next step; its stream closes with finish_reason "cancelled". Its further choices
+        ("id#1") end with it; unknown ids are ignored."""
         self._inbox.post(lambda: self._active.cancel(request_id))
 
     def revoke(self, digest: str) -> Future[int]:
@@ -273,14 +282,6 @@ class Engine:
         self.adapters.forget(sequence.request.adapter)
         self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)
         self.stats.record_finish(failed)
-
-    def _check_length(self, request: Request) -> None:
-        asked = len(request.prompt_token_ids) + request.max_tokens
-        if asked > self.max_model_len:
-            raise PromptTooLong(
-                f"This model's maximum context length is {self.max_model_len} tokens, but {asked} were requested "
-                f"({len(request.prompt_token_ids)} in the prompt, {request.max_tokens} in the completion)."
-            )
 
     def _warm_up(self) -> None:
         """A prefill and two decodes of the base: thread pools, allocator and kernels are then as they will be under

@@ -27,7 +27,11 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an authorizer grants. deadline is on the `time.monotonic` clock; limits None: the model's own."""
+    """What an authorizer grants. deadline is on the `time.monotonic` clock; limits None: the model's own.
+
+    max_prompt_tokens, max_tokens: over all prompts, and all completions, of the request
+    weight: the tenant's share relative to others
+    """
 
     request_id: str
     tenant: str
@@ -36,6 +40,7 @@ class Admission:
     deadline: float | None = None
     max_prompt_tokens: int | None = None
     max_tokens: int | None = None
+    weight: float = 1.0
 
 
 class RequestAuthorizer(Protocol):

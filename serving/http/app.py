@@ -8,16 +8,22 @@ from collections.abc import AsyncIterator, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from serving.constraints import GrammarCompiler
 from serving.engine import Engine
 from serving.http.admission import CompletionObserver, RequestAuthorizer, SilentObserver
 from serving.http.completions import CompletionEndpoint
+from serving.http.embeddings import EmbeddingEndpoint
+from serving.http.endpoint import Parts
 from serving.http.errors import ApiError, json_response
 from serving.http.metrics import Metrics
-from serving.http.schema import Body, ChatBody, CompletionBody
+from serving.http.prompts import PromptReader
+from serving.http.request_ids import RequestIds
+from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody
 from serving.tokenization.tokenizer import Tokenizer
 
 
@@ -37,7 +43,17 @@ def create_app(
     lifespans: entered after the engine has started, left before it stops
     """
     metrics = Metrics(engine)
-    watcher: CompletionObserver = observer or SilentObserver()
+    grammars = GrammarCompiler(tokenizer.backend.to_str(), engine.vocab_size, tokenizer.eos_token_ids)
+    parts = Parts(
+        engine,
+        tokenizer,
+        PromptReader(tokenizer, engine.vocab_size),
+        grammars,
+        authorizer,
+        observer or SilentObserver(),
+        metrics,
+        max_body_bytes,
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -49,6 +65,7 @@ def create_app(
                 yield
         finally:
             await asyncio.to_thread(engine.stop, shutdown_grace_s)
+            grammars.close()
 
     async def health(_: Request) -> Response:
         return json_response(
@@ -72,15 +89,14 @@ def create_app(
             raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
         return json_response(_card(name))
 
-    def endpoint(kind: type[Body]) -> CompletionEndpoint[Body]:
-        return CompletionEndpoint(kind, engine, tokenizer, authorizer, watcher, metrics, max_body_bytes)
-
     return Starlette(
         lifespan=lifespan,
+        middleware=[Middleware(RequestIds)],
         exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _unexpected},
         routes=[
-            Route("/v1/completions", endpoint(CompletionBody), methods=["POST"]),
-            Route("/v1/chat/completions", endpoint(ChatBody), methods=["POST"]),
+            Route("/v1/completions", CompletionEndpoint(CompletionBody, parts), methods=["POST"]),
+            Route("/v1/chat/completions", CompletionEndpoint(ChatBody, parts), methods=["POST"]),
+            Route("/v1/embeddings", EmbeddingEndpoint(EmbeddingBody, parts), methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/healthz", health),

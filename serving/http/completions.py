@@ -1,234 +1,131 @@
-"""One completion from socket to socket: read, parse, authorize, submit, answer; cancel when the client goes away."""
+"""/v1/completions and /v1/chat/completions, streaming or not."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator
-from typing import Any, Generic
+from collections.abc import Sequence
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from serving.core import AdapterRevoked, Delta, EngineError, EngineStopped, Request, Usage
-from serving.engine import Engine
-from serving.handle import RequestHandle
-from serving.http import schema
-from serving.http.admission import Admission, CompletionObserver, IncomingRequest, RequestAuthorizer
-from serving.http.errors import ApiError, from_engine, json_response
-from serving.http.format import ChatFormat, CompletionFormat, Format
-from serving.http.metrics import Metrics
-from serving.http.wire import EventStream, headers_of, read_body, wait_for_disconnect
-from serving.tokenization.chat_template import ChatTemplateError
-from serving.tokenization.tokenizer import Tokenizer
+from serving.core import Delta, EngineError, Request
+from serving.http import parameters, rules, schema
+from serving.http.admission import Admission
+from serving.http.endpoint import Endpoint, prediction, refuse
+from serving.http.errors import from_engine, json_response
+from serving.http.format import ChatFormat, CompletionFormat, Format, Style
+from serving.http.prompts import Prompt
+from serving.http.rules import ToolUse
+from serving.http.wire import EventStream
+from serving.http.work import Work
 
-# Longer texts are tokenized off the event loop, where they would hold up everyone's tokens.
-_INLINE_CHARS = 8_192
-
-
-class Completion:
-    """An admitted request. Whatever happens to it, the observer hears of its end exactly once."""
-
-    def __init__(
-        self, engine: Engine, handle: RequestHandle, prompt_tokens: int, observer: CompletionObserver, metrics: Metrics
-    ) -> None:
-        self.request_id = handle.request_id
-        self._engine, self._handle, self._observer, self._metrics = engine, handle, observer, metrics
-        self.usage = Usage(prompt_tokens, 0, 0)
-        self._began = self._last = time.perf_counter()
-        self._closing: asyncio.Task[dict[str, Any] | None] | None = None
-
-    async def deltas(self) -> AsyncIterator[Delta]:
-        """Raises EngineError when the completion fails."""
-        first = True
-        async for delta in self._handle:
-            now = time.perf_counter()
-            (self._metrics.ttft if first else self._metrics.itl).observe(now - (self._began if first else self._last))
-            first, self._last, self.usage = False, now, delta.usage
-            self._observer.on_progress(self.request_id, delta.usage)
-            yield delta
-
-    async def close(self, finish_reason: str) -> dict[str, Any] | None:
-        """Tells the observer, once; a client that leaves meanwhile does not interrupt it."""
-        if self._closing is None:
-            self._metrics.finished.labels(finish_reason).inc()
-            self._metrics.duration.observe(time.perf_counter() - self._began)
-            self._closing = asyncio.create_task(self._finish(finish_reason))
-        return await asyncio.shield(self._closing)
-
-    async def abandon(self) -> None:
-        """The client has gone: stop computing and settle what was used."""
-        self._engine.cancel(self.request_id)
-        await self.close("cancelled")
-
-    async def _finish(self, reason: str) -> dict[str, Any] | None:
-        return await self._observer.on_finish(self.request_id, self.usage, reason)
+_DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
+Generation = TypeVar("Generation", schema.CompletionBody, schema.ChatBody)
 
 
-class CompletionEndpoint(Generic[schema.Body]):
-    """ASGI application of one endpoint; `kind` says which."""
+class CompletionEndpoint(Endpoint[Generation]):
+    """Both of them: they differ in how prompts come and how answers are written."""
 
-    def __init__(
-        self,
-        kind: type[schema.Body],
-        engine: Engine,
-        tokenizer: Tokenizer,
-        authorizer: RequestAuthorizer,
-        observer: CompletionObserver,
-        metrics: Metrics,
-        max_body_bytes: int,
-    ) -> None:
-        self._kind: type[schema.Body] = kind
-        self._engine, self._tokenizer = engine, tokenizer
-        self._authorizer, self._observer, self._metrics = authorizer, observer, metrics
-        self._max_body_bytes = max_body_bytes
+    async def begin(self, body: Generation, admission: Admission, http_id: str) -> tuple[Work, Format]:
+        parts = self.parts
+        use = rules.tool_use(body)
+        # Numbers first: what is wrong in them should not cost a compilation.
+        parameters.sampling_params(body, parts.engine.vocab_size, None)
+        latency = parameters.latency_class(body)
+        if isinstance(body, schema.ChatBody):
+            prompts = await parts.prompts.chat(body, use.told)
+        else:
+            prompts = await parts.prompts.completion(body)
+        total = len(prompts) * body.choices
+        rule = f"makes more than {parameters.MAX_CHOICES} completions of these prompts"
+        schema.require(total <= parameters.MAX_CHOICES, "n", rule)
+        grammar = await rules.constraint(body, use, parts.grammars)
+        params = parameters.sampling_params(body, parts.engine.vocab_size, grammar)
+        requests = [
+            Request(
+                request_id=admission.request_id + (f"#{index}" if index else ""),
+                tenant=admission.tenant,
+                cache_scope=admission.cache_scope,
+                adapter=admission.adapter,
+                prompt_token_ids=prompts[index // body.choices].token_ids,
+                sampling=parameters.of_choice(params, index % body.choices),
+                max_tokens=self._limit(body, prompts[index // body.choices], admission, total),
+                deadline=admission.deadline,
+                latency_class=latency,
+                weight=admission.weight,
+            )
+            for index in range(total)
+        ]
+        work = self.work(requests, body.choices, prompts, admission, http_id)
+        return work, self._format(body, work, prompts, use)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            headers = headers_of(scope)
-            raw = await read_body(receive, self._max_body_bytes)
-            body = schema.parse(raw, self._kind)
-            admission = await self._authorizer.authorize(IncomingRequest(scope["path"], headers, raw, body))
-            completion = self._submit(body, admission, await self._prompt(body))
-        except EngineError as error:
-            await from_engine(error).response()(scope, receive, send)
-            return
-        except ApiError as error:
-            await error.response()(scope, receive, send)
-            return
-        kind = CompletionFormat if isinstance(body, schema.CompletionBody) else ChatFormat
-        form = kind(
-            completion.request_id,
-            body.model,
-            self._tokenizer.token_text,
+    def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> int:
+        """Tokens of one choice. What was granted is shared among all of them."""
+        room = max(1, self.parts.engine.max_model_len - len(prompt.token_ids))
+        default = _DEFAULT_COMPLETION_TOKENS if isinstance(body, schema.CompletionBody) else room
+        limit = parameters.max_tokens(body, default)
+        if admission.max_tokens is None:
+            return limit
+        schema.require(admission.max_tokens >= choices, "n", "asks for more completions than tokens were authorized")
+        return min(limit, admission.max_tokens // choices)
+
+    def _format(self, body: Generation, work: Work, prompts: Sequence[Prompt], use: ToolUse) -> Format:
+        decode = self.parts.tokenizer.decode
+        echo: tuple[str, ...] = ()
+        if isinstance(body, schema.CompletionBody) and body.echo:
+            texts = [decode(p.token_ids) if p.text is None else p.text for p in prompts]
+            echo = tuple(text for text in texts for _ in range(body.choices))
+        style = Style(
             include_usage=body.include_usage,
             token_ids=body.return_token_ids,
+            echo=echo,
+            tools=use.parses,
+            named=use.named,
+            service_tier=body.service_tier,
         )
-        answer = self._stream if body.stream else self._whole
-        work = asyncio.create_task(answer(completion, form, body, scope, receive, send))
-        gone = asyncio.create_task(wait_for_disconnect(receive))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            finished = work.done()
-            work.cancel()
-            if not finished:
-                await completion.abandon()
-        if finished:
-            work.result()
+        kind = CompletionFormat if isinstance(body, schema.CompletionBody) else ChatFormat
+        return kind(work.request_id, body.model, self.parts.tokenizer.token_text, style)
 
-    def _submit(self, body: schema.AnyBody, admission: Admission, prompt: list[int]) -> Completion:
-        granted = admission.max_prompt_tokens
-        if granted is not None and len(prompt) > granted:
-            raise ApiError(
-                400,
-                f"The prompt is {len(prompt)} tokens long, {granted} were authorized.",
-                code="prompt_exceeds_authorization",
-            )
-        room = max(1, self._engine.max_model_len - len(prompt))
-        limit = schema.max_tokens(body, 16 if isinstance(body, schema.CompletionBody) else room)
-        if admission.max_tokens is not None:
-            limit = min(limit, admission.max_tokens)
-        request = Request(
-            admission.request_id,
-            admission.tenant,
-            admission.cache_scope,
-            admission.adapter,
-            tuple(prompt),
-            schema.sampling_params(body),
-            limit,
-            admission.deadline,
-        )
-        return Completion(self._engine, self._engine.submit(request), len(prompt), self._observer, self._metrics)
-
-    async def _prompt(self, body: schema.AnyBody) -> list[int]:
-        """Token ids of the prompt. Raises ApiError 400."""
-        if isinstance(body, schema.ChatBody):
-            text, special = self._render(schema.chat_messages(body)), False
-        else:
-            prompt = schema.prompt_parts(body)
-            if isinstance(prompt, list):
-                if not all(0 <= token < self._engine.vocab_size for token in prompt):
-                    raise ApiError(
-                        400,
-                        f"'prompt' token ids must be from 0 to {self._engine.vocab_size - 1}.",
-                        code="invalid_value",
-                        param="prompt",
-                    )
-                return prompt
-            text, special = prompt, True
-        if len(text) <= _INLINE_CHARS:
-            ids = self._tokenizer.encode(text, add_special_tokens=special)
-        else:
-            ids = await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=special)
-        if not ids:
-            raise ApiError(400, "'prompt' must not be empty.", code="invalid_value", param="prompt")
-        return ids
-
-    def _render(self, messages: list[dict[str, str]]) -> str:
-        if self._tokenizer.chat_template is None:
-            raise ApiError(400, "This model has no chat template; use /v1/completions.", code="no_chat_template")
-        try:
-            return self._tokenizer.chat_template.render(messages)
-        except ChatTemplateError as error:
-            raise ApiError(
-                400, f"The chat template refused the messages: {error}", code="invalid_value", param="messages"
-            ) from None
-
-    async def _whole(
-        self, completion: Completion, form: Format, body: schema.AnyBody, scope: Scope, receive: Receive, send: Send
+    async def answer(
+        self, work: Work, form: Format, body: Generation, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        try:
-            deltas = [delta async for delta in completion.deltas()]
-        except EngineError as error:
-            await self._refuse(completion, error, scope, receive, send)
-            return
-        extra = await completion.close(deltas[-1].finish_reason or "stop")
-        answer = form.whole(deltas) | ({} if extra is None else {"intarsia": extra})
-        await json_response(answer, headers=_prediction(completion))(scope, receive, send)
+        if body.stream:
+            await _stream(work, form, body.include_usage, scope, receive, send)
+        else:
+            await _whole(work, form, scope, receive, send)
 
-    async def _stream(
-        self, completion: Completion, form: Format, body: schema.AnyBody, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Errors before the first token still get their HTTP status; later ones are an event of the stream."""
-        events, started, reason = EventStream(send), False, "stop"
-        try:
-            async for delta in completion.deltas():
-                if not started:
-                    started = True
-                    await events.start([(b"x-intarsia-prediction", completion.request_id.encode())])
-                    if (opening := form.opening()) is not None:
-                        await events.event(opening)
-                if delta.text or delta.finish_reason or body.return_token_ids or delta.logprobs:
-                    await events.event(form.chunk(delta))
-                reason = delta.finish_reason or reason
-        except EngineError as error:
+
+async def _whole(work: Work, form: Format, scope: Scope, receive: Receive, send: Send) -> None:
+    choices: dict[int, list[Delta]] = {}
+    try:
+        async for index, delta in work.deltas():
+            choices.setdefault(index, []).append(delta)
+    except EngineError as error:
+        await refuse(work, error, scope, receive, send)
+        return
+    extra = await work.close(work.finish_reason)
+    answer = form.whole([choices[index] for index in sorted(choices)], work.usage)
+    answer |= {} if extra is None else {"intarsia": extra}
+    await json_response(answer, headers=prediction(work))(scope, receive, send)
+
+
+async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, receive: Receive, send: Send) -> None:
+    """Errors before the first token still get their HTTP status; later ones are an event of the stream."""
+    events, started = EventStream(send), False
+    try:
+        async for index, delta in work.deltas():
             if not started:
-                await self._refuse(completion, error, scope, receive, send)
-                return
-            extra = await completion.close(_finish_reason(error))
-            await events.event(from_engine(error).envelope | ({} if extra is None else {"intarsia": extra}))
-        else:
-            extra = await completion.close(reason)
-            if body.include_usage or extra is not None:
-                closing = form.closing(completion.usage)
-                await events.event(closing | ({} if extra is None else {"intarsia": extra}))
-        await events.done()
-
-    async def _refuse(
-        self, completion: Completion, error: EngineError, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        extra = await completion.close(_finish_reason(error))
-        answer = from_engine(error)
-        envelope = answer.envelope | ({} if extra is None else {"intarsia": extra})
-        await json_response(envelope, answer.status, answer.headers | _prediction(completion))(scope, receive, send)
-
-
-def _prediction(completion: Completion) -> dict[str, str]:
-    return {"X-Intarsia-Prediction": completion.request_id}
-
-
-def _finish_reason(error: EngineError) -> str:
-    if isinstance(error, AdapterRevoked):
-        return "revoked"
-    return "interrupted" if isinstance(error, EngineStopped) else "error"
+                started = True
+                await events.start([(b"x-intarsia-prediction", work.request_id.encode())])
+            if (chunk := form.chunk(index, delta)) is not None:
+                await events.event(chunk)
+    except EngineError as error:
+        if not started:
+            await refuse(work, error, scope, receive, send)
+            return
+        extra = await work.fail(error)
+        await events.event(from_engine(error).envelope | ({} if extra is None else {"intarsia": extra}))
+    else:
+        extra = await work.close(work.finish_reason)
+        if include_usage or extra is not None:
+            await events.event(form.closing(work.usage) | ({} if extra is None else {"intarsia": extra}))
+    await events.done()

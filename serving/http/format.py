@@ -1,13 +1,16 @@
-"""Completions in OpenAI's words: one class for each endpoint, both stateful only in text offsets."""
+"""Completions in OpenAI's words: one class for each endpoint, stateful in what a choice has said so far."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from serving.core import Delta, TokenLogprob, Usage
+from serving.tokenization.tool_calls import CallArguments, CallStart, Event, ToolCallParser
 
 TokenText = Callable[[int], str]
 
@@ -21,27 +24,44 @@ def usage_json(usage: Usage) -> dict[str, Any]:
     }
 
 
-class Format(Protocol):
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What a body asked of the answer's form.
+
+    include_usage: every chunk has a "usage" key, null but for the last
+    echo: the text of each choice's prompt, to begin the answer with
+    tools: calls are looked for; named: one function was named, which OpenAI ends with "stop" all the same
+    """
+
+    include_usage: bool = False
+    token_ids: bool = False
+    echo: tuple[str, ...] = ()
+    tools: bool = False
+    named: bool = False
+    service_tier: str | None = None
+
+
+class Format(ABC):
     """How one endpoint writes its answers."""
-
-    def opening(self) -> dict[str, Any] | None: ...
-    def chunk(self, delta: Delta) -> dict[str, Any]: ...
-    def closing(self, usage: Usage) -> dict[str, Any]: ...
-    def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]: ...
-
-
-class _Common(ABC):
-    """Envelope fields. include_usage: every chunk has a "usage" key, null but for the last."""
 
     prefix: str
     stream_object: str
     whole_object: str
 
-    def __init__(
-        self, request_id: str, model: str, token_text: TokenText, *, include_usage: bool, token_ids: bool
-    ) -> None:
-        self._token_text, self._include_usage, self._token_ids = token_text, include_usage, token_ids
+    def __init__(self, request_id: str, model: str, token_text: TokenText, style: Style) -> None:
+        self._token_text, self._style = token_text, style
         self._head = {"id": self.prefix + request_id.replace("-", ""), "created": int(time.time()), "model": model}
+        if style.service_tier is not None:
+            tier = "default" if style.service_tier == "auto" else style.service_tier
+            self._head["service_tier"] = tier
+
+    @abstractmethod
+    def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        """The event for what one step added to a choice; None when there is nothing to say yet."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+        """The answer that does not stream."""
 
     def closing(self, usage: Usage) -> dict[str, Any]:
         """The chunk that carries usage and no choice."""
@@ -49,27 +69,30 @@ class _Common(ABC):
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         out = {**self._head, "object": self.stream_object, "choices": [choice]}
-        if self._include_usage:
+        if self._style.include_usage:
             out["usage"] = None
         return out
 
-    def _whole(self, choice: dict[str, Any], usage: Usage) -> dict[str, Any]:
-        return {**self._head, "object": self.whole_object, "choices": [choice], "usage": usage_json(usage)}
+    def _whole(self, choices: Sequence[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        return {**self._head, "object": self.whole_object, "choices": choices, "usage": usage_json(usage)}
 
-    def _choice(self, deltas: Sequence[Delta], **fields: Any) -> dict[str, Any]:
+    def _choice(self, index: int, deltas: Sequence[Delta], reason: str | None, **fields: Any) -> dict[str, Any]:
         choice = {
-            "index": 0,
+            "index": index,
             **fields,
-            "logprobs": self._logprobs([p for d in deltas for p in d.logprobs]),
-            "finish_reason": _reason(deltas[-1].finish_reason),
+            "logprobs": self._logprobs(index, [p for d in deltas for p in d.logprobs]),
+            "finish_reason": reason,
         }
-        if self._token_ids:
+        if self._style.token_ids:
             choice["token_ids"] = [token for delta in deltas for token in delta.token_ids]
         return choice
 
     @abstractmethod
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         """The "logprobs" of a choice in this endpoint's dialect."""
+
+    def _says_something(self, delta: Delta) -> bool:
+        return bool(delta.finish_reason or delta.logprobs or self._style.token_ids)
 
 
 def _reason(reason: str | None) -> str | None:
@@ -77,29 +100,43 @@ def _reason(reason: str | None) -> str | None:
     return "stop" if reason == "cancelled" else reason
 
 
-class CompletionFormat(_Common):
+class CompletionFormat(Format):
     """/v1/completions."""
 
     prefix, stream_object, whole_object = "cmpl-", "text_completion", "text_completion"
-    _offset = 0
 
-    def opening(self) -> None:
-        return None
+    def __init__(self, request_id: str, model: str, token_text: TokenText, style: Style) -> None:
+        super().__init__(request_id, model, token_text, style)
+        self._offsets: dict[int, int] = {}
+        self._echoed: set[int] = set()
 
-    def chunk(self, delta: Delta) -> dict[str, Any]:
-        return self._chunk(self._choice([delta], text=delta.text))
+    def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        text = self._echo(index) + delta.text
+        if not text and not self._says_something(delta):
+            return None
+        return self._chunk(self._choice(index, [delta], _reason(delta.finish_reason), text=text))
 
-    def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        return self._whole(self._choice(deltas, text="".join(d.text for d in deltas)), deltas[-1].usage)
+    def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+        written = []
+        for index, deltas in enumerate(choices):
+            text = self._echo(index) + "".join(delta.text for delta in deltas)
+            written.append(self._choice(index, deltas, _reason(deltas[-1].finish_reason), text=text))
+        return self._whole(written, usage)
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _echo(self, index: int) -> str:
+        if not self._style.echo or index in self._echoed:
+            return ""
+        self._echoed.add(index)
+        return self._style.echo[index]
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if not entries:
             return None
         tokens = [self._token_text(entry.token_id) for entry in entries]
         offsets = []
         for token in tokens:
-            offsets.append(self._offset)
-            self._offset += len(token)
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(token)
         return {
             "tokens": tokens,
             "token_logprobs": [entry.logprob for entry in entries],
@@ -108,24 +145,83 @@ class CompletionFormat(_Common):
         }
 
 
-class ChatFormat(_Common):
+@dataclass(slots=True)
+class _Said:
+    """A chat choice so far."""
+
+    parser: ToolCallParser | None
+    opened: bool = False
+    ids: list[str] = field(default_factory=list)
+
+
+class ChatFormat(Format):
     """/v1/chat/completions."""
 
     prefix, stream_object, whole_object = "chatcmpl-", "chat.completion.chunk", "chat.completion"
 
-    def opening(self) -> dict[str, Any]:
-        return self._chunk(
-            {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        )
+    def __init__(self, request_id: str, model: str, token_text: TokenText, style: Style) -> None:
+        super().__init__(request_id, model, token_text, style)
+        self._said: dict[int, _Said] = {}
 
-    def chunk(self, delta: Delta) -> dict[str, Any]:
-        return self._chunk(self._choice([delta], delta={"content": delta.text} if delta.text else {}))
+    def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        said = self._choice_said(index)
+        message = self._message(said, self._events(said, delta))
+        if not said.opened:
+            said.opened = True
+            message = {"role": "assistant", "content": "", **message}
+        elif not message and not self._says_something(delta):
+            return None
+        return self._chunk(self._choice(index, [delta], self._reason(said, delta), delta=message))
 
-    def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": "".join(d.text for d in deltas)}
-        return self._whole(self._choice(deltas, message=message), deltas[-1].usage)
+    def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+        written = []
+        for index, deltas in enumerate(choices):
+            said = self._choice_said(index)
+            events = [event for delta in deltas for event in self._events(said, delta)]
+            message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
+            message |= self._message(said, events)
+            for call in message.get("tool_calls", ()):
+                del call["index"]
+            if "tool_calls" in message and not message["content"]:
+                message["content"] = None
+            written.append(self._choice(index, deltas, self._reason(said, deltas[-1]), message=message))
+        return self._whole(written, usage)
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _choice_said(self, index: int) -> _Said:
+        if index not in self._said:
+            self._said[index] = _Said(ToolCallParser() if self._style.tools else None)
+        return self._said[index]
+
+    def _events(self, said: _Said, delta: Delta) -> list[Event]:
+        if said.parser is None:
+            return [delta.text] if delta.text else []
+        events = said.parser.push(delta.text) if delta.text else []
+        return events + said.parser.finish() if delta.finish_reason else events
+
+    def _message(self, said: _Said, events: Sequence[Event]) -> dict[str, Any]:
+        """The fields of a delta, or of a message, that these events make."""
+        content, calls = "", list[dict[str, Any]]()
+        for event in events:
+            if isinstance(event, str):
+                content += event
+            elif isinstance(event, CallStart):
+                said.ids.append("call_" + secrets.token_hex(12))
+                function = {"name": event.name, "arguments": ""}
+                calls.append({"index": event.index, "id": said.ids[-1], "type": "function", "function": function})
+            else:
+                assert isinstance(event, CallArguments)
+                if not calls or calls[-1]["index"] != event.index:
+                    calls.append({"index": event.index, "function": {"arguments": ""}})
+                calls[-1]["function"]["arguments"] += event.text
+        out: dict[str, Any] = {"content": content} if content else {}
+        return out | {"tool_calls": calls} if calls else out
+
+    def _reason(self, said: _Said, delta: Delta) -> str | None:
+        if delta.finish_reason == "stop" and said.ids and not self._style.named:
+            return "tool_calls"
+        return _reason(delta.finish_reason)
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if not entries:
             return None
         return {

@@ -54,6 +54,16 @@ async def _read_body(receive: Receive, limit: int) -> bytes:
     return bytes(body)
 
 
+ABORT = "intarsia.abort"
+
+
+def abort(scope: Scope) -> None:
+    """Drops the connection with what is still unsent, where the server lets us (serving.http.server does): closing it
+    would wait for a client that does not read."""
+    if (drop := scope.get(ABORT)) is not None:
+        drop()
+
+
 async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has gone. Only after the body was read."""
     while (await receive())["type"] != "http.disconnect":

@@ -9,8 +9,11 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from serving.tokenization.tools import OPEN, Tool, as_text
 
 
 class ChatTemplateError(ValueError):
@@ -35,14 +38,22 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"chat template does not parse: {error}") from error
         self._special = dict(special_tokens)
+        # Whether it writes functions and calls in the notation of `serving.tokenization.tools`.
+        self.knows_tools = "tools" in variables and OPEN in source
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt text for `messages` (each with "role" and "content"), ending where the assistant starts to
-        speak."""
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = ()) -> str:
+        """The prompt text for `messages` (each with "role" and "content", tool messages as OpenAI's but with arguments
+        as objects), ending where the assistant starts to speak."""
+        known: dict[str, Any] = dict(self._special)
+        if not self.knows_tools:
+            messages = as_text(messages, tools)
+        elif tools:
+            known["tools"] = [tool.as_json() for tool in tools]
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._special)
-        except jinja2.TemplateError as error:
+            return self._template.render(messages=list(messages), add_generation_prompt=True, **known)
+        except (jinja2.TemplateError, TypeError) as error:  # TypeError: the template adds to a field that is missing
             raise ChatTemplateError(str(error)) from error

@@ -112,46 +112,81 @@ async def test_errors_are_openais(tiny: Tiny) -> None:
             await server.openai.completions.create(model="base", prompt=[5] * 600)
         assert long.value.code == "context_length_exceeded" and "512" in str(long.value)
         with pytest.raises(openai.BadRequestError) as several:
-            await server.openai.completions.create(model="base", prompt="a", n=2)
+            await server.openai.completions.create(model="base", prompt="a", n=129)
         assert several.value.param == "n"
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "says"),
-    [
-        ("/v1/completions", b"{not json", "parse"),
-        ("/v1/completions", b"[]", "object"),
-        ("/v1/completions", b'{"model": "base"}', "prompt"),
-        ("/v1/completions", b'{"model": "base", "prompt": ["a", "b"]}', "prompt"),
-        ("/v1/completions", b'{"model": "base", "prompt": [99999]}', "token ids"),
-        ("/v1/completions", b'{"model": "base", "prompt": [true]}', "prompt"),
-        ("/v1/completions", b'{"model": "base", "prompt": ""}', "empty"),
-        ("/v1/completions", b'{"model": "base", "prompt": "a", "max_tokens": 0}', "max_tokens"),
-        ("/v1/completions", b'{"model": "base", "prompt": "a", "temperature": -1}', "temperature"),
-        ("/v1/completions", b'{"model": "base", "prompt": "a", "top_p": 0}', "top_p"),
-        ("/v1/completions", b'{"model": "base", "prompt": "a", "stop": [""]}', "stop"),
-        ("/v1/completions", b'{"model": "base", "prompt": "a", "stream_options": {}}', "stream_options"),
-        ("/v1/chat/completions", b'{"model": "base", "messages": []}', "messages"),
-        ("/v1/chat/completions", b'{"model": "base", "messages": [{"content": "a"}]}', "role"),
-        ("/v1/chat/completions",
-         b'{"model": "base", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "content"),
-        ("/v1/chat/completions",
-         b'{"model": "base", "messages": [{"role": "user", "content": "a"}], "tools": [{}]}', "tools"),
-    ],
-)  # fmt: skip
-async def test_a_bad_body_gets_a_400_that_names_the_fault(shared: Any, path: str, body: bytes, says: str) -> None:
-    answer = await shared.http.post(path, content=body)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
-    assert says in error["message"]
-    assert not shared.engine._active
+BAD: list[tuple[str, bytes, str]] = [
+    ("/v1/completions", b"{not json", "parse"),
+    ("/v1/completions", b"[]", "object"),
+    ("/v1/completions", b'{"model": "base"}', "prompt"),
+    ("/v1/completions", b'{"model": "base", "prompt": ["a", 5]}', "prompt"),
+    ("/v1/completions", b'{"model": "base", "prompt": ["a", []]}', "prompt"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "n": 2, "best_of": 3}', "best_of"),
+    ("/v1/completions", b'{"model": "base", "prompt": ["a", "b"], "n": 65}', "'n'"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "echo": true, "logprobs": 1}', "echo"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "suffix": "b"}', "suffix"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "presence_penalty": 3}', "presence_penalty"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "repetition_penalty": 0}', "repetition_penalty"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "min_p": 2}', "min_p"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "top_k": -2}', "top_k"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "logit_bias": {"259": 1}}', "logit_bias"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "logit_bias": {"a": 1}}', "logit_bias"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "logit_bias": {"1": 101}}', "logit_bias"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "logprobs": 21}', "logprobs"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "service_tier": "gold"}', "service_tier"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "guided_regex": "("}', "guided_regex"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "guided_regex": "a", "guided_grammar": "b"}',
+     "guided_grammar"),
+    ("/v1/completions", b'{"model": "base", "prompt": "\\ud800"}', "parse"),
+    ("/v1/embeddings", b'{"model": "base", "input": []}', "input"),
+    ("/v1/embeddings", b'{"model": "base", "input": "a", "dimensions": 8}', "dimensions"),
+    ("/v1/embeddings", b'{"model": "base", "input": "a", "encoding_format": "int8"}', "encoding_format"),
+    ("/v1/completions", b'{"model": "base", "prompt": [99999]}', "token ids"),
+    ("/v1/completions", b'{"model": "base", "prompt": [true]}', "prompt"),
+    ("/v1/completions", b'{"model": "base", "prompt": ""}', "empty"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "max_tokens": 0}', "max_tokens"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "temperature": -1}', "temperature"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "top_p": 0}', "top_p"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "stop": [""]}', "stop"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "stream_options": {}}', "stream_options"),
+    ("/v1/chat/completions", b'{"model": "base", "messages": []}', "messages"),
+    ("/v1/chat/completions", b'{"model": "base", "messages": [{"content": "a"}]}', "role"),
+    ("/v1/chat/completions",
+     b'{"model": "base", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "content"),
+    ("/v1/chat/completions",
+     b'{"model": "base", "messages": [{"role": "user", "content": "a"}], "tools": [{}]}', "tools"),
+    *(("/v1/chat/completions", b'{"model": "base", "messages": [{"role": "user", "content": "a"}], ' + rest, says)
+      for rest, says in (
+          (b'"tools": [{"type": "function", "function": {"name": "a b"}}]}', "name"),
+          (b'"tools": [{"type": "code", "function": {"name": "a"}}]}', "type"),
+          (b'"tool_choice": "required"}', "tool_choice"),
+          (b'"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": "some"}', "tool_choice"),
+          (b'"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": '
+           b'{"type": "function", "function": {"name": "b"}}}', "tool_choice"),
+          (b'"response_format": {"type": "yaml"}}', "response_format"),
+          (b'"response_format": {"type": "json_schema"}}', "response_format"),
+          (b'"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}}',
+           "response_format"),
+          (b'"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": true, '
+           b'"type": "array"}}}}', "uniqueItems"),
+          (b'"response_format": {"type": "json_object"}, "ignore_eos": true}', "ignore_eos"),
+          (b'"top_logprobs": 3}', "top_logprobs"),
+          (b'"functions": [{"name": "a"}]}', "functions"),
+          (b'"modalities": ["audio"]}', "modalities"),
+      )),
+]  # fmt: skip
 
 
-@pytest.fixture
-async def shared(tiny: Tiny) -> Any:
+async def test_a_bad_body_gets_a_400_that_names_the_fault(tiny: Tiny) -> None:
     async with serving(tiny) as server:
-        yield server
+        for path, body, says in BAD:
+            answer = await server.http.post(path, content=body)
+            assert answer.status_code == 400, body
+            error = answer.json()["error"]
+            assert set(error) == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+            assert says in error["message"], body
+            assert not server.engine._active
 
 
 async def test_paths_methods_and_sizes_have_their_own_status(tiny: Tiny) -> None:

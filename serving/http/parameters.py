@@ -1,0 +1,107 @@
+"""From the numbers of a body to `SamplingParams`, each checked against its range."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+
+from serving.core import Constraint, LatencyClass, SamplingParams
+from serving.http.schema import AnyBody, ChatBody, CompletionBody, GenerationBody, require
+
+MAX_CHOICES = 128
+MAX_STOPS, MAX_STOP_CHARS, MAX_LOGPROBS, MAX_BIASES = 16, 256, 20, 1024
+
+_CLASSES = {
+    None: LatencyClass.STANDARD,
+    "auto": LatencyClass.STANDARD,
+    "default": LatencyClass.STANDARD,
+    "priority": LatencyClass.INTERACTIVE,
+    "flex": LatencyClass.BATCH,
+}
+
+
+def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constraint | None) -> SamplingParams:
+    """Raises ApiError 400 for values out of range."""
+    require(1 <= body.choices <= MAX_CHOICES, "n", f"must be from 1 to {MAX_CHOICES}")
+    stop = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
+    require(
+        len(stop) <= MAX_STOPS and all(0 < len(s) <= MAX_STOP_CHARS for s in stop),
+        "stop",
+        f"must be at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARS} characters",
+    )
+    top_k = 0 if body.top_k in (None, -1) else body.top_k or 0
+    require(top_k >= 0, "top_k", "must be at least 1; 0 or -1 switch it off")
+    require(
+        not (body.ignore_eos and constraint is not None),
+        "ignore_eos",
+        "cannot be combined with a constrained output: nothing may follow its end",
+    )
+    return SamplingParams(
+        temperature=_number(body.temperature, 1.0, "temperature", 0, 2),
+        top_p=_number(body.top_p, 1.0, "top_p", 0, 1, above=True),
+        seed=body.seed,
+        stop=tuple(stop),
+        ignore_eos=body.ignore_eos,
+        logprobs=_logprob_count(body),
+        top_k=top_k,
+        min_p=_number(body.min_p, 0.0, "min_p", 0, 1),
+        presence_penalty=_number(body.presence_penalty, 0.0, "presence_penalty", -2, 2),
+        frequency_penalty=_number(body.frequency_penalty, 0.0, "frequency_penalty", -2, 2),
+        repetition_penalty=_number(body.repetition_penalty, 1.0, "repetition_penalty", 0, 10, above=True),
+        logit_bias=_biases(body, vocab_size),
+        constraint=constraint,
+    )
+
+
+def of_choice(params: SamplingParams, index: int) -> SamplingParams:
+    """The settings of the `index`-th of several completions: their seeds differ, and follow from the request's."""
+    if index == 0 or params.seed is None:
+        return params
+    digest = hashlib.sha256(f"{params.seed}/{index}".encode()).digest()
+    return replace(params, seed=int.from_bytes(digest[:8], "big"))
+
+
+def max_tokens(body: GenerationBody, default: int) -> int:
+    """Tokens to generate at most. Raises ApiError 400 unless positive."""
+    asked = body.max_tokens
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        asked = body.max_completion_tokens
+    require(asked is None or asked >= 1, "max_tokens", "must be at least 1")
+    return default if asked is None else asked
+
+
+def latency_class(body: AnyBody) -> LatencyClass:
+    """`service_tier` in the scheduler's words. Raises ApiError 400 for one that is not offered."""
+    require(body.service_tier in _CLASSES, "service_tier", "must be auto, default, flex or priority")
+    return _CLASSES[body.service_tier]
+
+
+def _number(value: float | None, default: float, name: str, least: float, most: float, *, above: bool = False) -> float:
+    if value is None:
+        return default
+    fine = (value > least if above else value >= least) and value <= most
+    require(fine, name, f"must be {'above' if above else 'between'} {least} and {'at most ' if above else ''}{most}")
+    return value
+
+
+def _biases(body: GenerationBody, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    given = body.logit_bias or {}
+    require(len(given) <= MAX_BIASES, "logit_bias", f"must name at most {MAX_BIASES} tokens")
+    out = []
+    for key, value in given.items():
+        fine = key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < vocab_size
+        require(fine, "logit_bias", f"must map token ids from 0 to {vocab_size - 1}")
+        require(math.isfinite(value) and -100 <= value <= 100, "logit_bias", "must be between -100 and 100")
+        out.append((int(key), value))
+    return tuple(out)
+
+
+def _logprob_count(body: GenerationBody) -> int | None:
+    if isinstance(body, CompletionBody):
+        count, name = body.logprobs, "logprobs"
+    else:
+        require(body.top_logprobs is None or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
+        count, name = (body.top_logprobs or 0) if body.logprobs else None, "top_logprobs"
+    require(count is None or 0 <= count <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}")
+    return count

@@ -1,0 +1,149 @@
+"""From the prompts, messages and inputs of a body to token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from serving.http.errors import ApiError
+from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, Message, require
+from serving.tokenization.chat_template import ChatTemplateError
+from serving.tokenization.tokenizer import Tokenizer
+from serving.tokenization.tools import Tool
+
+# Longer texts are tokenized off the event loop, where they would hold up everyone's tokens.
+_INLINE_CHARS = 8_192
+MAX_PROMPTS = 128
+MAX_INPUTS = 2048
+_ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt. text: what it was before it was tokenized; None where token ids came."""
+
+    token_ids: tuple[int, ...]
+    text: str | None
+
+
+class PromptReader:
+    """Tokenizes for one model."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer, self._vocab = tokenizer, vocab_size
+
+    async def completion(self, body: CompletionBody) -> list[Prompt]:
+        """Raises ApiError 400."""
+        return await self._read(_several(body.prompt, "prompt", MAX_PROMPTS), "prompt")
+
+    async def embedding(self, body: EmbeddingBody) -> list[Prompt]:
+        """Raises ApiError 400."""
+        return await self._read(_several(body.input, "input", MAX_INPUTS), "input")
+
+    async def chat(self, body: ChatBody, tools: tuple[Tool, ...]) -> list[Prompt]:
+        """Raises ApiError 400, also when the template refuses the messages."""
+        template = self._tokenizer.chat_template
+        if template is None:
+            raise ApiError(400, "This model has no chat template; use /v1/completions.", code="no_chat_template")
+        messages = chat_messages(body)
+        try:
+            text = await _apart(sum(len(m["content"]) for m in messages), template.render, messages, tools)
+        except ChatTemplateError as error:
+            raise ApiError(
+                400, f"The chat template refused the messages: {error}", code="invalid_value", param="messages"
+            ) from None
+        return [Prompt(await self._encode(text, "messages", special=False), text)]
+
+    async def _read(self, parts: list[str | list[int]], param: str) -> list[Prompt]:
+        out = []
+        for part in parts:
+            if isinstance(part, str):
+                out.append(Prompt(await self._encode(part, param, special=True), part))
+            else:
+                if not all(0 <= token < self._vocab for token in part):
+                    raise ApiError(
+                        400,
+                        f"'{param}' token ids must be from 0 to {self._vocab - 1}.",
+                        code="invalid_value",
+                        param=param,
+                    )
+                out.append(Prompt(tuple(part), None))
+        return out
+
+    async def _encode(self, text: str, param: str, *, special: bool) -> tuple[int, ...]:
+        ids = await _apart(len(text), lambda: self._tokenizer.encode(text, add_special_tokens=special))
+        require(bool(ids), param, "must not be empty")
+        return tuple(ids)
+
+
+def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
+    """Messages as a chat template reads them; text parts are joined, arguments of calls become objects. Raises
+    ApiError 400 for anything but text."""
+    require(bool(body.messages), "messages", "must hold at least one message")
+    out = []
+    for index, message in enumerate(body.messages):
+        at = f"messages[{index}]"
+        require(message.role in _ROLES, f"{at}.role", "must be system, user, assistant or tool")
+        role = "system" if message.role == "developer" else "tool" if message.role == "function" else message.role
+        entry: dict[str, Any] = {"role": role, "content": _text(message, at)}
+        if message.tool_calls:
+            require(role == "assistant", f"{at}.tool_calls", "belongs to the assistant")
+            entry["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments, at)},
+                }
+                for call in message.tool_calls
+            ]
+        if message.tool_call_id is not None:
+            entry["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            entry["name"] = message.name
+        out.append(entry)
+    return out
+
+
+def _text(message: Message, at: str) -> str:
+    content = message.content
+    if isinstance(content, list):
+        require(
+            all(part.type == "text" and part.text is not None for part in content),
+            f"{at}.content",
+            "must be text: this model reads nothing else",
+        )
+        return "".join(part.text or "" for part in content)
+    return content or ""
+
+
+def _arguments(text: str, at: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        value = None
+    require(isinstance(value, dict), f"{at}.tool_calls", "must have arguments that are a JSON object")
+    return dict(value or {})
+
+
+def _several(value: Any, param: str, most: int) -> list[str | list[int]]:
+    """A text, token ids, or a list of either. Raises ApiError 400 for none, too many, or a mixture within one."""
+    if isinstance(value, str):
+        return [value]
+    rule = "must be a string, a list of token ids, or a list of those"
+    require(isinstance(value, list) and bool(value), param, rule)
+    if all(type(token) is int for token in value):
+        return [value]
+    require(len(value) <= most, param, f"must hold at most {most} prompts")
+    fine = all(
+        isinstance(part, str) or (isinstance(part, list) and part and all(type(token) is int for token in part))
+        for part in value
+    )
+    require(fine, param, rule)
+    return list(value)
+
+
+async def _apart(size: int, work: Any, *arguments: Any) -> Any:
+    """Runs `work` here when it is short, on a thread when it would hold up the event loop."""
+    return await asyncio.to_thread(work, *arguments) if size > _INLINE_CHARS else work(*arguments)

@@ -1,0 +1,101 @@
+"""What a body demands of the form of its answer: response_format, guided extras, functions to call."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, json_spec
+from serving.core import Constraint
+from serving.http.errors import ApiError
+from serving.http.schema import ChatBody, GenerationBody, NamedChoice, require
+from serving.tokenization.tools import Tool, call_grammar
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Functions of one request. told: those that the prompt describes; callable: those that may be called."""
+
+    told: tuple[Tool, ...] = ()
+    callable: tuple[Tool, ...] = ()
+    forced: bool = False
+    named: bool = False
+    parallel: bool = True
+
+    @property
+    def parses(self) -> bool:
+        """Whether calls are looked for in the answer."""
+        return bool(self.callable)
+
+
+def tool_use(body: GenerationBody) -> ToolUse:
+    """Raises ApiError 400."""
+    if not isinstance(body, ChatBody):
+        return ToolUse()
+    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if not body.tools:
+        require(choice in (None, "none", "auto"), "tool_choice", "needs tools")
+        return ToolUse()
+    require(len(body.tools) <= MAX_TOOLS, "tools", f"must be at most {MAX_TOOLS}")
+    tools = []
+    for index, spec in enumerate(body.tools):
+        require(spec.type == "function", f"tools[{index}].type", "must be function")
+        one = spec.function
+        fine = _NAME.fullmatch(one.name) is not None
+        require(fine, f"tools[{index}].function.name", "must be 1 to 64 letters, digits, '_', '.' or '-'")
+        tools.append(Tool(one.name, one.description, one.parameters, bool(one.strict)))
+    names = [tool.name for tool in tools]
+    require(len(set(names)) == len(names), "tools", "must have distinct names")
+    told = tuple(tools)
+    if isinstance(choice, NamedChoice):
+        require(choice.type == "function", "tool_choice", "must name a function")
+        chosen = tuple(tool for tool in tools if tool.name == choice.function.name)
+        require(bool(chosen), "tool_choice", "names a function that is not among the tools")
+        return ToolUse(told, chosen, forced=True, named=True, parallel=False)
+    require(choice in (None, "none", "auto", "required"), "tool_choice", "must be none, auto, required, or a function")
+    if choice == "none":
+        return ToolUse(told)
+    return ToolUse(told, told, forced=choice == "required", parallel=parallel)
+
+
+async def constraint(body: GenerationBody, use: ToolUse, compiler: GrammarCompiler) -> Constraint | None:
+    """The grammar that the answer must follow; None for free text. Raises ApiError 400 for one that does not
+    compile."""
+    wanted = [name for name in ("guided_regex", "guided_grammar") if getattr(body, name) is not None]
+    kind = (body.response_format or {}).get("type", "text")
+    wanted += ["response_format"] if kind != "text" else []
+    # Strict functions bind even a model that is free to call or not.
+    bound = use.forced or any(tool.strict for tool in use.callable)
+    wanted += ["tools"] if bound else []
+    require(len(wanted) <= 1, wanted[-1] if wanted else "", f"cannot be combined with {wanted[0] if wanted else ''}")
+    if not wanted:
+        return None
+    fine = not use.callable or wanted == ["tools"]
+    require(fine, wanted[0], "cannot be combined with tools that may be called; set tool_choice to none")
+    try:
+        return await compiler.compile(_spec(body, wanted[0], use))
+    except GrammarError as error:
+        raise ApiError(
+            400, f"'{wanted[0]}' cannot be used: {error}.", code="invalid_grammar", param=wanted[0]
+        ) from None
+
+
+def _spec(body: GenerationBody, name: str, use: ToolUse) -> GrammarSpec:
+    if name == "guided_regex":
+        return GrammarSpec("regex", body.guided_regex or "")
+    if name == "guided_grammar":
+        return GrammarSpec("lark", body.guided_grammar or "")
+    if name == "tools":
+        return call_grammar(use.callable, parallel=use.parallel, free_text=not use.forced)
+    wanted = body.response_format or {}
+    if wanted.get("type") == "json_object":
+        return json_spec({"type": "object"})
+    require(wanted.get("type") == "json_schema", "response_format", "must be text, json_object or json_schema")
+    described = wanted.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    require(isinstance(schema, dict | bool), "response_format", "must hold json_schema.schema")
+    assert isinstance(schema, dict | bool)
+    return json_spec(schema)

@@ -1,0 +1,207 @@
+"""What one HTTP request asks of the engine: one completion, or several, of one prompt or several."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import structlog
+
+from serving.core import AdapterRevoked, Delta, EngineError, EngineStopped, QueueFull, Request, Usage
+from serving.engine import Engine
+from serving.handle import MAX_BACKLOG, RequestHandle
+from serving.http.admission import Admission, CompletionObserver
+from serving.http.metrics import Metrics
+
+log = structlog.stdlib.get_logger("serving.request")
+
+# Choices of one request in the engine at once: several do not crowd out everyone else's single ones.
+_WINDOW = 32
+# Further completions of a prompt this long wait for the first one's first token: its KV is then in the prefix cache.
+_SHARED_PREFIX = 64
+_RETRY_SECONDS = 0.05
+
+
+class Work:
+    """An admitted request. Whatever happens to it, the observer hears of its end exactly once.
+
+    requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
+    admission's
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Sequence[Request],
+        each: int,
+        admission: Admission,
+        observer: CompletionObserver,
+        metrics: Metrics,
+        http_id: str,
+    ) -> None:
+        self.request_id = admission.request_id
+        self.overflow = asyncio.Event()
+        self._admission, self._http_id = admission, http_id
+        self._engine, self._observer, self._metrics = engine, observer, metrics
+        self._requests, self._each = requests, each
+        self._usages = [Usage(len(r.prompt_token_ids) if i % each == 0 else 0, 0, 0) for i, r in enumerate(requests)]
+        self._reasons: list[str | None] = [None] * len(requests)
+        self._began = time.perf_counter()
+        self._last = [self._began] * len(requests)
+        self._ttft: float | None = None
+        self._pumps: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[dict[str, Any] | None] | None = None
+        self._first = self._submit(0)  # a refusal is raised here, before anything was promised
+        if len(requests) > 1:
+            self._merged: asyncio.Queue[tuple[int, Delta | EngineError]] = asyncio.Queue()
+            self._window = asyncio.Semaphore(_WINDOW)
+            self._shared = [asyncio.Event() for _ in range(len(requests) // each)]
+            self._pumps = [asyncio.create_task(self._pump(index)) for index in range(len(requests))]
+
+    @property
+    def usage(self) -> Usage:
+        """Over all choices. A prompt counts once, however many completions it has."""
+        if len(self._usages) == 1:
+            return self._usages[0]
+        return Usage(
+            sum(usage.prompt_tokens for usage in self._usages[:: self._each]),
+            sum(usage.completion_tokens for usage in self._usages),
+            sum(usage.cached_tokens for usage in self._usages[:: self._each]),
+        )
+
+    @property
+    def finish_reason(self) -> str:
+        """How all of it ended: the worst of the choices' reasons."""
+        return next((r for r in ("cancelled", "length") if r in self._reasons), "stop")
+
+    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Each with its choice. Raises EngineError when one of them fails; the others are then cancelled."""
+        if not self._pumps:
+            async for delta in self._first:
+                self._record(0, delta)
+                yield 0, delta
+            return
+        left = len(self._requests)
+        while left:
+            index, item = await self._merged.get()
+            if isinstance(item, EngineError):
+                self._stop()
+                raise item
+            self._record(index, item)
+            yield index, item
+            if item.finish_reason == "cancelled":
+                break
+            if item.finish_reason is not None:
+                left -= 1
+        if "cancelled" in self._reasons:  # one of them was, so all are: also those that were not submitted yet
+            self._stop()
+            for index, reason in enumerate(self._reasons):
+                if reason is None:
+                    end = Delta("", (), (), "cancelled", self._usages[index])
+                    self._record(index, end)
+                    yield index, end
+
+    async def close(self, finish_reason: str) -> dict[str, Any] | None:
+        """Tells the observer, once; a client that leaves meanwhile does not interrupt it."""
+        if self._closing is None:
+            seconds = time.perf_counter() - self._began
+            self._metrics.finished.labels(finish_reason).inc()
+            self._metrics.duration.observe(seconds)
+            self._log(finish_reason, seconds)
+            self._closing = asyncio.create_task(self._finish(finish_reason))
+        return await asyncio.shield(self._closing)
+
+    async def fail(self, error: EngineError) -> dict[str, Any] | None:
+        """`close` with the reason that this error is."""
+        if isinstance(error, AdapterRevoked):
+            return await self.close("revoked")
+        return await self.close("interrupted" if isinstance(error, EngineStopped) else "error")
+
+    async def abandon(self) -> None:
+        """The client has gone, or does not read: stop computing and settle what was used."""
+        self._stop()
+        await self.close("cancelled")
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        for request, reason in zip(self._requests, self._reasons, strict=True):
+            if reason is None:
+                self._engine.cancel(request.request_id)
+
+    def _submit(self, index: int) -> RequestHandle:
+        handle = self._engine.submit(self._requests[index])
+        handle.on_overflow = self.overflow.set
+        return handle
+
+    async def _pump(self, index: int) -> None:
+        """Submits one choice when it is its turn, and merges its deltas with the others'."""
+        first = index - index % self._each
+        shared = self._shared[index // self._each]
+        try:
+            if index > first and len(self._requests[index].prompt_token_ids) >= _SHARED_PREFIX:
+                await shared.wait()
+            async with self._window:
+                handle = self._first if index == 0 else await self._submit_later(index)
+                async for delta in handle:
+                    shared.set()
+                    if self._merged.qsize() >= MAX_BACKLOG:
+                        self.overflow.set()
+                        return
+                    self._merged.put_nowait((index, delta))
+        except EngineError as error:
+            self._merged.put_nowait((index, error))
+        finally:
+            shared.set()
+
+    async def _submit_later(self, index: int) -> RequestHandle:
+        """The request was admitted as a whole, so a full queue is waited for, until its deadline."""
+        deadline = self._admission.deadline
+        while True:
+            try:
+                return self._submit(index)
+            except QueueFull:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _record(self, index: int, delta: Delta) -> None:
+        now = time.perf_counter()
+        if self._usages[index].completion_tokens:
+            self._metrics.itl.observe(now - self._last[index])
+        elif self._ttft is None:
+            self._ttft = now - self._began
+            self._metrics.ttft.observe(self._ttft)
+        self._last[index] = now
+        self._reasons[index] = delta.finish_reason
+        self._usages[index] = delta.usage
+        self._observer.on_progress(self.request_id, self.usage)
+
+    def _log(self, finish_reason: str, seconds: float) -> None:
+        """Counts and times: never a prompt, never an output."""
+        usage, adapter = self.usage, self._admission.adapter
+        log.info(
+            "request",
+            request_id=self.request_id,
+            http_request_id=self._http_id,
+            model=adapter.digest or "base",
+            latency_class=self._requests[0].latency_class.name.lower(),
+            choices=len(self._requests),
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            finish_reason=finish_reason,
+            ttft_ms=None if self._ttft is None else round(self._ttft * 1000, 1),
+            duration_ms=round(seconds * 1000, 1),
+        )
+
+    async def _finish(self, reason: str) -> dict[str, Any] | None:
+        for pump in self._pumps:
+            with contextlib.suppress(asyncio.CancelledError):
+                await pump
+        return await self._observer.on_finish(self.request_id, self.usage, reason)

@@ -1,0 +1,172 @@
+"""Finds function calls in generated text, piece by piece, as they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from serving.tokenization.tools import CLOSE, OPEN
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
+_BETWEEN = re.compile(r"\s*\}?\s*")
+# A call whose name has not come by then is text.
+_MAX_HEAD = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """The `index`-th call begins; its arguments follow."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the JSON text of the `index`-th call's arguments."""
+
+    index: int
+    text: str
+
+
+Event = str | CallStart | CallArguments
+
+
+class ToolCallParser:
+    """What `push` and `finish` return, in order: content (str), starts of calls, pieces of their arguments.
+
+    White space next to a call is dropped. What looks like a call and is none comes out as content.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._state = self._text
+        self._buffer = ""
+        self._space = ""
+        self._scan = _Braces()
+
+    def push(self, text: str) -> list[Event]:
+        self._buffer += text
+        events: list[Event] = []
+        while self._state(events):
+            pass
+        return events
+
+    def finish(self) -> list[Event]:
+        """What was held back."""
+        events: list[Event] = []
+        if self._state == self._head:
+            # Not closed: the text may have ended for want of tokens, or the model forgot.
+            rest, self._buffer = self._buffer, ""
+            if not self._whole_call(rest, events):
+                self._content(OPEN + rest, events)
+        elif self._state == self._text:
+            self._content(self._buffer, events)
+        if self._space and not self.calls:
+            events.append(self._space)
+        self._buffer = self._space = ""
+        return events
+
+    def _text(self, events: list[Event]) -> bool:
+        before, found, after = self._buffer.partition(OPEN)
+        if found:
+            self._content(before, events)
+            self._space, self._buffer, self._state = "", after, self._head
+            return True
+        held = next((n for n in range(min(len(OPEN) - 1, len(before)), 0, -1) if before.endswith(OPEN[:n])), 0)
+        cut = len(before) - held
+        self._content(before[:cut], events)
+        self._buffer = before[cut:]
+        return False
+
+    def _head(self, events: list[Event]) -> bool:
+        match = _HEAD.match(self._buffer)
+        if match:
+            events.append(CallStart(self.calls, json.loads(match[1], strict=False)))
+            self._buffer, self._state, self._scan = self._buffer[match.end() :], self._arguments, _Braces()
+            return True
+        inside, found, after = self._buffer.partition(CLOSE)
+        if not found and len(self._buffer) <= _MAX_HEAD:
+            return False
+        self._state = self._text
+        if found and self._whole_call(inside, events):
+            self._buffer = after
+        else:
+            self._content(OPEN + inside + found, events)
+            self._buffer = after
+        return True
+
+    def _arguments(self, events: list[Event]) -> bool:
+        end = self._scan.end(self._buffer)
+        piece = self._buffer if end is None else self._buffer[:end]
+        if piece:
+            events.append(CallArguments(self.calls, piece))
+        self._buffer = self._buffer[len(piece) :]
+        if end is None:
+            return False
+        self.calls += 1
+        self._state = self._tail
+        return True
+
+    def _tail(self, events: list[Event]) -> bool:
+        match = _BETWEEN.match(self._buffer)
+        rest = self._buffer[match.end() if match else 0 :]
+        if rest.startswith(CLOSE):
+            self._buffer, self._state = rest[len(CLOSE) :], self._text
+            return True
+        if CLOSE.startswith(rest):  # also when nothing came yet
+            return False
+        self._buffer, self._state = rest, self._text
+        return True
+
+    def _whole_call(self, text: str, events: list[Event]) -> bool:
+        """A call with its fields in another order, or with arguments that are no object."""
+        try:
+            call = json.loads(text)
+        except ValueError:
+            return False
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            return False
+        arguments = call.get("arguments", {})
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        events += [CallStart(self.calls, call["name"]), CallArguments(self.calls, written)]
+        self.calls += 1
+        return True
+
+    def _content(self, text: str, events: list[Event]) -> None:
+        whole = self._space + text
+        shown = whole.rstrip()
+        self._space = whole[len(shown) :]
+        if self.calls and not shown.strip():
+            self._space = ""
+        if shown:
+            events.append(shown)
+
+
+class _Braces:
+    """Where a JSON object ends, in text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def end(self, text: str) -> int | None:
+        """Index behind the closing brace, or None when it is not in `text`."""
+        for index, char in enumerate(text):
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                elif char == "\\":
+                    self._escaped = True
+                elif char == '"':
+                    self._in_string = False
+            elif char == '"':
+                self._in_string = True
+            elif char == "{":
+                self._depth += 1
+            elif char == "}":
+                self._depth -= 1
+                if self._depth == 0:
+                    return index + 1
+        return None
