@@ -89,8 +89,8 @@ class ActiveRequests:
             self._close(sequence)
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request with finish_reason "cancelled"; unknown ids are ignored. The further choices of one HTTP request
-        have its id, # and a number; they end with it."""
+        """Ends a request with finish_reason "cancelled"; unknown ids are ignored. The further choices of an HTTP
+        request have its id, # and a number: they end with it."""
         several = request_id + "#"
         for known in [one for one in self._active if one == request_id or one.startswith(several)]:
             sequence, _ = self._active[known]
