@@ -15,8 +15,9 @@ from sealed_weights.errors import (
 from sealed_weights.header import PackageHeader, read_header
 from sealed_weights.intake.adapter_config import AdapterConfig, parse_adapter_config
 from sealed_weights.intake.base_model import BaseSpec, base_fingerprint
-from sealed_weights.intake.check import AdapterSummary, check_adapter
+from sealed_weights.intake.check import AdapterLayout, AdapterSummary, check_adapter, check_layout
 from sealed_weights.intake.safetensors_header import TensorInfo, parse_safetensors_header
+from sealed_weights.intake.values import MAX_FACTOR_NORM, MAX_UPDATE_NORM
 from sealed_weights.keys import (
     FileKeyProvider,
     KeyProvider,
@@ -42,7 +43,10 @@ from sealed_weights.wrap import PlatformKeypair, fingerprint, unwrap_dek_from_cr
 
 __all__ = [
     "GENESIS_HASH",
+    "MAX_FACTOR_NORM",
+    "MAX_UPDATE_NORM",
     "AdapterConfig",
+    "AdapterLayout",
     "AdapterSummary",
     "AuthenticationError",
     "BaseSpec",
@@ -67,6 +71,7 @@ __all__ = [
     "TensorInfo",
     "base_fingerprint",
     "check_adapter",
+    "check_layout",
     "create_creator_kek",
     "fingerprint",
     "generate_key",

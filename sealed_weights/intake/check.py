@@ -50,6 +50,15 @@ class AdapterSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterLayout:
+    """What an adapter's config and tensor header say, checked against the base; `tensors` in the order of their
+    data."""
+
+    summary: AdapterSummary
+    tensors: Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True, slots=True)
 class _Module:
     path: str
     layer: int
@@ -111,7 +120,25 @@ def _map_files(folder: Path, max_bytes: int) -> Iterator[tuple[bytes, memoryview
         raise IntakeError(name, rule) from None
 
 
+def check_layout(config_bytes: bytes, data: memoryview, base: BaseSpec) -> AdapterLayout:
+    """Everything `check_adapter` checks but the values, of which none is read. Raises `IntakeError`.
+
+    Depends on nothing but `config_bytes`, the safetensors header and the length of `data`: adapters that share all
+    three share their layout.
+    """
+    return _check_layout(config_bytes, data, base)[0]
+
+
 def _check_parts(config_bytes: bytes, data: memoryview, base: BaseSpec) -> AdapterSummary:
+    layout, modules, config = _check_layout(config_bytes, data, base)
+    for module in modules:
+        _check_values(module, config, layout.tensors, data)
+    return layout.summary
+
+
+def _check_layout(
+    config_bytes: bytes, data: memoryview, base: BaseSpec
+) -> tuple[AdapterLayout, list[_Module], AdapterConfig]:
     config = parse_adapter_config(config_bytes)
     tensors = parse_safetensors_header(data)
     modules = _selected_modules(config, base)
@@ -120,9 +147,9 @@ def _check_parts(config_bytes: bytes, data: memoryview, base: BaseSpec) -> Adapt
     if len(dtypes) != 1:
         raise IntakeError(TENSORS_NAME, "tensors must all have one dtype")
     for module in modules:
-        _check_module(module, config, base, tensors, data)
+        _check_shapes(module, config, base, tensors)
     ranks = {module.path: config.rank_of(module.path) for module in modules}
-    return AdapterSummary(
+    summary = AdapterSummary(
         rank=max(ranks.values()),
         ranks=ranks,
         alphas={path: config.alpha_of(path) for path in ranks},
@@ -134,6 +161,7 @@ def _check_parts(config_bytes: bytes, data: memoryview, base: BaseSpec) -> Adapt
         bytes=len(data),
         use_rslora=config.use_rslora,
     )
+    return AdapterLayout(summary, tensors), modules, config
 
 
 def _selected_modules(config: AdapterConfig, base: BaseSpec) -> list[_Module]:
@@ -173,17 +201,18 @@ def _check_names(
                 raise IntakeError(name, "is missing: the config selects this module")
 
 
-def _check_module(
-    module: _Module, config: AdapterConfig, base: BaseSpec, tensors: Mapping[str, TensorInfo], data: memoryview
-) -> None:
+def _check_shapes(module: _Module, config: AdapterConfig, base: BaseSpec, tensors: Mapping[str, TensorInfo]) -> None:
     rank = config.rank_of(module.path)
     out_features, in_features = base.shapes[module.suffix]
-    norms = []
     for factor, shape in (("A", (rank, in_features)), ("B", (out_features, rank))):
         name = _tensor_name(module.path, factor)
         if tensors[name].shape != shape:
             raise IntakeError(name, f"shape must be {list(shape)} for rank {rank} on {base.name}")
-        norms.append(checked_norm(name, data, tensors[name]))
+
+
+def _check_values(module: _Module, config: AdapterConfig, tensors: Mapping[str, TensorInfo], data: memoryview) -> None:
+    names = [_tensor_name(module.path, factor) for factor in "AB"]
+    norms = [checked_norm(name, data, tensors[name]) for name in names]
     # ‖scale · B A‖ ≤ scale · ‖B‖ ‖A‖: a bound on the update without computing it.
     if config.scale_of(module.path) * norms[0] * norms[1] > MAX_UPDATE_NORM:
         raise IntakeError(module.path, f"scale times the norms of A and B must be at most {MAX_UPDATE_NORM:g}")

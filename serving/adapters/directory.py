@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, SealError
-from serving.adapters.peft import adapter_tensors
-from serving.core import AdapterUnavailable
+from serving.adapters.counters import LevelSeconds
+from serving.adapters.names import ADAPTER_NAME, parse_model_name
+from serving.adapters.peft import PeftReader
+from serving.core import AdapterRef, AdapterUnavailable
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG, _MAX_TENSORS = 1 << 20, 8 << 30
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_BLOCK = 1 << 20  # read and hashed while it is in the core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,11 @@ class DirectoryAdapterSource:
     Folders that appear later are found; nothing is cached but digests. Thread-safe.
     """
 
+    leased = False
+
     def __init__(self, folder: Path | None, base: BaseSpec) -> None:
-        self._folder, self._base = folder, base
+        self.seconds = LevelSeconds()
+        self._folder, self._reader = folder, PeftReader(base)
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
         self._paths: dict[str, Path] = {}
@@ -41,12 +45,14 @@ class DirectoryAdapterSource:
         """Adapter folders there are now, sorted."""
         if self._folder is None:
             return []
-        return sorted(p.name for p in self._folder.iterdir() if _NAME.fullmatch(p.name) and (p / CONFIG_FILE).is_file())
+        return sorted(
+            p.name for p in self._folder.iterdir() if ADAPTER_NAME.fullmatch(p.name) and (p / CONFIG_FILE).is_file()
+        )
 
     def resolve(self, name: str) -> str | None:
         """Digest of the adapter called `name`, or None. Reads the files when they changed: call it off the event
         loop."""
-        if self._folder is None or not _NAME.fullmatch(name):
+        if self._folder is None or not ADAPTER_NAME.fullmatch(name):
             return None
         path = self._folder / name
         try:
@@ -62,6 +68,19 @@ class DirectoryAdapterSource:
             self._paths[known.digest] = path
         return known.digest
 
+    def resolve_model(self, name: str) -> AdapterRef | None:
+        """What `name` stands for: an adapter, or a blend such as `a:0.7+b:0.3`; None if a part does not exist.
+
+        Reads files like `resolve`. Raises ValueError for what is neither (`parse_model_name`, `AdapterRef.blend`).
+        """
+        parts = []
+        for adapter, weight in parse_model_name(name):
+            digest = self.resolve(adapter)
+            if digest is None:
+                return None
+            parts.append((digest, weight))
+        return AdapterRef.blend(parts)
+
     def load(self, digest: str) -> AdapterTensors:
         """Raises AdapterUnavailable when the files are gone, changed since, or refused by the strict intake."""
         with self._lock:
@@ -69,13 +88,16 @@ class DirectoryAdapterSource:
         if path is None:
             raise AdapterUnavailable(f"no adapter {digest[:12]}")
         try:
-            config, data = _read(path / CONFIG_FILE, _MAX_CONFIG), _read(path / TENSORS_FILE, _MAX_TENSORS)
+            with self.seconds.measured("read"):
+                config, config_hash = _read(path / CONFIG_FILE, _MAX_CONFIG)
+                data, data_hash = _read(path / TENSORS_FILE, _MAX_TENSORS)
         except OSError as error:
             raise AdapterUnavailable(f"adapter {path.name}: {error.strerror}") from error
-        if _digest_of(config, data) != digest:
+        if _digest_of(config_hash, data_hash) != digest:
             raise AdapterUnavailable(f"adapter {path.name} changed while it was read")
         try:
-            return adapter_tensors(bytes(config), data, self._base)
+            with self.seconds.measured("check"):
+                return self._reader.read(bytes(config), data)
         except SealError as error:
             raise AdapterUnavailable(f"adapter {path.name} refused: {error}") from error
 
@@ -85,23 +107,40 @@ class DirectoryAdapterSource:
     def release(self, digest: str) -> None:
         """Plain files: nothing to give back."""
 
+    def locked_bytes(self) -> int:
+        """Plain files are no secret: nothing is locked."""
+        return 0
 
-def _read(path: Path, limit: int) -> bytearray:
+
+def _read(path: Path, limit: int) -> tuple[bytearray, bytes]:
+    """Content and SHA-256, in one pass."""
     size = path.stat().st_size
     if size > limit:
         raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
-    data = bytearray(size)
+    data, hasher = bytearray(size), hashlib.sha256()
+    view = memoryview(data)
     with path.open("rb", buffering=0) as file:
         got = 0
-        while got < size and (count := file.readinto(memoryview(data)[got:])):
+        while got < size and (count := file.readinto(view[got : got + _BLOCK])):
+            hasher.update(view[got : got + count])
             got += count
-    return data
+    return data, hasher.digest()
 
 
-def _digest_of(config: bytearray, data: bytearray) -> str:
-    parts = hashlib.sha256(config).digest() + hashlib.sha256(data).digest()
-    return hashlib.sha256(b"intarsia/peft-folder/v1" + parts).hexdigest()
+def _digest_of(config_hash: bytes, data_hash: bytes) -> str:
+    return hashlib.sha256(b"intarsia/peft-folder/v1" + config_hash + data_hash).hexdigest()
 
 
 def _digest(path: Path) -> str:
-    return _digest_of(_read(path / CONFIG_FILE, _MAX_CONFIG), _read(path / TENSORS_FILE, _MAX_TENSORS))
+    return _digest_of(_file_hash(path / CONFIG_FILE, _MAX_CONFIG), _file_hash(path / TENSORS_FILE, _MAX_TENSORS))
+
+
+def _file_hash(path: Path, limit: int) -> bytes:
+    if path.stat().st_size > limit:
+        raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
+    hasher = hashlib.sha256()
+    block = memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            hasher.update(block[:count])
+    return hasher.digest()

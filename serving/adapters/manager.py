@@ -1,192 +1,275 @@
-"""Which adapters are resident: COLD → LOADING → LOADED → READY → DRAINING → zeroed (and COLD again).
+"""Which adapters are in memory: COLD → DECRYPTING → HOST → COPYING → READY → DRAINING → zeroed (and COLD again).
 
-Loading happens in worker threads; everything else in the engine thread, between steps. Sequences pin the adapter they
-run with; unpinned ones are evicted, least recently used first, when the pool is full.
+Workers decrypt and copy; the engine thread polls, makes room, publishes and evicts, all of it short. Sequences pin what
+they run with; what nobody pins or waits for may be evicted, by GDSF (`policy`).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import Enum
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 
-from lora_kernels import AdapterPool, AdapterTensors, LoraKernelError
+from lora_kernels import AdapterPool, LoraKernelError
+from serving.adapters.counters import AdapterCounters, AdapterGauges
+from serving.adapters.pipeline import Failure, LoadPipeline
+from serving.adapters.policy import RateBook, load_order
+from serving.adapters.residents import Residents
 from serving.adapters.source import AdapterSource
-from serving.core import AdapterRevoked, AdapterUnavailable, EngineError
+from serving.adapters.state import Entry, State
+from serving.core import AdapterCost, AdapterRef, AdapterUnavailable
 
-
-class State(Enum):
-    LOADING = "loading"
-    LOADED = "loaded"  # in host memory, waiting for room in the pool
-    READY = "ready"
-    DRAINING = "draining"  # revoked or retired; zeroed when the last pin goes
-
-
-@dataclass(slots=True)
-class _Entry:
-    state: State
-    slot: int = -1
-    pins: int = 0
-    last_used: int = 0
-    tensors: AdapterTensors | None = None
+_IDLE_LOOK_SECONDS = 1.0
+_HINTS = 1_024
 
 
 class AdapterManager:
-    """`serving.core.Residency` over a kernel pool. `on_arrival` is called from worker threads when a load has ended."""
+    """`serving.core.Residency` over a kernel pool. `on_arrival` is called from worker threads when a job has ended.
 
-    def __init__(self, pool: AdapterPool, source: AdapterSource, *, workers: int = 2) -> None:
-        self.pool, self._source = pool, source
-        self.on_arrival: Callable[[], None] = lambda: None
-        self._entries: dict[str, _Entry] = {}
+    host_bytes: budget of decrypted copies kept beside the pool
+    idle_seconds: what is on loan and was not used for so long is zeroed and its lease given back; 0: never
+
+    Belongs to the engine thread, except `is_revoked`, `states`, `cost`, `gauges` and `hint`.
+    """
+
+    def __init__(
+        self,
+        pool: AdapterPool,
+        source: AdapterSource,
+        *,
+        workers: int = 2,
+        host_bytes: int = 0,
+        idle_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pool, self._source, self._clock = pool, source, clock
+        self.counters, self.seconds, self._rates = AdapterCounters(), source.seconds, RateBook()
+        self.residents = Residents(pool, self._rates, self.counters, clock, self._let_go)
+        self.pipeline = LoadPipeline(
+            self.residents, source, self._rates, self.counters, clock, workers=workers, host_bytes=host_bytes
+        )
+        self._entries = self.residents.entries
+        self._idle_seconds, self._looked_at = idle_seconds if source.leased else 0.0, clock()
+        self._wanted: dict[str, None] = {}
+        self._hints: deque[str] = deque(maxlen=_HINTS)
+        self._blends: dict[str, tuple[tuple[str, float], ...]] = {}
+        self._assembling: dict[str, Entry] = {}
         self._revoked: set[str] = set()
-        self._arrived: deque[tuple[str, Future[AdapterTensors]]] = deque()
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="adapter-load")
-        self._clock = itertools.count(1)
-        self._free_slots = list(range(pool.num_slots - 1, -1, -1))
-        self.loads = self.evictions = 0
+
+    @property
+    def on_arrival(self) -> Callable[[], None]:
+        return self.pipeline.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, call: Callable[[], None]) -> None:
+        self.pipeline.on_arrival = call
+
+    # -- the scheduler asks -----------------------------------------------------------------------------------------
 
     def is_ready(self, digest: str | None) -> bool:
-        return digest is None or ((e := self._entries.get(digest)) is not None and e.state is State.READY)
-
-    def is_revoked(self, digest: str | None) -> bool:
-        """Safe to ask from any thread."""
-        return digest in self._revoked
+        return digest is None or self.residents.is_ready(digest)
 
     def slot(self, digest: str | None) -> int:
-        """Pool slot of a READY adapter, -1 for the base."""
+        """Pool slot of what is READY or drains, -1 for the base."""
         return -1 if digest is None else self._entries[digest].slot
-
-    def states(self) -> dict[str, str]:
-        """Digest → state of everything that is not cold. Safe to ask from any thread."""
-        return {digest: entry.state.value for digest, entry in list(self._entries.items())}
 
     def pin(self, digest: str | None) -> None:
         if digest is not None:
-            entry = self._entries[digest]
-            entry.pins += 1
-            entry.last_used = next(self._clock)
+            entry, now = self._entries[digest], self._clock()
+            self.residents.pin(entry)
+            for used in (digest, *(part for part, _ in entry.parts)):
+                self._rates.use(used, now)
 
     def unpin(self, digest: str | None) -> None:
         if digest is not None:
-            entry = self._entries[digest]
-            entry.pins -= 1
-            if entry.pins == 0 and entry.state is State.DRAINING:
-                self._evict(digest)
+            self.residents.unpin(self._entries[digest])
+
+    def cost(self, digest: str | None) -> AdapterCost:
+        """Rank, bytes a load moves and seconds until ready. Safe to ask from any thread."""
+        rank, size, seconds = 0, 0, 0.0
+        for part in () if digest is None else self._parts(digest):
+            known = self.pipeline.known(part)
+            rank += known.rank
+            if not self.is_ready(part):
+                size, seconds = size + known.bytes, seconds + known.seconds
+        return AdapterCost(rank, size, seconds)
+
+    # -- the engine tells -------------------------------------------------------------------------------------------
+
+    def expect(self, ref: AdapterRef) -> None:
+        """A request for `ref` came in: what it needs stays, once it is there, until it was served. `forget` ends it."""
+        if ref.digest is not None:
+            if ref.parts:
+                self._blends[ref.digest] = ref.parts
+            self.residents.expect({ref.digest, *self._parts(ref.digest)})
+
+    def forget(self, ref: AdapterRef) -> None:
+        """A request that was expected has ended, however it did."""
+        if ref.digest is not None:
+            self.residents.forget({ref.digest, *self._parts(ref.digest)})
+            self._forget_blend(ref.digest)
+
+    def want(self, digests: Iterable[str]) -> None:
+        """What waiting requests need and is not ready, most urgent first; replaces what was wanted before."""
+        self._wanted = dict.fromkeys(digests)
+        if self._blends:
+            now = self._clock()
+            self._assembling = {
+                digest: self._assembling.get(digest) or Entry(digest, State.HOST, now, now, parts=self._blends[digest])
+                for digest in self._wanted
+                if digest in self._blends and digest not in self._entries
+            }
+        self._dispatch()
 
     def require(self, digest: str) -> None:
-        """Starts a load unless the adapter is resident or on its way."""
-        if digest in self._entries or digest in self._revoked:
-            return
-        self._entries[digest] = _Entry(State.LOADING)
-        future = self._workers.submit(self._source.load, digest)
-        future.add_done_callback(lambda done: self._arrive(digest, done))
+        """Wants one more."""
+        self._wanted[digest] = None
+        self._dispatch()
 
-    def poll(self) -> list[tuple[str, EngineError]]:
-        """Moves finished loads into the pool, as far as there is room. Returns the ones that failed, with the
-        reason."""
+    def hint(self, digests: Iterable[str]) -> None:
+        """Adapters that may be asked for soon: loaded where that costs nobody. Safe from any thread."""
+        self._hints.extend(digests)
+        self.on_arrival()
+
+    def set_page_limit(self, pages: int) -> None:
+        """How many of the pool's pages may be in use: the boundary with the KV cache. Shrinks as adapters go idle."""
+        self.residents.page_limit = min(max(pages, 0), self.pool.num_pages)
+
+    def poll(self) -> list[Failure]:
+        """Settles finished jobs, moves on what has room. Returns adapters and blends that failed, with the reason."""
         failed = []
-        while self._arrived:
-            digest, future = self._arrived.popleft()
-            error = self._settle(digest, future)
-            if error is not None:
-                failed.append((digest, error))
-        for digest, entry in list(self._entries.items()):
-            if entry.state is State.LOADED and (error := self._place(digest, entry)) is not None:
-                failed.append((digest, error))
+        for digest, error in [*self.pipeline.settle(), *self.pipeline.place()]:
+            self.counters.failures += 1
+            failed += [(dead, error) for dead in (digest, *self._blends_with(digest))]
+        failed += self._assemble()
+        self._look_for_idle()
+        self._dispatch()
         return failed
 
-    def revoke(self, digest: str) -> None:
-        """Refuses `digest` from now on. Resident pages are zeroed as soon as nobody pins them, at once if nobody
-        does."""
+    # -- revocation -------------------------------------------------------------------------------------------------
+
+    def is_revoked(self, digest: str | None) -> bool:
+        """Whether an adapter, or any part of a blend, is revoked. Safe to ask from any thread."""
+        return digest is not None and not self._revoked.isdisjoint((digest, *self._parts(digest)))
+
+    def revoke(self, digest: str) -> tuple[str, ...]:
+        """Refuses `digest` and its blends from now on, wipes its plaintext, zeroes its pages as soon as nobody pins
+        them. Returns everything that is dead by it: fail its sequences."""
         self._revoked.add(digest)
+        self.counters.revocations += 1
+        self.pipeline.drop_copy(digest)
         entry = self._entries.get(digest)
-        if entry is None or entry.state is State.LOADING:
-            return  # an arriving load finds itself revoked
-        if entry.state is State.LOADED:
-            self._discard(digest)
-            return
-        entry.state = State.DRAINING
-        if entry.pins == 0:
-            self._evict(digest)
+        if entry is not None and entry.state in (State.READY, State.DRAINING):
+            self.residents.drain(entry)
+        elif entry is not None:
+            self.pipeline.kill(entry)
+        return digest, *self._blends_with(digest)
 
     def readmit(self, digest: str) -> None:
         """Lifts a revocation: the next request loads the adapter anew."""
         self._revoked.discard(digest)
 
     def close(self) -> None:
-        """Waits for running loads, zeroes and releases everything."""
-        self._workers.shutdown(wait=True, cancel_futures=True)
-        for digest, entry in list(self._entries.items()):
-            entry.pins = 0
-            self._evict(digest) if entry.slot >= 0 else self._discard(digest)
+        """Waits for running jobs; zeroes, wipes and releases everything."""
+        self.pipeline.close()
+        for entry in sorted(self._entries.values(), key=lambda e: not e.parts):  # blends let go of their parts first
+            if entry.state in (State.READY, State.DRAINING):
+                entry.pins = 0
+                self.residents.drain(entry)
+            else:
+                self.pipeline.discard(entry)
+        self.pipeline.idle(float("inf"))
 
-    def _arrive(self, digest: str, future: Future[AdapterTensors]) -> None:
-        self._arrived.append((digest, future))
-        self.on_arrival()
+    # -- anybody reads ----------------------------------------------------------------------------------------------
 
-    def _settle(self, digest: str, future: Future[AdapterTensors]) -> EngineError | None:
-        problem: EngineError | None = None
-        try:
-            self._entries[digest].tensors = future.result()
-            self._entries[digest].state = State.LOADED
-        except EngineError as error:
-            problem = error
-        except Exception as error:
-            problem = AdapterUnavailable(f"adapter {digest[:12]} could not be loaded ({type(error).__name__})")
-        if digest in self._revoked:
-            problem = AdapterRevoked(f"adapter {digest[:12]} was revoked")
-        if problem is not None:
-            self._discard(digest)
-        return problem
+    @property
+    def loads(self) -> int:
+        """Adapters copied into the pool since start."""
+        return self.counters.loads
 
-    def _place(self, digest: str, entry: _Entry) -> EngineError | None:
-        assert entry.tensors is not None
-        try:
-            pages = self.pool.pages_needed(entry.tensors)
-            if pages > self.pool.num_pages:
-                raise AdapterUnavailable(
-                    f"adapter {digest[:12]} needs {pages} pages, the pool has {self.pool.num_pages}"
-                )
-            if not self._make_room(pages):
-                return None
-            slot = self._free_slots.pop()
+    @property
+    def evictions(self) -> int:
+        """Adapters and blends zeroed and removed since start."""
+        return self.counters.evictions
+
+    def states(self) -> dict[str, str]:
+        """Digest → state of everything that is not cold. Safe to ask from any thread."""
+        return {digest: entry.state.value for digest, entry in list(self._entries.items())}
+
+    def gauges(self) -> AdapterGauges:
+        """Adapter memory now. Safe to ask from any thread."""
+        pool, host, page_bytes = self.pool, self.pipeline.host, self.residents.page_bytes
+        return AdapterGauges(
+            by_state=dict(Counter(self.states().values())),
+            pool_bytes=(pool.num_pages - pool.free_pages) * page_bytes,
+            pool_bytes_total=pool.num_pages * page_bytes,
+            host_copies=len(host),
+            host_bytes=host.used,
+            host_bytes_total=host.budget,
+            locked_bytes=self._source.locked_bytes(),
+            queued=len(self.pipeline.line),
+        )
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when entries, pool and order disagree."""
+        self.residents.check_integrity()
+
+    # -- how it goes on ---------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        room = self.pipeline.room
+        if room > 0 and (self._wanted or self._hints):
+            for digest, waiting in load_order(self._missing(), self._take_hints(), self._entries, self._revoked, room):
+                self._wanted.pop(digest, None)
+                self.pipeline.start(digest, waiting=waiting)
+
+    def _missing(self) -> Iterator[str]:
+        for digest in self._wanted:
+            yield from self._parts(digest)
+
+    def _take_hints(self) -> Iterator[str]:
+        while self._hints:
+            yield self._hints.popleft()
+
+    def _assemble(self) -> list[Failure]:
+        """Blends whose parts have all arrived become slots."""
+        failed: list[Failure] = []
+        for digest, entry in list(self._assembling.items()):
+            if self.is_revoked(digest) or not all(self.residents.is_ready(part) for part, _ in entry.parts):
+                continue
+            if not self.residents.make_room(0):
+                self.residents.force_room(entry, self.residents.seniority(digest))
+                if not self.residents.make_room(0):
+                    continue
+            del self._assembling[digest]
             try:
-                self.pool.load(slot, entry.tensors)
-            except BaseException:
-                self._free_slots.append(slot)
-                raise
-        except (LoraKernelError, AdapterUnavailable) as error:
-            self._discard(digest)
-            return error if isinstance(error, EngineError) else AdapterUnavailable(f"adapter {digest[:12]}: {error}")
-        entry.slot, entry.state, entry.tensors = slot, State.READY, None
-        entry.last_used = next(self._clock)
-        self._source.copied(digest)
-        self.loads += 1
-        return None
+                self.residents.blend(entry)
+                self.counters.blends += 1
+            except LoraKernelError as error:
+                failed.append((digest, AdapterUnavailable(f"the blend does not fit: {error}")))
+        return failed
 
-    def _make_room(self, pages: int) -> bool:
-        """Evicts unpinned adapters, least recently used first, only if that frees enough."""
-        idle = sorted((e.last_used, d) for d, e in self._entries.items() if e.state is State.READY and e.pins == 0)
-        reclaimable = sum(len(self.pool.slot_pages(self._entries[d].slot)) for _, d in idle)
-        if self.pool.free_pages + reclaimable < pages or not (self._free_slots or idle):
-            return False
-        for _, digest in idle:
-            if self.pool.free_pages >= pages and self._free_slots:
-                break
-            self._evict(digest)
-        return True
+    def _look_for_idle(self) -> None:
+        now = self._clock()
+        if not self._idle_seconds or now - self._looked_at < _IDLE_LOOK_SECONDS:
+            return
+        self._looked_at = now
+        self.counters.returned += len(self.residents.idle(now - self._idle_seconds))
+        self.pipeline.idle(now - self._idle_seconds)
 
-    def _evict(self, digest: str) -> None:
-        entry = self._entries.pop(digest)
-        self.pool.evict(entry.slot)  # zeroes its pages
-        self._free_slots.append(entry.slot)
-        self.evictions += 1
-        self._source.release(digest)
+    def _parts(self, digest: str) -> tuple[str, ...]:
+        """The adapters that `digest` is made of: itself, unless it is a blend."""
+        blend = self._blends.get(digest)
+        return (digest,) if blend is None else tuple(part for part, _ in blend)
 
-    def _discard(self, digest: str) -> None:
-        """Forgets a load that never reached the pool."""
-        self._entries.pop(digest, None)
-        self._source.release(digest)
+    def _blends_with(self, digest: str) -> list[str]:
+        return [blend for blend, parts in self._blends.items() if any(part == digest for part, _ in parts)]
+
+    def _let_go(self, entry: Entry) -> None:
+        self.pipeline.let_go(entry)
+        if entry.parts:
+            self._forget_blend(entry.digest)
+
+    def _forget_blend(self, digest: str) -> None:
+        if digest not in self._entries and not self.residents.is_expected(digest):
+            self._blends.pop(digest, None)

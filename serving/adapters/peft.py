@@ -2,43 +2,114 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
 
 import torch
 
 from lora_kernels import AdapterTensors, LoraPair
-from sealed_weights import BaseSpec, check_adapter, parse_safetensors_header
+from sealed_weights import MAX_FACTOR_NORM, MAX_UPDATE_NORM, BaseSpec, check_adapter, check_layout
 from serving.models.loader import FUSED
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Module suffix ("self_attn.k_proj") → (site, slice of the fused weight).
 _PLACE = {part: (site, index) for site, parts in FUSED.items() for index, part in enumerate(parts)}
+_LAYOUTS = 64
 
 
-def adapter_tensors(config: bytes, data: bytearray | memoryview, base: BaseSpec) -> AdapterTensors:
-    """The adapter in `config` (adapter_config.json) and `data` (adapter_model.safetensors), checked against `base`.
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One module: where it belongs, and which of the file's tensors are its A and B."""
 
-    The tensors are views of `data`: keep it until they are copied. Raises IntakeError naming the field and the rule.
+    target: tuple[int, str, int]
+    a: int
+    b: int
+    shape_a: tuple[int, ...]
+    shape_b: tuple[int, ...]
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How to cut a file's data, the same for every adapter with this config and header. sizes: values per tensor."""
+
+    dtype: torch.dtype
+    start: int
+    sizes: tuple[int, ...]
+    pairs: tuple[_Pair, ...]
+
+
+class PeftReader:
+    """Reads adapters of one base. Thread-safe.
+
+    Adapters trained with one script share config and header to the last byte, so what those say is checked once and
+    remembered: 5 ms of Python for an adapter of 420 tensors, with the GIL held, become the hash of 55 KB.
     """
-    summary = check_adapter((config, data), base)
-    infos = parse_safetensors_header(data)
 
-    def view(name: str) -> torch.Tensor:
-        info = infos[name]
+    def __init__(self, base: BaseSpec) -> None:
+        self._base = base
+        self._layouts: OrderedDict[bytes, _Layout] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, config: bytes, data: bytearray | memoryview) -> AdapterTensors:
+        """The adapter in `config` (adapter_config.json) and `data` (adapter_model.safetensors); every value is read.
+
+        The tensors are views of `data`: keep it until they are copied. Raises IntakeError naming the field and the
+        rule.
+        """
+        view = memoryview(data)
+        layout = self._layout(config, view)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # read-only memory: nobody writes through these views
-            flat = torch.frombuffer(
-                data[info.start : info.end]
-                if isinstance(data, memoryview)
-                else memoryview(data)[info.start : info.end],
-                dtype=_DTYPES[info.dtype],
-            )
-        return flat.view(info.shape)
+            flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
+        parts = torch.split_with_sizes(flat, layout.sizes)
+        if not _within_bounds(parts, layout):
+            check_adapter((config, view), self._base)  # names the tensor, or finds float32 to have been too coarse
+        return {
+            pair.target: LoraPair(parts[pair.a].view(pair.shape_a), parts[pair.b].view(pair.shape_b), pair.scale)
+            for pair in layout.pairs
+        }
 
-    tensors = {}
-    for module, scale in summary.scales.items():
+    def _layout(self, config: bytes, view: memoryview) -> _Layout:
+        header = view[: 8 + min(int.from_bytes(view[:8], "little"), 1 << 20)]
+        hasher = hashlib.sha256(len(config).to_bytes(8, "big") + config + len(view).to_bytes(8, "big"))
+        hasher.update(header)
+        key = hasher.digest()
+        with self._lock:
+            layout = self._layouts.get(key)
+            if layout is not None:
+                self._layouts.move_to_end(key)
+                return layout
+        layout = _read_layout(config, view, self._base)
+        with self._lock:
+            self._layouts[key] = layout
+            if len(self._layouts) > _LAYOUTS:
+                self._layouts.popitem(last=False)
+        return layout
+
+
+def _read_layout(config: bytes, view: memoryview, base: BaseSpec) -> _Layout:
+    checked = check_layout(config, view, base)
+    dtype = _DTYPES[checked.summary.dtype]
+    index = {name: i for i, name in enumerate(checked.tensors)}
+    infos = list(checked.tensors.values())
+    pairs = []
+    for module, scale in checked.summary.scales.items():
         _, _, layer, suffix = module.split(".", 3)
-        site, index = _PLACE[suffix]
-        name = f"base_model.model.{module}.lora_"
-        tensors[int(layer), site, index] = LoraPair(view(name + "A.weight"), view(name + "B.weight"), scale)
-    return tensors
+        site, slice_index = _PLACE[suffix]
+        a, b = (index[f"base_model.model.{module}.lora_{factor}.weight"] for factor in "AB")
+        pairs.append(_Pair((int(layer), site, slice_index), a, b, infos[a].shape, infos[b].shape, scale))
+    sizes = tuple((info.end - info.start) // dtype.itemsize for info in infos)
+    return _Layout(dtype, infos[0].start, sizes, tuple(pairs))
+
+
+def _within_bounds(parts: tuple[torch.Tensor, ...], layout: _Layout) -> bool:
+    """Whether every value is finite and every norm allowed, in float32; one call without the GIL for all tensors."""
+    norms = torch.stack(torch._foreach_norm(parts, 2, dtype=torch.float32)).tolist()
+    # A NaN fails every comparison.
+    return all(norm <= MAX_FACTOR_NORM for norm in norms) and all(
+        pair.scale * norms[pair.a] * norms[pair.b] <= MAX_UPDATE_NORM for pair in layout.pairs
+    )

@@ -7,7 +7,8 @@ import threading
 
 from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, OpenedPackage, SealError, open_package
-from serving.adapters.peft import adapter_tensors
+from serving.adapters.counters import LevelSeconds
+from serving.adapters.peft import PeftReader
 from serving.core import AdapterRevoked, AdapterUnavailable
 from serving.platform.errors import LeaseRefused, PlatformError
 from serving.platform.link import HeldKey, PlatformLink
@@ -21,9 +22,13 @@ MAX_PLAINTEXT = 2 << 30  # bytes; rank 256 on every module of a 7B model is abou
 class SealedAdapterSource:
     """`serving.adapters.source.AdapterSource` over the platform's vault. One lease for each load."""
 
+    leased = True
+
     def __init__(self, link: PlatformLink, packages: PackageStore, base: BaseSpec) -> None:
         """Load adapters for `base` alone."""
+        self.seconds = LevelSeconds()
         self._link, self._packages, self._base = link, packages, base
+        self._reader = PeftReader(base)
         self._opened: dict[str, OpenedPackage] = {}
         self._candidates: dict[str, HeldKey] = {}
         self._lock = threading.Lock()
@@ -46,7 +51,8 @@ class SealedAdapterSource:
         with self._lock:
             candidate = self._candidates.get(digest)
         try:
-            key = candidate or self._link.request_key(digest, "serve")
+            with self.seconds.measured("lease"):
+                key = candidate or self._link.request_key(digest, "serve")
         except LeaseRefused as error:
             if error.code == "adapter_revoked":
                 self._link.leases.revoke([digest])
@@ -68,17 +74,20 @@ class SealedAdapterSource:
                 key.wipe()
 
     def _open(self, key: HeldKey) -> AdapterTensors:
-        path = self._packages.fetch(key.digest, key.package_size)
-        opened = open_package(
-            path,
-            dek=key.dek,
-            creator_public_key=key.creator_public_key,
-            expected_digest=key.digest,
-            max_plaintext=MAX_PLAINTEXT,
-        )
+        with self.seconds.measured("fetch"):
+            path = self._packages.fetch(key.digest, key.package_size)
+        with self.seconds.measured("decrypt"):
+            opened = open_package(
+                path,
+                dek=key.dek,
+                creator_public_key=key.creator_public_key,
+                expected_digest=key.digest,
+                max_plaintext=MAX_PLAINTEXT,
+            )
         try:
-            check_identity(opened, key, self._base)
-            tensors = adapter_tensors(bytes(opened.config), opened.tensors, self._base)
+            with self.seconds.measured("check"):
+                check_identity(opened, key, self._base)
+                tensors = self._reader.read(bytes(opened.config), opened.tensors)
         except BaseException:
             opened.wipe()
             raise
@@ -87,7 +96,7 @@ class SealedAdapterSource:
         return tensors
 
     def copied(self, digest: str) -> None:
-        """Wipe the decrypted memory: the pool has its own copy."""
+        """Wipe the decrypted memory: nobody needs it any more."""
         with self._lock:
             opened = self._opened.pop(digest, None)
         if opened is not None:
@@ -97,6 +106,11 @@ class SealedAdapterSource:
         """Wipe what is left and give the lease back: the adapter is not resident any more."""
         self.copied(digest)
         self._link.leases.give_back(digest)
+
+    def locked_bytes(self) -> int:
+        """Bytes of plaintext that RLIMIT_MEMLOCK let the kernel lock; what is over the limit could reach swap."""
+        with self._lock:
+            return sum(len(opened.tensors) for opened in self._opened.values() if opened.locked)
 
 
 def check_identity(opened: OpenedPackage, key: HeldKey, base: BaseSpec) -> None:

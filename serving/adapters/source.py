@@ -5,19 +5,31 @@ from __future__ import annotations
 from typing import Protocol
 
 from lora_kernels import AdapterTensors
+from serving.adapters.counters import LevelSeconds
 
 
 class AdapterSource(Protocol):
-    """Every method may block; `load` runs in a worker thread, the other two in the engine thread and must be quick."""
+    """`load` and `copied` may block and run in worker threads; `release` runs in the engine thread and must be quick.
+
+    leased: what is loaded is on loan, and goes back when it has been idle for long
+    seconds: where the time of loads went; written by the source
+    """
+
+    leased: bool
+    seconds: LevelSeconds
 
     def load(self, digest: str) -> AdapterTensors:
         """The adapter's tensors in host memory. Raises AdapterUnavailable or AdapterRevoked."""
         ...
 
     def copied(self, digest: str) -> None:
-        """The pool holds its own copy now: what `load` returned is no longer read and may be wiped."""
+        """What `load` returned is no longer needed: wipe it. Idempotent; safe while somebody still reads (zeros)."""
         ...
 
     def release(self, digest: str) -> None:
-        """The adapter is not resident any more, its pages are zeroed. Also called when a load came to nothing."""
+        """Nothing of the adapter is held any more, its pages are zeroed. Also called when a load came to nothing."""
+        ...
+
+    def locked_bytes(self) -> int:
+        """Bytes of what `load` returned and `copied` has not wiped that are locked in RAM and cannot reach swap."""
         ...

@@ -1,0 +1,73 @@
+"""The middle level: decrypted copies in host memory, so that a reload needs no lease and no decryption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lora_kernels import AdapterTensors
+from serving.adapters.policy import GreedyDual, RateBook, Worth
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A decrypted adapter that stays after it was copied into the pool."""
+
+    tensors: AdapterTensors
+    bytes: int
+
+
+class HostLevel:
+    """Keeps copies up to `budget` bytes, GDSF among them; 0 keeps none. Who must go is the caller's to wipe."""
+
+    def __init__(self, budget: int, rates: RateBook) -> None:
+        self.budget, self.used = budget, 0
+        self._copies: dict[str, HostCopy] = {}
+        self._order = GreedyDual(rates)
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._copies
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def get(self, digest: str) -> HostCopy | None:
+        return self._copies.get(digest)
+
+    def keep(self, digest: str, copy: HostCopy, seconds: float, now: float) -> tuple[bool, list[str]]:
+        """Whether the copy was taken in (not when it is too large, or worth less than what is here), and who goes."""
+        if copy.bytes > self.budget:
+            return False, []
+        worth = Worth(seconds, copy.bytes)
+        priority = self._order.priority(digest, worth, now)
+        gone: list[str] = []
+        while self.used + copy.bytes > self.budget:
+            victim = self._order.peek()
+            if victim is None or victim[1] > priority:
+                return False, gone
+            self._order.evict()
+            self.used -= self._copies.pop(victim[0]).bytes
+            gone.append(victim[0])
+        self._copies[digest] = copy
+        self.used += copy.bytes
+        self._order.release(digest, worth, now)
+        return True, gone
+
+    def drop(self, digest: str) -> HostCopy | None:
+        """Forgets a copy; the caller wipes it."""
+        copy = self._copies.pop(digest, None)
+        if copy is not None:
+            self.used -= copy.bytes
+            self._order.hold(digest)
+        return copy
+
+    def touch(self, digest: str, seconds: float, now: float) -> None:
+        """Its place in the order follows its rate."""
+        self._order.release(digest, Worth(seconds, self._copies[digest].bytes), now)
+
+    def idle(self, before: float) -> list[str]:
+        """Takes out the copies not touched since `before`."""
+        gone = []
+        for digest in self._order.idle(before):
+            self.drop(digest)
+            gone.append(digest)
+        return gone

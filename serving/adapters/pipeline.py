@@ -1,0 +1,247 @@
+"""Loads on their way: worker jobs, the line for room, host copies. Engine thread, but for the jobs themselves."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from lora_kernels import AdapterTensors, LoraKernelError
+from serving.adapters.counters import AdapterCounters
+from serving.adapters.host import HostCopy, HostLevel
+from serving.adapters.policy import RateBook, Worth
+from serving.adapters.residents import Residents
+from serving.adapters.source import AdapterSource
+from serving.adapters.state import Entry, Known, Line, State
+from serving.adapters.workers import LoadWorkers
+from serving.core import AdapterUnavailable, EngineError
+
+_KNOWN = 100_000
+Failure = tuple[str, EngineError]
+
+
+class LoadPipeline:
+    """From COLD to READY. `on_arrival` is called from worker threads when a job has ended; `settle` then.
+
+    One job decrypts and, where pages were reserved for it in advance, copies too: the engine thread is needed at both
+    ends alone. Nothing is decrypted while something decrypted waits for room.
+    """
+
+    def __init__(
+        self,
+        residents: Residents,
+        source: AdapterSource,
+        rates: RateBook,
+        counters: AdapterCounters,
+        clock: Callable[[], float],
+        *,
+        workers: int,
+        host_bytes: int,
+    ) -> None:
+        self.on_arrival: Callable[[], None] = lambda: None
+        self.host, self.line = HostLevel(host_bytes, rates), Line()
+        self._residents, self._source, self._counters, self._clock = residents, source, counters, clock
+        self._workers, self._jobs = LoadWorkers(workers), 0
+        self._arrived: deque[tuple[Entry, Future[None]]] = deque()
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._typical = Known(rank=0, bytes=0, pages=1, seconds=0.0)
+
+    @property
+    def room(self) -> int:
+        """How many loads may start now."""
+        return self._workers.count - self._jobs - len(self.line)
+
+    def known(self, digest: str) -> Known:
+        """What a load of `digest` takes: as the last time, or as adapters typically do. Safe from any thread."""
+        return self._known.get(digest, self._typical)
+
+    def start(self, digest: str, *, waiting: bool) -> None:
+        """COLD → DECRYPTING, or HOST where a copy was kept."""
+        now = self._clock()
+        entry = self._residents.entries[digest] = Entry(digest, State.DECRYPTING, now, now, waiting)
+        copy = self.host.get(digest)
+        if copy is not None:
+            entry.tensors, entry.bytes, entry.state = copy.tensors, copy.bytes, State.HOST
+            entry.rank, entry.pages = self._size(copy.tensors)
+            self.host.touch(digest, self.known(digest).seconds, now)
+            self._counters.host_hits += 1
+            self.line.add(entry, self._residents.seniority(digest))
+            return
+        pages = self.known(digest).pages
+        if waiting and not len(self.line) and self._residents.make_room(pages):
+            self._residents.reserve(entry, pages)
+        self._submit(entry, lambda: self._load(entry))
+
+    def settle(self) -> list[Failure]:
+        """Takes in what workers have finished."""
+        failed: list[Failure] = []
+        while self._arrived:
+            entry, future = self._arrived.popleft()
+            self._jobs -= 1
+            problem = None if future.cancelled() else future.exception()
+            if entry.killed:  # its requests have failed already; newer ones want it again
+                self.discard(entry)
+            elif problem is not None:
+                self.discard(entry)
+                failed.append((entry.digest, _as_engine_error(entry.digest, problem)))
+            elif entry.state is State.COPYING:
+                self._publish(entry)
+            elif entry.pages > self._residents.page_limit:
+                self.discard(entry)
+                failed.append((entry.digest, AdapterUnavailable(
+                    f"adapter {entry.digest[:12]} needs {entry.pages} pages, the pool has {self._residents.page_limit}"
+                )))  # fmt: skip
+            else:
+                self._residents.cancel(entry)  # more pages than were reserved
+                entry.state, entry.since = State.HOST, self._clock()
+                self.line.add(entry, self._residents.seniority(entry.digest))
+        return failed
+
+    def place(self) -> list[Failure]:
+        """HOST → COPYING, the most senior first, as far as room can be made."""
+        while (head := self.line.head()) is not None:
+            entry, seniority = head
+            if not self._residents.make_room(entry.pages, below=self._bar(entry)):
+                if self._is_hint(entry):
+                    self.discard(entry)
+                    continue
+                self._residents.force_room(entry, seniority)
+                if not self._residents.make_room(entry.pages):
+                    break
+            self.line.remove(entry)
+            try:
+                self._residents.reserve(entry, entry.pages)
+            except LoraKernelError as error:
+                self.discard(entry)
+                return [(entry.digest, _as_engine_error(entry.digest, error)), *self.place()]
+            self._source.seconds.add("wait", self._clock() - entry.since)
+            entry.state = State.COPYING
+            self._submit(entry, lambda entry=entry: self._copy(entry))  # type: ignore[misc]
+        return []
+
+    def kill(self, entry: Entry) -> None:
+        """Ends a load at once; what a worker holds is wiped and zeroed when it comes back."""
+        if entry.state is State.HOST:
+            self.discard(entry)
+            return
+        entry.killed = True
+        if entry.state is State.COPYING:
+            # Wiped under the worker's hands: nobody will ever read the pages it fills.
+            self._source.copied(entry.digest)
+
+    def discard(self, entry: Entry) -> None:
+        """Wipes and forgets a load that came to nothing."""
+        self.line.remove(entry)
+        self._residents.cancel(entry)
+        self._residents.entries.pop(entry.digest, None)
+        entry.tensors = None
+        self.drop_copy(entry.digest)
+        self._source.copied(entry.digest)
+        self._source.release(entry.digest)
+
+    def drop_copy(self, digest: str) -> None:
+        """Wipes the host copy, if there is one."""
+        if self.host.drop(digest):
+            self._wipe(digest)
+
+    def idle(self, before: float) -> None:
+        """Wipes host copies not used since `before`."""
+        for digest in self.host.idle(before):
+            self._wipe(digest)
+
+    def let_go(self, entry: Entry) -> None:
+        """The pool has zeroed it; without a host copy nothing of it is left."""
+        if not entry.parts and entry.digest not in self.host:
+            self._source.release(entry.digest)
+
+    def close(self) -> None:
+        """Waits for running jobs; what they hold is still to be discarded."""
+        self._workers.close()
+
+    # -- jobs, in worker threads ------------------------------------------------------------------------------------
+
+    def _submit(self, entry: Entry, job: Callable[[], None]) -> None:
+        def done(future: Future[None]) -> None:
+            self._arrived.append((entry, future))
+            self.on_arrival()
+
+        self._jobs += 1
+        self._workers.submit(job, done)
+
+    def _load(self, entry: Entry) -> None:
+        if entry.killed:
+            return
+        began = time.perf_counter()
+        tensors = self._source.load(entry.digest)
+        entry.rank, entry.pages = self._size(tensors)
+        entry.bytes = sum(pair.a.nbytes + pair.b.nbytes for pair in tensors.values())
+        entry.tensors = tensors
+        entry.seconds += time.perf_counter() - began
+        if entry.reservation is not None and entry.pages <= len(entry.reservation.pages):
+            entry.state = State.COPYING
+            self._copy(entry)
+
+    def _copy(self, entry: Entry) -> None:
+        if entry.killed:
+            return
+        assert entry.reservation is not None and entry.tensors is not None
+        began = time.perf_counter()
+        with self._source.seconds.measured("copy"):
+            entry.reservation.write(entry.tensors)
+        entry.seconds += time.perf_counter() - began
+        if not self.host.budget:
+            entry.tensors = None
+            self._source.copied(entry.digest)
+
+    # -- in the engine thread ---------------------------------------------------------------------------------------
+
+    def _publish(self, entry: Entry) -> None:
+        with self._source.seconds.measured("publish"):
+            self._residents.publish(entry)
+        counters, digest = self._counters, entry.digest
+        counters.loads += 1
+        counters.prefetches += not entry.waiting
+        counters.bytes_loaded += entry.bytes
+        counters.cold_seconds += self._clock() - entry.began
+        # A reload from the host says little of what the next load from disk takes.
+        seconds = self.known(digest).seconds if digest in self.host else entry.seconds
+        self._typical = self._known[digest] = Known(entry.rank, entry.bytes, entry.pages, seconds)
+        if len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        if entry.tensors is not None and digest not in self.host:
+            kept, gone = self.host.keep(digest, HostCopy(entry.tensors, entry.bytes), entry.seconds, self._clock())
+            for other in gone:
+                self._wipe(other)
+            if not kept:
+                self._source.copied(digest)
+        entry.tensors = None
+
+    def _wipe(self, digest: str) -> None:
+        self._counters.host_evictions += 1
+        self._source.copied(digest)
+        if digest not in self._residents.entries:
+            self._source.release(digest)
+
+    def _size(self, tensors: AdapterTensors) -> tuple[int, int]:
+        """(largest rank, pages)"""
+        rank = max((pair.a.shape[0] for pair in tensors.values()), default=0)
+        return rank, -(-rank // self._residents.pool.spec.page_size)
+
+    def _is_hint(self, entry: Entry) -> bool:
+        return not entry.waiting and not self._residents.is_expected(entry.digest)
+
+    def _bar(self, entry: Entry) -> float | None:
+        """A hint displaces only what is worth less."""
+        if not self._is_hint(entry):
+            return None
+        worth = Worth(entry.seconds, entry.pages * self._residents.page_bytes)
+        return self._residents.order.priority(entry.digest, worth, self._clock())
+
+
+def _as_engine_error(digest: str, error: BaseException) -> EngineError:
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, LoraKernelError):
+        return AdapterUnavailable(f"adapter {digest[:12]}: {error}")
+    return AdapterUnavailable(f"adapter {digest[:12]} could not be loaded ({type(error).__name__})")

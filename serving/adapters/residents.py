@@ -1,0 +1,232 @@
+"""The last level: who has pages and a slot, who pins them, who must go when others need room. Engine thread only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+from lora_kernels import AdapterPool
+from serving.adapters.counters import AdapterCounters
+from serving.adapters.policy import GreedyDual, RateBook, Worth
+from serving.adapters.state import Entry, State
+
+# Room is made by force, closing adapters that are in use to newcomers, for whoever has waited this long; and again
+# after as long, if that was not enough.
+PATIENCE_SECONDS = 0.25
+
+
+class Residents:
+    """Entries by digest, and the pool's pages and slots. `gone` is told of each entry whose pages are zeroed.
+
+    Evictable is what is READY, has no pin, and has no request waiting for it (`demand`).
+    """
+
+    def __init__(
+        self,
+        pool: AdapterPool,
+        rates: RateBook,
+        counters: AdapterCounters,
+        clock: Callable[[], float],
+        gone: Callable[[Entry], None],
+    ) -> None:
+        self.pool, self.page_limit = pool, pool.num_pages
+        self.entries: dict[str, Entry] = {}
+        self.order = GreedyDual(rates)
+        self._rates, self._counters, self._clock, self._gone = rates, counters, clock, gone
+        self._free_slots = list(range(pool.num_slots - 1, -1, -1))
+        # In flight per digest: how many requests, and how early the first of them came.
+        self._demand: dict[str, tuple[int, int]] = {}
+        self._arrivals = itertools.count()
+        self._forced_at = 0.0
+
+    def is_ready(self, digest: str) -> bool:
+        return (entry := self.entries.get(digest)) is not None and entry.state is State.READY
+
+    # -- demand and pins --------------------------------------------------------------------------------------------
+
+    def expect(self, digests: Iterable[str]) -> None:
+        """A request for all of `digests` is in flight."""
+        for digest in digests:
+            count, since = self._demand.get(digest) or (0, next(self._arrivals))
+            self._demand[digest] = count + 1, since
+            self.order.hold(digest)
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """It has ended."""
+        for digest in digests:
+            count, since = self._demand[digest]
+            if count > 1:
+                self._demand[digest] = count - 1, since
+            else:
+                del self._demand[digest]
+                self._offer(digest)
+
+    def is_expected(self, digest: str) -> bool:
+        return digest in self._demand
+
+    def seniority(self, digest: str) -> int:
+        """How early the request came that has waited longest; lower is earlier, and anyone before nobody."""
+        demand = self._demand.get(digest)
+        return demand[1] if demand is not None else next(self._arrivals)
+
+    def pin(self, entry: Entry) -> None:
+        assert entry.state is State.READY, f"pinned while {entry.state.value}"
+        entry.pins += 1
+        self.order.hold(entry.digest)
+
+    def unpin(self, entry: Entry) -> None:
+        entry.pins -= 1
+        if entry.pins:
+            return
+        if entry.state is State.DRAINING:
+            self.evict(entry)
+        else:
+            self._offer(entry.digest)
+
+    # -- room -------------------------------------------------------------------------------------------------------
+
+    def make_room(self, pages: int, *, below: float | None = None) -> bool:
+        """Evicts until `pages` and a slot are free; with `below`, only what has a lower priority than that."""
+        while self._free() < pages or not self._free_slots:
+            victim = self.order.peek()
+            if victim is None or (below is not None and victim[1] >= below):
+                return False
+            self.order.evict()
+            self.evict(self.entries[victim[0]])
+        return True
+
+    def force_room(self, entry: Entry, seniority: int) -> None:
+        """Takes from those who came later than `entry`, then closes those that run to newcomers, worth least first."""
+        now = self._clock()
+        if now - entry.since < PATIENCE_SECONDS or now - self._forced_at < PATIENCE_SECONDS:
+            return
+        self._forced_at = now
+        ready = [e for e in self.entries.values() if e.state is State.READY and e is not entry]
+        later = [(self.seniority(e.digest), e) for e in ready if e.pins == 0 and not e.blends]
+        for since, other in sorted(later, key=lambda item: -item[0]):
+            if self._free() >= entry.pages and self._free_slots:
+                return
+            if since > seniority:
+                self.evict(other)
+        # What drains already will be room soon; closing more than that would idle the batch.
+        coming = self._free() + sum(e.pages for e in self.entries.values() if e.state is State.DRAINING)
+        slots = len(self._free_slots) + sum(e.state is State.DRAINING for e in self.entries.values())
+        running = [e for e in ready if e.state is State.READY and e.pins and not e.blends]
+        for other in sorted(running, key=lambda e: self.order.priority(e.digest, self._worth(e), now)):
+            if coming >= entry.pages and slots:
+                return
+            self._counters.drains += 1
+            coming, slots = coming + other.pages, slots + 1
+            self.drain(other)
+
+    def reserve(self, entry: Entry, pages: int) -> None:
+        """Pages and a slot for `entry`; `make_room` first. Raises LoraKernelError when no slot could list so many."""
+        entry.reservation = self.pool.reserve(pages)
+        entry.slot = self._free_slots.pop()
+
+    def cancel(self, entry: Entry) -> None:
+        """Zeroes and frees what `reserve` took, if it did."""
+        if entry.reservation is not None:
+            self.pool.cancel(entry.reservation)
+            entry.reservation = None
+        if entry.slot >= 0:
+            self._free_slots.append(entry.slot)
+            entry.slot = -1
+
+    def _free(self) -> int:
+        return self.pool.free_pages - (self.pool.num_pages - self.page_limit)
+
+    # -- in and out -------------------------------------------------------------------------------------------------
+
+    def publish(self, entry: Entry) -> None:
+        """A written reservation becomes a slot."""
+        assert entry.reservation is not None
+        self.pool.publish(entry.slot, entry.reservation)
+        entry.reservation = None
+        self._arrived(entry)
+
+    def blend(self, entry: Entry) -> None:
+        """Parts that are READY become one more slot, without a copy; it pins them. Raises LoraKernelError."""
+        parts = [self.entries[part] for part, _ in entry.parts]
+        slot = self._free_slots.pop()
+        try:
+            self.pool.blend(slot, [(p.slot, w) for p, (_, w) in zip(parts, entry.parts, strict=True)])
+        except BaseException:
+            self._free_slots.append(slot)
+            raise
+        entry.slot = slot
+        for part in parts:
+            self.pin(part)
+            part.blends.add(entry.digest)
+        self._arrived(entry)
+
+    def drain(self, entry: Entry) -> None:
+        """Nobody new joins it or a blend of it; gone when the last pin goes, at once if there is none."""
+        for identity in list(entry.blends):
+            self.drain(self.entries[identity])
+        if self.entries.get(entry.digest) is entry:  # a part may go with its last blend
+            entry.state = State.DRAINING
+            self.order.hold(entry.digest)
+            if entry.pins == 0:
+                self.evict(entry)
+
+    def evict(self, entry: Entry) -> None:
+        """Zeroes its pages (a blend's are its parts'), now."""
+        assert entry.pins == 0, "somebody runs on it"
+        self.order.hold(entry.digest)
+        del self.entries[entry.digest]
+        self.pool.evict(entry.slot)
+        self._free_slots.append(entry.slot)
+        self._counters.evictions += 1
+        self._gone(entry)
+        for part, _ in entry.parts:
+            holder = self.entries[part]
+            holder.blends.discard(entry.digest)
+            self.unpin(holder)
+
+    def idle(self, before: float) -> list[Entry]:
+        """Evicts what nobody has used since `before`; returns it."""
+        gone = []
+        for digest in self.order.idle(before):
+            gone.append(self.entries[digest])
+            self.evict(self.entries[digest])
+        return gone
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when entries, pool and order disagree."""
+        taken = [e.slot for e in self.entries.values() if e.slot >= 0]
+        assert sorted(taken + self._free_slots) == list(range(self.pool.num_slots))
+        pages = set()
+        for entry in self.entries.values():
+            resident = entry.state in (State.READY, State.DRAINING)
+            assert resident == (entry.slot >= 0 and self.pool.is_loaded(entry.slot))
+            assert (entry.digest in self.order) == (
+                entry.state is State.READY and entry.pins == 0 and entry.digest not in self._demand
+            )
+            assert entry.pins >= len(entry.blends) and (resident or entry.pins == 0)
+            if resident:
+                pages |= set(self.pool.slot_pages(entry.slot))
+            elif entry.reservation is not None:
+                pages |= set(entry.reservation.pages)
+        assert self.pool.num_pages - self.pool.free_pages == len(pages)
+
+    def _arrived(self, entry: Entry) -> None:
+        entry.state, entry.since = State.READY, self._clock()
+        self._offer(entry.digest)
+
+    def _offer(self, digest: str) -> None:
+        """Lets it be evicted, if nothing speaks against that."""
+        entry = self.entries.get(digest)
+        if entry is not None and entry.state is State.READY and entry.pins == 0 and digest not in self._demand:
+            self.order.release(digest, self._worth(entry), self._clock())
+
+    def _worth(self, entry: Entry) -> Worth:
+        # A blend costs nothing to make again, but a slot and the pins on its parts: it goes before they do.
+        return Worth(entry.seconds, max(1, entry.pages) * self.page_bytes)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page over all layers and sites."""
+        spec = self.pool.spec
+        ranks = sum(spec.layers_of(s) * (len(s.slices) * s.in_features + s.out_features) for s in spec.sites)
+        return ranks * spec.page_size * self.pool.dtype.itemsize

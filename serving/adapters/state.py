@@ -1,0 +1,95 @@
+"""One adapter, or one blend, on its way through memory."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lora_kernels import AdapterTensors
+from lora_kernels.reservation import Reservation
+
+
+class State(Enum):
+    """What is not in memory at all is cold and has no entry.
+
+    An early reservation lets a load go from DECRYPTING to COPYING without a stop; HOST is where it waits for room.
+    """
+
+    DECRYPTING = "decrypting"  # leased, read, decrypted and checked by a worker
+    HOST = "host"  # decrypted in host memory, waiting for pages
+    COPYING = "copying"  # a worker writes it into reserved pages
+    READY = "ready"  # listed by a slot
+    DRAINING = "draining"  # nobody new joins; zeroed when the last pin goes
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """`killed` may be read by a worker at any time; `tensors` and `reservation` belong to the worker while a job runs.
+
+    slot is taken with the reservation, -1 before. seconds: what this load took so far, waiting for room apart.
+    waiting: a request waits for it (else it was loaded on a hint). parts: of a blend, with weights.
+    blends: identities of blends that pin it. began, since: on the manager's clock, start of the load and of the state.
+    """
+
+    digest: str
+    state: State
+    began: float
+    since: float
+    waiting: bool = True
+    slot: int = -1
+    pins: int = 0
+    pages: int = 0
+    rank: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    killed: bool = False
+    tensors: AdapterTensors | None = None
+    reservation: Reservation | None = None
+    parts: tuple[tuple[str, float], ...] = ()
+    blends: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a past load taught about an adapter: ranks, bytes in host memory, pages, seconds of work."""
+
+    rank: int
+    bytes: int
+    pages: int
+    seconds: float
+
+
+class Line:
+    """Entries that wait for room, the most senior first: who was asked for earliest. Leaving is lazy, O(log n)."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Entry]] = []
+        self._inside: set[int] = set()
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._inside)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """In no promised order."""
+        return (entry for _, _, entry in self._heap if id(entry) in self._inside)
+
+    def add(self, entry: Entry, seniority: int) -> None:
+        heapq.heappush(self._heap, (seniority, next(self._order), entry))
+        self._inside.add(id(entry))
+
+    def remove(self, entry: Entry) -> None:
+        """Fine when it is not in line."""
+        self._inside.discard(id(entry))
+
+    def head(self) -> tuple[Entry, int] | None:
+        """The most senior and its seniority."""
+        while self._heap:
+            seniority, _, entry = self._heap[0]
+            if id(entry) in self._inside:
+                return entry, seniority
+            heapq.heappop(self._heap)
+        return None
