@@ -7,6 +7,7 @@ read over the copy bandwidth of the same run) and transformers + PEFT on the sam
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,9 +26,10 @@ from serving.core import AdapterRef, Chunk, Request, SamplingParams, Sequence, S
 from serving.models.attention import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
-from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import LayerWeights, ModelWeights, part_sizes
-from serving.runner.gpu import GpuRunner
+
+if TYPE_CHECKING:
+    from serving.runner.gpu import GpuRunner
 
 BLOCK, CONTEXT, ADAPTERS, RANK = 16, 512, 32, 16
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -101,7 +103,7 @@ def decode_seconds(runner: GpuRunner, batch: int, adapters: int, context: int, s
                 sequence.tokens.append(answer.token_id if answer.token_id is not None else 0)
         times.append(time.perf_counter())
         pending = following
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
     return statistics.median(gaps[len(gaps) // 4 :])
 
 
@@ -145,7 +147,7 @@ def peft_seconds(config: ModelConfig, batch: int, context: int, steps: int) -> f
             input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=steps, min_new_tokens=steps,
             do_sample=False, adapter_names=names, logits_processor=[clock], pad_token_id=0,
         )  # fmt: skip
-    return statistics.median(b - a for a, b in zip(times[1:], times[2:], strict=False))
+    return statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -169,9 +171,8 @@ def main(argv: list[str] | None = None) -> int:
         for row in rows:
             if row["batch"] in (1, 32):
                 row["peft_ms"] = peft_seconds(config, row["batch"], CONTEXT, 16) * 1e3
-    print(
-        "| batch | base ms | 32 adapters ms | overhead | tokens/s | of the roofline | PEFT ms |\n|---|---|---|---|---|---|---|"
-    )
+    print("| batch | base ms | 32 adapters ms | overhead | tokens/s | of the roofline | PEFT ms |")
+    print("|---|---|---|---|---|---|---|")
     for row in rows:
         peft = f"{row['peft_ms']:.1f}" if "peft_ms" in row else "–"
         print(
@@ -196,6 +197,10 @@ def _row(runner: GpuRunner, config: ModelConfig, batch: int, steps: int, copy: f
 
 
 def _runner(config: ModelConfig, device: torch.device, batch: int, length: int) -> GpuRunner:
+    # Imported late: without a GPU there is no Triton either, and the command should say so.
+    from serving.models.llama_gpu import GpuLlama
+    from serving.runner.gpu import GpuRunner
+
     dtype = torch.bfloat16
     pool = AdapterPool(pool_spec(config), ADAPTERS, ADAPTERS, dtype, device)
     blocks = -(-length // BLOCK)
