@@ -23,6 +23,7 @@ setup:
 setup-dev: setup
 	@$(PYTHON) -m marketplace.local_stack.bootstrap --dev
 	@$(VENV_PYTHON) -m tests.browser
+	@$(VENV_PYTHON) -m tests.triton_setup
 
 lint: setup-dev
 	@.venv/bin/ruff check .
