@@ -191,15 +191,16 @@ class Engine:
 
     def step(self) -> bool:
         """One turn. Where the runner overlaps, the host plans one step and commits the last while the device computes.
-        Returns whether there was anything to compute."""
+        Returns whether anything was done: what comes next may depend on it."""
         self._poll_adapters()
         plan = self.planner.plan(self._clock())
         self._act_on(plan)
         if plan.chunks:
             self._launched.append(self._launch(plan))
+        busy = bool(self._launched or plan.expired)
         self._commit_launched(self._steps.depth if plan.chunks else 0)
         self._report()
-        return bool(plan.chunks)
+        return busy
 
     def _poll_adapters(self) -> None:
         for digest, error in self.adapters.poll():

@@ -1,0 +1,457 @@
+"""Discrete-event simulation of the scheduler: the planner, pool, queues, accounts and admission that production runs,
+with a clock that is a number, a runner whose steps take what a hidden cost model says (plus noise and absurd outliers),
+and adapters that arrive when their load is over. One seed is one trace, the same on every machine.
+
+After every step the integrity of planner and pool is checked; `Trace.run` raises AssertionError when anything that the
+scheduler promises does not hold: see `_check_*`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from serving.core import (
+    AdapterCost,
+    AdapterRef,
+    Chunk,
+    LatencyClass,
+    Request,
+    SamplingParams,
+    Sequence,
+    Status,
+    StepPlan,
+)
+from serving.kv.pool import BlockPool
+from serving.scheduler.admission import Outlook, observe, predict
+from serving.scheduler.cost_model import DEFAULTS, CostModel
+from serving.scheduler.fairness import Prices
+from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.slo import Target, Targets
+
+GREEDY = SamplingParams(temperature=0)
+MAX_STEPS = 20_000
+IDLE_SECONDS = 0.2
+_RANKS = (4, 8, 16, 64)
+_CLASSES = tuple(LatencyClass)
+_RNG = random.Random(0)
+
+
+class _Text:
+    stopped = False
+
+    def push(self, token_id: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+_TEXT = _Text()
+
+
+class SimulatedResidency:
+    """A few slots; loads take time and wait for a slot that nobody pins. What requests wait for is evicted only for
+    requests that came before them."""
+
+    def __init__(self, slots: int, rng: random.Random) -> None:
+        self.slots, self._rng = slots, rng
+        self.ready: dict[str, None] = {}  # least recently used first
+        self.loading: dict[str, float] = {}
+        self.pins: dict[str, int] = {}
+        self.revoked: set[str] = set()
+        self.expected: dict[str, dict[Sequence, None]] = {}
+
+    def is_ready(self, digest: str | None) -> bool:
+        return digest is None or (digest in self.ready and digest not in self.revoked)
+
+    def pin(self, digest: str | None) -> None:
+        assert self.is_ready(digest), "only what is ready may be pinned"
+        if digest is not None:
+            self.pins[digest] = self.pins.get(digest, 0) + 1
+            self.ready[digest] = self.ready.pop(digest)
+
+    def unpin(self, digest: str | None) -> None:
+        if digest is not None:
+            self.pins[digest] -= 1
+            assert self.pins[digest] >= 0
+            if not self.pins[digest] and digest in self.revoked:
+                del self.ready[digest]
+
+    def cost(self, digest: str | None) -> AdapterCost:
+        if digest is None:
+            return AdapterCost()
+        return AdapterCost(_RANKS[int(digest[1:]) % 4], 3 << 20, 0.0 if self.is_ready(digest) else 0.3)
+
+    def want(self, digests: list[str], now: float) -> None:
+        for digest in digests:
+            if digest not in self.loading and digest not in self.revoked:
+                self.loading[digest] = now + self._rng.expovariate(5.0)
+
+    def poll(self, now: float) -> None:
+        for digest in [d for d, at in self.loading.items() if at <= now]:
+            if digest in self.revoked:
+                del self.loading[digest]
+            elif len(self.ready) < self.slots or self._evict(digest):
+                del self.loading[digest]
+                self.ready[digest] = None
+
+    def revoke(self, digest: str) -> None:
+        self.revoked.add(digest)
+        if digest in self.ready and not self.pins.get(digest):
+            del self.ready[digest]
+
+    def _evict(self, newcomer: str) -> bool:
+        idle = [d for d in self.ready if not self.pins.get(d)]
+        for digest in idle:
+            if not self.expected.get(digest):
+                del self.ready[digest]
+                return True
+        oldest = min((s.arrival for s in self.expected.get(newcomer, ())), default=float("inf"))
+        for digest in idle:
+            if min(s.arrival for s in self.expected[digest]) > oldest:
+                del self.ready[digest]
+                return True
+        return False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
+    admission would have refused and that were let in to see."""
+
+    served: int = 0
+    refused: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    revoked: int = 0
+    failed: int = 0
+    preempted: int = 0
+    aged: int = 0
+    steps: int = 0
+    cached_tokens: int = 0
+    largest_gap_share: float = 0.0
+    probes: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Wait:
+    """An aged sequence that could start: how much service everybody had had, and how far the counters were apart."""
+
+    service: float
+    gap: float
+
+
+class Trace:
+    """One simulated life of a replica, drawn from `seed`. kind: mixed (everything at once), fair (one class, tenants
+    that always have work), flood (the first class asks for more than there is)."""
+
+    def __init__(self, seed: int, kind: str = "mixed") -> None:
+        self.seed, self.kind = seed, kind
+        self.rng = rng = random.Random(f"{kind}/{seed}")
+        self.now, self.outcome = 0.0, Outcome()
+        self.depth = rng.randrange(2)
+        size = rng.choice((2, 4, 8))
+        self.longest = size * rng.randint(3, 8)
+        seqs = rng.randint(1, 6)
+        budget = max(seqs, rng.randint(4, 40))
+        blocks = 2 + self.longest // size + rng.randint(0, 3 * self.longest // size)
+        self.residency = SimulatedResidency(rng.randint(1, 4), rng)
+        speed = 10 ** rng.uniform(-1.5, 0.5)
+        self.truth = CostModel(tuple(c * speed * rng.uniform(0.5, 2.0) for c in DEFAULTS))
+        self.planner = Planner(
+            Limits(budget, seqs, rng.randint(10, 40), rng.choice((0, 10)), rng.randint(1, budget), rng.choice((0, 32))),
+            BlockPool(blocks, size, caching=rng.random() < 0.7),
+            self.residency,
+            "fingerprint",
+            targets=Targets(
+                Target(1.0 * speed, 0.05 * speed, 0.0),
+                Target(3.0 * speed, 0.1 * speed, 4.0 * speed),
+                Target(8.0 * speed, 0.5 * speed, 10.0 * speed),
+            ),
+        )
+        self.tenants = {f"t{i}": rng.choice((0.5, 1.0, 1.0, 2.0)) for i in range(rng.randint(2, 4))}
+        self.adapters = [f"a{i}" for i in range(rng.randint(1, 6))]
+        self.speed = speed
+        self._ids = itertools.count()
+        self._events: list[tuple[float, int, str, object]] = []
+        self._prefixes = [[rng.randrange(9) for _ in range(self.longest)] for _ in range(3)]
+        self._launched: deque[StepPlan] = deque()
+        self._probes: dict[Sequence, float] = {}
+        self._aged: dict[Sequence, _Wait] = {}
+        self._service = 0.0
+        self._common: dict[tuple[str, str], float] = {}
+        self._longest_stay = 0.0
+        self._refilled = 0
+        self._draw()
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        rng = self.rng
+        if self.kind == "fair":
+            self.refills = rng.randint(10, 40)
+            for tenant in self.tenants:
+                for _ in range(2):
+                    self._at(0.0, "arrive", self._request(tenant, LatencyClass.STANDARD, plain=True))
+            return
+        for _ in range(rng.randint(3, 25)):
+            if self.kind == "flood" and rng.random() < 0.8:
+                at, latency_class = rng.uniform(0, 12) * self.speed, LatencyClass.INTERACTIVE
+            else:
+                at, latency_class = rng.uniform(0, 5) * self.speed, rng.choice(_CLASSES)
+            request = self._request(rng.choice(list(self.tenants)), latency_class, at=at)
+            self._at(at, "arrive", request)
+            if rng.random() < 0.15:
+                self._at(at + rng.expovariate(1 / self.speed), "cancel", request.request_id)
+        if rng.random() < 0.3:
+            digest, at = rng.choice(self.adapters), rng.uniform(0, 4) * self.speed
+            self._at(at, "revoke", digest)
+            self._at(at + rng.uniform(0, 2) * self.speed, "readmit", digest)
+
+    def _request(self, tenant: str, latency_class: LatencyClass, *, at: float = 0.0, plain: bool = False) -> Request:
+        rng = self.rng
+        length = rng.randint(1, self.longest - 1)
+        output = rng.randint(1, self.longest - length)
+        shared = rng.randint(0, length)
+        prompt = rng.choice(self._prefixes)[:shared] + [rng.randrange(9) for _ in range(length - shared)]
+        deadline = None
+        if not plain and rng.random() < 0.3:
+            deadline = at + rng.uniform(0.1, 6) * self.speed
+        digest = None if plain or rng.random() < 0.3 else rng.choice(self.adapters)
+        return Request(
+            f"r{next(self._ids)}", tenant, tenant, AdapterRef(digest), tuple(prompt), GREEDY, output, deadline,
+            latency_class=latency_class, weight=self.tenants[tenant],
+        )  # fmt: skip
+
+    def _at(self, time: float, what: str, value: object) -> None:
+        heapq.heappush(self._events, (time, next(self._ids), what, value))
+
+    # -- the engine's part ------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Until nothing is left to do. Raises AssertionError where a promise is broken."""
+        planner, idle = self.planner, 0
+        for _ in range(MAX_STEPS):
+            self._take_events()
+            self.residency.poll(self.now)
+            plan = planner.plan(self.now)
+            self._check_plan(plan)
+            for sequence in plan.expired:
+                self._finish(sequence)
+                self.outcome.expired += 1
+            self.residency.want(plan.wanted, self.now)
+            if plan.chunks:
+                self._launched.append(plan)
+                self._pass_time(plan)
+            while len(self._launched) > (self.depth if plan.chunks else 0):
+                self._commit(self._launched.popleft())
+            self._check_after()
+            if plan.chunks or plan.expired:
+                idle = 0
+                self.outcome.steps += bool(plan.chunks)
+            elif not self._events and not planner.sequences():
+                self._check_end()
+                return self.outcome
+            else:
+                idle += 1
+                self._sleep(idle)
+        raise AssertionError(f"{len(planner.sequences())} requests are not done after {MAX_STEPS} steps")
+
+    def _sleep(self, idle: int) -> None:
+        """To the next event; a planner that does nothing although there is something to do is stuck."""
+        times = [at for at in self.residency.loading.values() if at > self.now]
+        if self._events:
+            times.append(self._events[0][0])
+        if times:
+            self.now = max(self.now, min(times))
+        else:
+            assert idle < 5, f"stuck at {self.now} with {len(self.planner.sequences())} requests"
+            self.now += IDLE_SECONDS
+
+    def _take_events(self) -> None:
+        while self._events and self._events[0][0] <= self.now:
+            _, _, what, value = heapq.heappop(self._events)
+            if isinstance(value, Request):
+                self._arrive(value)
+            elif what == "cancel":
+                for sequence in self.planner.sequences():
+                    if sequence.request.request_id == value:
+                        self._finish(sequence)
+                        self.outcome.cancelled += 1
+            elif what == "revoke":
+                self._revoke(str(value))
+            else:
+                self.residency.revoked.discard(str(value))
+
+    def _arrive(self, request: Request) -> None:
+        planner, probe = self.planner, None
+        if request.adapter.digest in self.residency.revoked:
+            self.outcome.revoked += 1
+            return
+        if len(planner.waiting) >= planner.limits.max_queue:
+            self.outcome.refused += 1
+            return
+        if request.deadline is not None:
+            cost = self.residency.cost(request.adapter.digest)
+            seconds = predict(
+                self._outlook(), planner.costs, planner.limits, request, cost.seconds, cost.rank
+            ).first_token  # fmt: skip
+            if self.now + seconds > request.deadline:
+                self.outcome.refused += 1
+                if planner.costs.observed < 8 or self.rng.random() < 0.5:
+                    return
+                probe = request.deadline - self.now
+                request = Request(
+                    request.request_id, request.tenant, request.cache_scope, request.adapter, request.prompt_token_ids,
+                    GREEDY, request.max_tokens, latency_class=request.latency_class, weight=request.weight,
+                )  # fmt: skip
+        sequence = Sequence(request, self.now, list(request.prompt_token_ids), _TEXT, _RNG)
+        sequence.needs_last_token = self.rng.random() < 0.1
+        if probe is not None:
+            self._probes[sequence] = probe
+        if request.adapter.digest is not None:
+            self.residency.expected.setdefault(request.adapter.digest, {})[sequence] = None
+        planner.add(sequence, self.now)
+
+    def _outlook(self) -> Outlook:
+        return observe(self.planner)
+
+    def _revoke(self, digest: str) -> None:
+        while self._launched:
+            self._commit(self._launched.popleft())
+        self.residency.revoke(digest)
+        for sequence in self.planner.sequences():
+            if sequence.digest == digest:
+                self._finish(sequence)
+                self.outcome.revoked += 1
+        self.planner.drop_prefixes(digest)
+
+    def _pass_time(self, plan: StepPlan) -> None:
+        seconds = self.truth.predict(plan.shape) * self.rng.uniform(0.9, 1.2)
+        if self.rng.random() < 0.01:
+            seconds *= 20
+        self.now += seconds
+        self.planner.costs.observe(plan.shape, seconds)
+
+    def _commit(self, plan: StepPlan) -> None:
+        if self.kind == "mixed" and self.rng.random() < 0.003:  # a step that fails takes its requests with it
+            for chunk in plan.chunks:
+                if chunk.sequence.status is not Status.FINISHED:
+                    self._finish(chunk.sequence)
+                    self.outcome.failed += 1
+            return
+        for chunk in plan.chunks:
+            samples = chunk.samples
+            if self.planner.commit(chunk, self.now) and samples:
+                self._append(chunk)
+
+    def _append(self, chunk: Chunk) -> None:
+        sequence = chunk.sequence
+        sequence.tokens.append(7)
+        if sequence.output_tokens == 1 and sequence in self._probes:
+            self.outcome.probes.append((self._probes.pop(sequence), self.now - sequence.arrival))
+        if sequence.output_tokens >= sequence.request.max_tokens or self.rng.random() < 0.02:
+            self._finish(sequence)
+            self.outcome.served += 1
+            self.outcome.cached_tokens += sequence.cached_tokens
+            if self.kind == "fair" and self._refilled < self.refills:
+                self._refilled += 1
+                for tenant in self.tenants:
+                    while self.planner.waiting.waiting_of(tenant) < 2:
+                        self._arrive(self._request(tenant, LatencyClass.STANDARD, plain=True))
+
+    def _finish(self, sequence: Sequence) -> None:
+        self.planner.finish(sequence)
+        self._probes.pop(sequence, None)
+        self._aged.pop(sequence, None)
+        if sequence.digest is not None:
+            self.residency.expected[sequence.digest].pop(sequence, None)
+        if sequence.admitted_at is not None:
+            self._longest_stay = max(self._longest_stay, self.now - sequence.admitted_at)
+
+    # -- what must hold ---------------------------------------------------------------------------------------------
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        planner = self.planner
+        assert plan.tokens <= planner.limits.max_batched_tokens
+        assert len({chunk.sequence for chunk in plan.chunks}) == len(plan.chunks)
+        late = set(plan.expired)
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            assert sequence.status is Status.RUNNING and sequence not in late and chunk.count > 0
+            assert chunk.end == sequence.planned <= sequence.length
+            assert len(sequence.blocks) * planner.pool.block_size >= chunk.end
+            assert sequence.digest is None or self.residency.pins[sequence.digest] > 0
+            assert not sequence.needs_last_token or chunk.start < len(sequence.tokens)
+        assert len(set(plan.fresh_blocks)) == len(plan.fresh_blocks)
+        if not plan.chunks and not self._launched and not late:
+            could = [s for s in planner.sequences() if self.residency.is_ready(s.digest)]
+            assert not could, "nothing is computed, something could be"
+        self.outcome.preempted += len(plan.preempted)
+        weights = self.tenants
+        for chunk in plan.chunks:
+            rank = self.residency.cost(chunk.sequence.digest).rank
+            self._service += Prices().tokens(0, chunk.count, rank) / weights[chunk.sequence.request.tenant]
+
+    def _check_after(self) -> None:
+        self.planner.check_integrity()
+        if self.kind == "fair":
+            self._check_fairness()
+        else:
+            self._check_nobody_starves()
+
+    def _bound(self) -> float:
+        """How far the counters of two tenants may drift apart while both have work waiting: one batch, the KV it holds
+        meanwhile, a quantum; in units of the lightest tenant."""
+        planner, prices = self.planner, Prices()
+        stay = max([self._longest_stay, *(self.now - (s.admitted_at or 0.0) for s in planner.running)])
+        pages = prices.block_second * planner.pool.num_blocks * stay
+        batch = prices.bound(self.longest, planner.pool.capacity_tokens, 0 if self.kind == "fair" else max(_RANKS))
+        loads = 0.0 if self.kind == "fair" else 3.0 * len(self.adapters)
+        return (batch + pages + loads + planner.limits.quantum) / min(self.tenants.values())
+
+    def _check_fairness(self) -> None:
+        planner = self.planner
+        backlogged = [t for t in self.tenants if planner.waiting.waiting_of(t)]
+        common: dict[tuple[str, str], float] = {}
+        bound = 2 * self._bound()
+        for pair in itertools.combinations(backlogged, 2):
+            drift = planner.accounts.of(pair[0]) - planner.accounts.of(pair[1])
+            common[pair] = self._common.get(pair, drift)
+            gap = abs(drift - common[pair])
+            self.outcome.largest_gap_share = max(self.outcome.largest_gap_share, gap / bound)
+            assert gap <= bound, f"{pair} drifted {gap} apart, {bound} is allowed"
+        self._common = common
+
+    def _check_nobody_starves(self) -> None:
+        """Once a sequence has aged and could start, nobody gets more service before it than catching up with its tenant
+        and the drift that fairness allows; an aged sequence is in the first class for good."""
+        planner, targets = self.planner, self.planner.targets
+        self.outcome.aged = planner.waiting.aged
+        for sequence in planner.waiting:
+            if sequence.admitted_at is not None or targets.rank(sequence, self.now) != 0:
+                continue
+            if not self.residency.is_ready(sequence.digest):
+                self._aged.pop(sequence, None)
+                continue
+            wait = self._aged.get(sequence)
+            if wait is None:
+                own = planner.accounts.of(sequence.request.tenant)
+                gap = max(0.0, *(own - planner.accounts.of(t) for t in self.tenants))
+                self._aged[sequence] = _Wait(self._service, gap)
+                continue
+            ahead = sum(s.request.tenant == sequence.request.tenant for s in planner.waiting) + len(planner.running) + 1
+            allowed = len(self.tenants) * (wait.gap + 2 * self._bound() * ahead)
+            got = self._service - wait.service
+            assert got <= allowed, f"{sequence.request.request_id} waits while others got {got}, {allowed} is allowed"
+
+    def _check_end(self) -> None:
+        planner = self.planner
+        assert planner.pool.used == 0 and not planner.running and not len(planner.waiting)
+        assert all(pins == 0 for pins in self.residency.pins.values())
+        assert planner.accounts.counters.gap() == 0.0
+        assert not self._launched

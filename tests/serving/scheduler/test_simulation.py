@@ -1,0 +1,53 @@
+"""Random traces through the real scheduler. `TRACES=100000 pytest tests/serving/scheduler/test_simulation.py` runs that
+many; without it, as many as fit into a few seconds, other ones every day so that over time all are seen."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+
+import pytest
+
+from tests.serving.scheduler.simulator import Outcome, Trace
+
+KINDS = ("mixed", "fair", "flood")
+SECONDS = 20.0
+LEAST = 60
+
+
+def seeds() -> tuple[int, int | None]:
+    """First seed, and how many (None: until the time is over)."""
+    if (asked := os.environ.get("TRACES")) is not None:
+        return int(os.environ.get("FIRST_TRACE", "0")), int(asked)
+    return datetime.date.today().toordinal() * 10_000 % 1_000_000, None
+
+
+@pytest.mark.timeout(0)
+def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> None:
+    first, asked = seeds()
+    began, outcomes, seed = time.process_time(), list[Outcome](), first
+    while len(outcomes) < asked if asked is not None else (
+        len(outcomes) < LEAST or time.process_time() - began < SECONDS
+    ):  # fmt: skip
+        kind = KINDS[seed % len(KINDS)]
+        try:
+            outcomes.append(Trace(seed, kind).run())
+        except Exception as error:
+            raise AssertionError(f"Trace({seed}, {kind!r}): {error}") from error
+        seed += 1
+    # The traces were worth running: everything that can happen did.
+    for what in ("served", "refused", "expired", "cancelled", "revoked", "preempted", "aged", "cached_tokens"):
+        assert sum(getattr(outcome, what) for outcome in outcomes) > 0, what
+    assert max(outcome.largest_gap_share for outcome in outcomes) > 0.1
+    # A refusal is a prediction; requests let in all the same show whether it was right. Predictions cannot know the
+    # outliers, the cancellations and the short answers to come.
+    probes = [real >= left for outcome in outcomes for left, real in outcome.probes]
+    assert len(probes) < 20 or sum(probes) > 0.5 * len(probes)
+    print(
+        f"{len(outcomes)} traces, {sum(o.steps for o in outcomes)} steps, {sum(probes)} of {len(probes)} refusals right"
+    )
+
+
+def test_a_trace_is_the_same_every_time() -> None:
+    assert Trace(3).run() == Trace(3).run()
