@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lora_kernels.cpu.library import CBatch, CSite, Library, load_library
+from lora_kernels.cpu.library import CBatch, CSite, Library, load_library, pack_call
 from lora_kernels.errors import BackendError, ShapeError
 from lora_kernels.ops import torch_path
 
@@ -84,9 +84,11 @@ def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
     x = _with_adjacent_columns(x)
     _finish(
         library().apply(
-            site, batch,
-            y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
-            x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype], torch.get_num_threads(),
+            pack_call(
+                site, batch,
+                y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
+                x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype], torch.get_num_threads(),
+            )
         )
     )  # fmt: skip
 

@@ -35,7 +35,8 @@ int lk_use(const char *name) {
     if (strcmp(name, "portable"))
         for (int x = 0; x < 2; x++)
             for (int w = 0; w < 2; w++) agreed &= use(&lk_avx2, x, w);
-    if (!strcmp(name, "avx512bf16")) agreed &= use(&lk_avx512bf16, LK_BF16, LK_BF16);
+    if (!strcmp(name, "avx512bf16"))
+        for (int x = 0; x < 2; x++) agreed &= use(&lk_avx512bf16, x, LK_BF16);
 #endif
     if (agreed) return 0;
     for (int x = 0; x < 2; x++)

@@ -1,4 +1,4 @@
-/* AVX512-BF16 kernels, for bfloat16 weights and activations.
+/* AVX512-BF16 kernels, for bfloat16 weights. float32 activations are rounded to bfloat16 once, on their way in.
  *
  * Shrink: 8 ranks x 3 rows of vdpbf16ps, 24 of the 32 registers; x is read where it lies.
  * Expand: 6 rows x 64 columns in float32; v is never rounded.
@@ -22,25 +22,34 @@ INLINE __m512 widen(__m256i values) {
 
 AVX512 static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
     (void)dtype;
-    (void)x_dtype;
-    memcpy(out, x, (size_t)k * sizeof(uint16_t));
-    memset((uint16_t *)out + k, 0, (size_t)(padded_k - k) * sizeof(uint16_t));
+    uint16_t *row = out;
+    if (x_dtype == LK_BF16) {
+        memcpy(row, x, (size_t)k * sizeof(uint16_t));
+    } else {
+        int64_t i = 0;
+        for (; i + 16 <= k; i += 16)
+            _mm256_storeu_si256((__m256i *)(row + i),
+                                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps((const float *)x + i)));
+        for (; i < k; i++) row[i] = lk_f32_to_bf16(((const float *)x)[i]);
+    }
+    memset(row + k, 0, (size_t)(padded_k - k) * sizeof(uint16_t));
 }
 
-INLINE void dot_tile(const int rows, const void *a, int64_t padded_k, const void *const *x, float scale,
-                     float *const *v, int64_t v_offset) {
+INLINE void dot_tile(const int rows, const lk_unit *unit, int64_t padded_k, int64_t begin, int64_t end,
+                     const void *const *x, float *const *v, float *sums) {
     __m512 acc[8][3];
 #pragma GCC unroll 8
     for (int r = 0; r < 8; r++)
 #pragma GCC unroll 3
-        for (int t = 0; t < rows; t++) acc[r][t] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < padded_k; k += 32) {
+        for (int t = 0; t < rows; t++)
+            acc[r][t] = begin ? _mm512_loadu_ps(sums + (t * LK_UNIT + r) * LK_LANES) : _mm512_setzero_ps();
+    for (int64_t k = begin; k < end; k += 32) {
         __m512bh row[3];
 #pragma GCC unroll 3
         for (int t = 0; t < rows; t++) row[t] = load32(x[t], k);
 #pragma GCC unroll 8
         for (int r = 0; r < 8; r++) {
-            __m512bh w = load32(a, r * padded_k + k);
+            __m512bh w = load32(unit->a, r * padded_k + k);
 #pragma GCC unroll 3
             for (int t = 0; t < rows; t++) acc[r][t] = _mm512_dpbf16_ps(acc[r][t], row[t], w);
         }
@@ -48,21 +57,25 @@ INLINE void dot_tile(const int rows, const void *a, int64_t padded_k, const void
 #pragma GCC unroll 3
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 8
-        for (int r = 0; r < 8; r++) v[t][v_offset + r] = scale * _mm512_reduce_add_ps(acc[r][t]);
+        for (int r = 0; r < 8; r++) {
+            if (end < padded_k)
+                _mm512_storeu_ps(sums + (t * LK_UNIT + r) * LK_LANES, acc[r][t]);
+            else
+                v[t][unit->v_offset + r] = unit->scale * _mm512_reduce_add_ps(acc[r][t]);
+        }
 }
 
-AVX512 static void shrink(const void *a, int64_t dtype, int64_t padded_k, int64_t ranks, const void *const *x, int rows,
-                          float scale, float *const *v, int64_t v_offset) {
+AVX512 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
+                          const void *const *x, int rows, float *const *v, float *sums) {
     (void)dtype;
-    for (int64_t r = 0; r < ranks; r += 8) {
-        const uint16_t *weights = (const uint16_t *)a + r * padded_k;
-        int t = 0;
-        for (; t + 3 <= rows; t += 3) dot_tile(3, weights, padded_k, x + t, scale, v + t, v_offset + r);
-        if (rows - t == 2)
-            dot_tile(2, weights, padded_k, x + t, scale, v + t, v_offset + r);
-        else if (rows - t == 1)
-            dot_tile(1, weights, padded_k, x + t, scale, v + t, v_offset + r);
-    }
+#define TILE(rows_) dot_tile(rows_, unit, padded_k, begin, end, x + t, v + t, sums + t * LK_UNIT * LK_LANES)
+    int t = 0;
+    for (; t + 3 <= rows; t += 3) TILE(3);
+    if (rows - t == 2)
+        TILE(2);
+    else if (rows - t == 1)
+        TILE(1);
+#undef TILE
 }
 
 INLINE void add16(char *y, int64_t y_dtype, __m512 sum, int64_t columns) {
@@ -75,18 +88,17 @@ INLINE void add16(char *y, int64_t y_dtype, __m512 sum, int64_t columns) {
     }
 }
 
-INLINE void expand_tile(const int rows, const int blocks, const void *const *b, int64_t n, int64_t c,
-                        const int32_t *ranks, int64_t pages, int64_t page_size, const float *const *v,
-                        int64_t v_offset, char *const *y, int64_t y_dtype, int64_t y_offset, int64_t columns) {
+INLINE void expand_tile(const int rows, const int blocks, const lk_columns *from, const float *const *v,
+                        char *const *y, int64_t y_dtype, int64_t c) {
     __m512 sum[6][4];
 #pragma GCC unroll 6
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) sum[t][i] = _mm512_setzero_ps();
-    for (int64_t j = 0; j < pages; j++) {
-        int64_t at = v_offset + j * page_size;
-        const uint16_t *weights = (const uint16_t *)b[j] + c;
-        for (int32_t r = 0; r < ranks[j]; r++, at++, weights += n) {
+    for (int64_t j = 0; j < from->pages; j++) {
+        int64_t at = j * from->page_size;
+        const uint16_t *weights = (const uint16_t *)from->b[j] + c;
+        for (int32_t r = 0; r < from->ranks[j]; r++, at++, weights += from->n) {
             __m512 w[4];
 #pragma GCC unroll 4
             for (int i = 0; i < blocks; i++) w[i] = widen(_mm256_loadu_si256((const __m256i *)(weights + 16 * i)));
@@ -102,15 +114,14 @@ INLINE void expand_tile(const int rows, const int blocks, const void *const *b, 
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++)
-            add16(y[t] + (y_offset + c + 16 * i) * lk_element_size(y_dtype), y_dtype, sum[t][i], columns - 16 * i);
+            add16(y[t] + (c + 16 * i) * lk_element_size(y_dtype), y_dtype, sum[t][i], from->width - c - 16 * i);
 }
 
-AVX512 static void expand(const void *const *b, int64_t dtype, int64_t n, const int32_t *ranks, int64_t pages,
-                          int64_t page_size, const float *const *v, int64_t v_offset, char *const *y, int64_t y_dtype,
-                          int64_t y_offset, int rows, int64_t width) {
+AVX512 static void expand(const lk_columns *from, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
+                          int rows, float *panel) {
     (void)dtype;
-#define TILE(rows_, blocks_)                                                                                    \
-    expand_tile(rows_, blocks_, b, n, c, ranks, pages, page_size, v + t, v_offset, y + t, y_dtype, y_offset, width - c)
+    (void)panel;
+#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, from, v + t, y + t, y_dtype, c)
 #define ROWS(blocks_)                                                                                           \
     do {                                                                                                        \
         int t = 0;                                                                                              \
@@ -124,8 +135,8 @@ AVX512 static void expand(const void *const *b, int64_t dtype, int64_t n, const 
         }                                                                                                       \
     } while (0)
     int64_t c = 0;
-    for (; c + 64 <= width; c += 64) ROWS(4);
-    for (; c < width; c += 16) ROWS(1);
+    for (; c + 64 <= from->width; c += 64) ROWS(4);
+    for (; c < from->width; c += 16) ROWS(1);
 #undef ROWS
 #undef TILE
 }

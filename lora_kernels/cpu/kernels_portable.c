@@ -19,47 +19,55 @@ static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k
     memset(row + k, 0, (size_t)(padded_k - k) * sizeof(float));
 }
 
-static float dot(const void *a, int64_t dtype, const float *x, int64_t k) {
-    float lanes[LANES] = {0};
+/* <w, x> over [begin, end), 8 running sums. */
+static void dot(const void *a, int64_t dtype, const float *x, int64_t begin, int64_t end, float *lanes) {
     if (dtype == LK_BF16) {
         const uint16_t *w = a;
-        for (int64_t i = 0; i < k; i += LANES)
+        for (int64_t i = begin; i < end; i += LANES)
             for (int j = 0; j < LANES; j++) lanes[j] += lk_bf16_to_f32(w[i + j]) * x[i + j];
     } else {
         const float *w = a;
-        for (int64_t i = 0; i < k; i += LANES)
+        for (int64_t i = begin; i < end; i += LANES)
             for (int j = 0; j < LANES; j++) lanes[j] += w[i + j] * x[i + j];
     }
-    float sum = 0;
-    for (int j = 0; j < LANES; j++) sum += lanes[j];
-    return sum;
 }
 
-static void shrink(const void *a, int64_t dtype, int64_t padded_k, int64_t ranks, const void *const *x, int rows,
-                   float scale, float *const *v, int64_t v_offset) {
-    for (int64_t r = 0; r < ranks; r++) {
-        const char *weights = (const char *)a + r * padded_k * lk_element_size(dtype);
-        for (int t = 0; t < rows; t++) v[t][v_offset + r] = scale * dot(weights, dtype, x[t], padded_k);
+static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
+                   const void *const *x, int rows, float *const *v, float *sums) {
+    for (int64_t r = 0; r < unit->ranks; r++) {
+        const char *weights = (const char *)unit->a + r * padded_k * lk_element_size(dtype);
+        for (int t = 0; t < rows; t++) {
+            float *kept = sums + (t * LK_UNIT + r) * LK_LANES, lanes[LANES] = {0}, sum = 0;
+            if (begin) memcpy(lanes, kept, sizeof lanes);
+            dot(weights, dtype, x[t], begin, end, lanes);
+            if (end < padded_k) {
+                memcpy(kept, lanes, sizeof lanes);
+            } else {
+                for (int j = 0; j < LANES; j++) sum += lanes[j];
+                v[t][unit->v_offset + r] = unit->scale * sum;
+            }
+        }
     }
 }
 
-static void expand(const void *const *b, int64_t dtype, int64_t n, const int32_t *ranks, int64_t pages,
-                   int64_t page_size, const float *const *v, int64_t v_offset, char *const *y, int64_t y_dtype,
-                   int64_t y_offset, int rows, int64_t width) {
-    for (int64_t c = 0; c < width; c += COLUMNS) {
-        int64_t columns = width - c < COLUMNS ? width - c : COLUMNS;
+static void expand(const lk_columns *from, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
+                   int rows, float *panel) {
+    (void)panel;
+    for (int64_t c = 0; c < from->width; c += COLUMNS) {
+        int64_t columns = from->width - c < COLUMNS ? from->width - c : COLUMNS;
         for (int t = 0; t < rows; t++) {
             float sum[COLUMNS] = {0};
-            for (int64_t j = 0; j < pages; j++)
-                for (int64_t r = 0; r < ranks[j]; r++) {
-                    float factor = v[t][v_offset + j * page_size + r];
+            for (int64_t j = 0; j < from->pages; j++)
+                for (int64_t r = 0; r < from->ranks[j]; r++) {
+                    float factor = v[t][j * from->page_size + r];
+                    int64_t at = r * from->n + c;
                     if (dtype == LK_BF16)
                         for (int i = 0; i < COLUMNS; i++)
-                            sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)b[j])[r * n + c + i]);
+                            sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)from->b[j])[at + i]);
                     else
-                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * ((const float *)b[j])[r * n + c + i];
+                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * ((const float *)from->b[j])[at + i];
                 }
-            char *out = y[t] + (y_offset + c) * lk_element_size(y_dtype);
+            char *out = y[t] + c * lk_element_size(y_dtype);
             for (int64_t i = 0; i < columns; i++) {
                 float total = element(out, y_dtype, i) + sum[i];
                 if (y_dtype == LK_BF16)

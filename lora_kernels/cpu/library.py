@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,13 +51,18 @@ class CBatch(ctypes.Structure):
     )
 
 
+# `lk_call` of sgmv.h as bytes: site, batch, y and x (address, row stride, dtype), threads.
+pack_call = struct.Struct("=9q").pack
+
+
 class Library:
-    """The loaded library. `apply`, `shrink`, `expand` and `scratch_bytes` take the arguments of lk_apply and so on."""
+    """The loaded library. `shrink`, `expand` and `scratch_bytes` take the arguments of lk_shrink and so on; `apply`
+    takes what `pack_call` makes."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self.apply = handle.lk_apply
-        self.apply.argtypes = (pointer, pointer, *(pointer, integer, integer) * 2, ctypes.c_int)
+        self.apply.argtypes = (ctypes.c_char_p,)
         self.shrink = handle.lk_shrink
         self.expand = handle.lk_expand
         for function in (self.shrink, self.expand):

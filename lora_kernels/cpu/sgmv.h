@@ -12,9 +12,19 @@
 /* Element types of weights and activations. */
 enum { LK_F32 = 0, LK_BF16 = 1 };
 
-/* Rows of one adapter that share one pass over its weights: a multiple of the row groups of 3 (shrink) and 6 (expand)
- * of the kernels, and small enough that 24 rows of x stay in a 512 KiB second-level cache up to K = 4096. */
-enum { LK_TILE = 24 };
+enum {
+    /* Rows of one adapter that share a pass over its A: a multiple of the kernels' row groups of 3, and few enough that
+     * their x stays in a 512 KiB second-level cache up to K = 4096. */
+    LK_SHRINK_ROWS = 24,
+    /* Rows that share a pass over B: a multiple of the row groups of 6. */
+    LK_EXPAND_ROWS = 96,
+    /* Ranks a shrink kernel computes at once and may round up to. */
+    LK_UNIT = 8,
+    /* Floats of one running sum: the widest vector there is. */
+    LK_LANES = 16,
+    /* Most columns of y one call of expand gets. */
+    LK_CHUNK = 256,
+};
 
 /* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written. */
 typedef struct {
@@ -44,6 +54,21 @@ typedef struct {
     int64_t dtype;
 } lk_rows;
 
+/* At most LK_UNIT adjacent ranks of one page and slice. */
+typedef struct {
+    const void *a;      /* [ranks, padded_k] */
+    int64_t ranks;
+    int64_t v_offset;   /* where their products go in a row of v */
+    float scale;
+} lk_unit;
+
+/* A range of columns of all the pages of one adapter. */
+typedef struct {
+    const void *const *b;  /* [pages], each at the range's first column: [ranks[j], width] with rows n apart */
+    const int32_t *ranks;  /* [pages] */
+    int64_t pages, page_size, n, width;
+} lk_columns;
+
 /* The arithmetic of one instruction set. */
 typedef struct {
     const char *name;
@@ -51,19 +76,20 @@ typedef struct {
     int in_place[2];
     /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */
     void (*pack_row)(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
-    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to the next multiple of 8. */
-    void (*shrink)(const void *a, int64_t dtype, int64_t padded_k, int64_t ranks, const void *const *x, int rows,
-                   float scale, float *const *v, int64_t v_offset);
-    /* y[t][y_offset + c] += sum over pages j and ranks r of v[t][v_offset + j * page_size + r] * b[j][r * n + c]. */
-    void (*expand)(const void *const *b, int64_t dtype, int64_t n, const int32_t *ranks, int64_t pages,
-                   int64_t page_size, const float *const *v, int64_t v_offset, char *const *y, int64_t y_dtype,
-                   int64_t y_offset, int rows, int64_t width);
+    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to LK_UNIT. Only elements [begin, end) of k, both
+     * multiples of 32: before the last ones the running sums stay in sums, [rows, LK_UNIT, LK_LANES], as they are. */
+    void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
+                   const void *const *x, int rows, float *const *v, float *sums);
+    /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c < width.
+     * panel has room for pages * page_size * LK_CHUNK floats. */
+    void (*expand)(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
+                   int rows, float *panel);
 } lk_kernels;
 
 extern const lk_kernels lk_portable;
 #if defined(__x86_64__)
 extern const lk_kernels lk_avx2;
-/* bfloat16 weights and activations only. */
+/* bfloat16 weights only. */
 extern const lk_kernels lk_avx512bf16;
 #endif
 
@@ -79,9 +105,15 @@ void lk_apply_team(const lk_site *site, const lk_batch *batch, void *y, int64_t 
                    const void *x, int64_t x_stride, int64_t x_dtype, void *scratch);
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
 
-/* The same with `threads` threads of its own: 0, or -1 when memory is short and nothing was written. */
-int lk_apply(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype, const void *x,
-             int64_t x_stride, int64_t x_dtype, int threads);
+/* The same with at most `threads` threads of its own: 0, or -1 when memory is short and nothing was written. One
+ * pointer, because every argument costs a caller through ctypes 0.15 us. */
+typedef struct {
+    const lk_site *site;
+    const lk_batch *batch;
+    lk_rows y, x;
+    int64_t threads;
+} lk_call;
+int lk_apply(const lk_call *call);
 /* v[s * slice_stride + row * row_stride + r] = scale * <x[row], a_s[r]>, for the ranks a row's adapter has. */
 int lk_shrink(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype, float *v,
               int64_t row_stride, int64_t slice_stride, int threads);

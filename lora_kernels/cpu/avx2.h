@@ -1,0 +1,33 @@
+/* What the AVX2 kernels share. */
+#ifndef LORA_KERNELS_AVX2_H
+#define LORA_KERNELS_AVX2_H
+
+#include <immintrin.h>
+
+#include "sgmv.h"
+
+#define AVX2 __attribute__((target("avx2,fma")))
+#define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
+
+typedef struct {
+    __m256 first, second;  /* columns 0-7 and 8-15, or the even and the odd columns of 16 bfloat16 */
+} pair;
+
+INLINE pair load16(const void *data, int64_t at, int bf16) {
+    pair p;
+    if (bf16) {
+        __m256i both = _mm256_loadu_si256((const __m256i *)((const uint16_t *)data + at));
+        p.first = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+        p.second = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
+    } else {
+        p.first = _mm256_loadu_ps((const float *)data + at);
+        p.second = _mm256_loadu_ps((const float *)data + at + 8);
+    }
+    return p;
+}
+
+/* The kernel set's expand: see lk_kernels. */
+void lk_expand_avx2(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
+                    int rows, float *panel);
+
+#endif
