@@ -89,9 +89,8 @@ class AdapterManager:
         rank, size, seconds = 0, 0, 0.0
         for part in () if digest is None else self._parts(digest):
             known = self.pipeline.known(part)
-            rank += known.rank
-            if not self.is_ready(part):
-                size, seconds = size + known.bytes, seconds + known.seconds
+            rank, size = rank + known.rank, size + known.bytes
+            seconds += 0.0 if self.is_ready(part) else known.seconds
         return AdapterCost(rank, size, seconds)
 
     # -- the engine tells -------------------------------------------------------------------------------------------
@@ -107,6 +106,9 @@ class AdapterManager:
         """A request that was expected has ended, however it did."""
         if ref.digest is not None:
             self.residents.forget({ref.digest, *self._parts(ref.digest)})
+            if not self.residents.is_expected(ref.digest):
+                self._wanted.pop(ref.digest, None)
+                self._assembling.pop(ref.digest, None)
             self._forget_blend(ref.digest)
 
     def want(self, digests: Iterable[str]) -> None:
@@ -119,11 +121,6 @@ class AdapterManager:
                 for digest in self._wanted
                 if digest in self._blends and digest not in self._entries
             }
-        self._dispatch()
-
-    def require(self, digest: str) -> None:
-        """Wants one more."""
-        self._wanted[digest] = None
         self._dispatch()
 
     def hint(self, digests: Iterable[str]) -> None:

@@ -154,7 +154,7 @@ class Residents:
         except BaseException:
             self._free_slots.append(slot)
             raise
-        entry.slot = slot
+        entry.slot, self.entries[entry.digest] = slot, entry
         for part in parts:
             self.pin(part)
             part.blends.add(entry.digest)

@@ -1,0 +1,159 @@
+"""Eviction order, load order and the boundary: values in, decisions out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+import pytest
+
+from serving.adapters.policy import Boundary, GreedyDual, Pressure, RateBook, Worth, load_order
+
+MIB = 1 << 20
+ONE = Worth(seconds=0.02, bytes=10 * MIB)
+
+
+def order(**uses: int) -> GreedyDual:
+    found = GreedyDual(RateBook())
+    for key, count in uses.items():
+        for _ in range(count):
+            found.rates.use(key, 0.0)
+    return found
+
+
+def drain(found: GreedyDual) -> list[str]:
+    return list(iter(found.evict, None))
+
+
+def test_what_is_used_least_goes_first_and_what_is_held_never_goes() -> None:
+    found = order(rare=1, popular=9, some=3)
+    for key in ("popular", "rare", "some"):
+        found.release(key, ONE, 0.0)
+    found.hold("some")
+    assert drain(found) == ["rare", "popular"] and len(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("cheap", "dear"),
+    [
+        (Worth(0.01, 10 * MIB), Worth(0.09, 10 * MIB)),  # reloads faster
+        (Worth(0.02, 40 * MIB), Worth(0.02, 10 * MIB)),  # frees more
+        (Worth(0.02, 10 * MIB, weight=0.5), Worth(0.02, 10 * MIB, weight=2.0)),  # of a lesser class
+    ],
+)
+def test_at_the_same_rate_the_cheaper_loss_goes_first(cheap: Worth, dear: Worth) -> None:
+    found = order(a=2, b=2)
+    found.release("a", dear, 0.0)
+    found.release("b", cheap, 0.0)
+    assert drain(found) == ["b", "a"]
+
+
+def test_what_was_popular_long_ago_gives_way_to_what_is_used_now() -> None:
+    found = order(old=50)
+    found.release("old", ONE, 0.0)
+    for turn in range(600):  # others come and go, and the clock rises with each
+        key, now = f"k{turn}", float(turn)
+        found.rates.use(key, now)
+        found.release(key, ONE, now)
+        if len(found) > 8:
+            victim = found.evict()
+            if victim == "old":
+                break
+    else:
+        raise AssertionError("the old favourite never aged")
+
+
+def test_rates_halve_with_time_and_the_oldest_are_forgotten() -> None:
+    book = RateBook(half_life=10, remembered=2)
+    book.use("a", 0.0)
+    assert book.rate("a", 10.0) == pytest.approx(0.5)
+    book.use("b", 0.0)
+    book.use("c", 0.0)
+    assert book.rate("a", 0.0) == 0 and len(book) == 2
+
+
+def test_random_traces_agree_with_a_plain_minimum() -> None:
+    for seed in range(30):
+        rng, found, plain = random.Random(seed), GreedyDual(RateBook()), {}
+        for now in range(300):
+            key = f"k{rng.randrange(20)}"
+            action = rng.random()
+            if action < 0.5:
+                found.rates.use(key, now)
+                worth = Worth(rng.random(), rng.randrange(1, 50) * MIB)
+                plain[key] = found.priority(key, worth, now)
+                found.release(key, worth, now)
+            elif action < 0.7:
+                found.hold(key)
+                plain.pop(key, None)
+            else:
+                victim = found.evict()
+                assert (victim is None) == (not plain)
+                if victim is not None:
+                    assert plain.pop(victim) == min([found.clock, *plain.values()])
+            assert len(found) == len(plain)
+
+
+def test_ten_thousand_more_residents_cost_a_logarithm() -> None:
+    def seconds_each(count: int) -> float:
+        found = GreedyDual(RateBook())
+        for i in range(count):
+            found.rates.use(str(i), 0.0)
+            found.release(str(i), Worth(0.01 + i / count, MIB), 0.0)
+        best = float("inf")
+        for _ in range(5):
+            began = time.perf_counter()
+            for _ in range(200):
+                victim = found.evict()
+                assert victim is not None
+                found.release(victim, ONE, 1.0)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    assert seconds_each(20_000) < 6 * seconds_each(200)
+
+
+def test_idle_keys_come_longest_first_and_a_hold_starts_anew() -> None:
+    found = order(a=1, b=1, c=1)
+    for now, key in enumerate("abc"):
+        found.release(key, ONE, float(now))
+    found.hold("a")
+    found.release("a", ONE, 5.0)
+    gone = []
+    for key in found.idle(3.0):
+        gone.append(key)
+        found.hold(key)
+    assert gone == ["b", "c"] and "a" in found
+
+
+def test_loads_start_in_the_schedulers_order_and_hints_come_last() -> None:
+    wanted, hints = ["a", "b", "c", "a"], ["h", "b", "i"]
+    assert load_order(wanted, hints, {"b"}, set(), 3) == [("a", True), ("c", True), ("h", False)]
+    assert load_order(wanted, hints, set(), {"a", "h"}, 9) == [("b", True), ("c", True), ("i", False)]
+
+
+def test_the_order_is_not_read_further_than_there_is_room() -> None:
+    endless = map(str, itertools.count())
+    assert [d for d, _ in load_order(endless, (), set(), set(), 3)] == ["0", "1", "2"]
+    assert next(endless) == "3"
+
+
+def test_the_boundary_moves_to_the_side_that_loses_clearly_more_and_stops_at_the_floors() -> None:
+    line = Boundary(total=100, adapter_floor=20, kv_floor=30, step=10)
+    none, some, much = Pressure(0, 0.0), Pressure(0, 1.0), Pressure(0, 3.0)
+    assert line.move(50, much, some) == 60
+    assert line.move(50, some, much) == 40
+    assert line.move(50, some, some) == 50  # neither clearly
+    assert line.move(50, Pressure(0, 0.01), none) == 50  # noise
+    assert line.move(70, much, none) == 70 and line.move(20, none, much) == 20
+    assert line.move(90, none, none) == 70  # a limit from elsewhere is brought inside
+
+
+def test_the_boundary_does_not_flutter() -> None:
+    line, limit, rng = Boundary(100, 10, 10, 10), 50, random.Random(1)
+    seen = set()
+    for _ in range(200):
+        limit = line.move(limit, Pressure(0, rng.uniform(0.8, 1.2)), Pressure(0, rng.uniform(0.8, 1.2)))
+        seen.add(limit)
+    assert seen == {50}
