@@ -35,6 +35,11 @@ class ServingConfig:
     prefix_caching: Annotated[bool, "reuse the KV of shared prefixes"] = True
     adapter_slots: Annotated[int, "adapters resident at once"] = 64
     adapter_memory_mb: Annotated[int, "memory for resident adapters, in MiB"] = 1024
+    host_adapter_memory_mb: Annotated[
+        int | None, "memory for decrypted copies beside a GPU's, in MiB; default 4096 beside a GPU, 0 on a CPU"
+    ] = None
+    adapter_workers: Annotated[int, "threads that decrypt and copy adapters"] = 2
+    adapter_idle_s: Annotated[float, "seconds until an unused leased adapter is wiped and given back; 0: never"] = 600.0
     max_body_bytes: Annotated[int, "largest accepted request body, in bytes"] = 1 << 20
     request_timeout_s: Annotated[float, "seconds a request may take before it is ended"] = 600.0
     shutdown_grace_s: Annotated[float, "seconds running requests get to finish after SIGTERM"] = 10.0
@@ -58,6 +63,8 @@ class ServingConfig:
             ("max_queue", 1),
             ("adapter_slots", 1),
             ("adapter_memory_mb", 1),
+            ("adapter_workers", 1),
+            ("adapter_idle_s", 0),
             ("max_body_bytes", 1024),
             ("threads", 0),
             ("max_model_len", 0),
@@ -67,6 +74,8 @@ class ServingConfig:
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least}")
 
+        if self.host_adapter_memory_mb is not None and self.host_adapter_memory_mb < 0:
+            raise ConfigError(f"--host-adapter-memory-mb {self.host_adapter_memory_mb}: at least 0")
         if self.max_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 "--max-batched-tokens must be at least --max-num-seqs, or decodes would starve one another"

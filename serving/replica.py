@@ -92,7 +92,16 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         )
     log.info("loading %s as %s on %s, %d threads", base.folder, dtype, device, config.thread_count)
     llama = Llama(model, load_weights(base.folder, model, dtype, device), max_len)
-    adapters = AdapterManager(AdapterPool(spec, pages, config.adapter_slots, dtype, device), source)
+    host_mb = config.host_adapter_memory_mb
+    if host_mb is None:  # a copy saves lease and decryption; on a CPU it would be the same memory twice
+        host_mb = 4096 if device.type == "cuda" else 0
+    adapters = AdapterManager(
+        AdapterPool(spec, pages, config.adapter_slots, dtype, device),
+        source,
+        workers=config.adapter_workers,
+        host_bytes=host_mb << 20,
+        idle_seconds=config.adapter_idle_s,
+    )
     planner = Planner(
         Limits(config.max_batched_tokens, config.max_num_seqs, config.max_queue), pool, adapters, base.fingerprint
     )
