@@ -123,7 +123,7 @@ def _map_files(folder: Path, max_bytes: int) -> Iterator[tuple[bytes, memoryview
 def check_layout(config_bytes: bytes, data: memoryview, base: BaseSpec) -> AdapterLayout:
     """Everything `check_adapter` checks but the values, of which none is read. Raises `IntakeError`.
 
-    Depends on nothing but `config_bytes`, the safetensors header and the length of `data`: adapters that share all
+    Depends on nothing but the parsed config, the safetensors header and the length of `data`: adapters that share all
     three share their layout.
     """
     return _check_layout(config_bytes, data, base)[0]

@@ -1,0 +1,93 @@
+"""Reading PEFT files: what is remembered between adapters is never what could differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sealed_weights import IntakeError
+from serving.adapters import peft
+from serving.adapters.directory import DirectoryAdapterSource
+from serving.adapters.peft import PeftReader
+from serving.core import AdapterRef, AdapterUnavailable
+from tests.sealed_weights.factories import BASE, adapter_tensors, config_bytes, safetensors_bytes, tensor, write_adapter
+
+Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture
+def layouts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one whenever a layout is worked out."""
+    calls: list[int] = []
+    read = peft._read_layout
+
+    def counted(*arguments: object) -> object:
+        calls.append(1)
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(peft, "_read_layout", counted)
+    return calls
+
+
+def test_adapters_of_one_script_share_their_layout_and_not_their_values(layouts: list[int]) -> None:
+    reader = PeftReader(BASE)
+    zeros = {name: tensor(np.zeros(shape)) for name, (_, shape, _) in adapter_tensors().items()}
+    one = reader.read(config_bytes(), bytearray(safetensors_bytes(adapter_tensors())))
+    two = reader.read(config_bytes({"revision": "other"}), bytearray(safetensors_bytes(zeros)))
+    assert len(layouts) == 1
+    assert one.keys() == two.keys() and not any(pair.a.any() or pair.b.any() for pair in two.values())
+    assert all(pair.a.any() for pair in one.values())
+
+
+def test_another_alpha_is_another_layout(layouts: list[int]) -> None:
+    reader, data = PeftReader(BASE), safetensors_bytes(adapter_tensors())
+    one = reader.read(config_bytes(), bytearray(data))
+    two = reader.read(config_bytes({"lora_alpha": 64}), bytearray(data))
+    assert len(layouts) == 2
+    assert all(one[key].scale != two[key].scale for key in one)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 9e3])
+@pytest.mark.parametrize("remembered", [False, True])
+def test_values_are_checked_every_time(value: float, remembered: bool) -> None:
+    reader = PeftReader(BASE)
+    if remembered:
+        reader.read(config_bytes(), bytearray(safetensors_bytes(adapter_tensors())))
+    bad = adapter_tensors() | {f"{Q0}.lora_B.weight": tensor(np.full((16, 2), value))}
+    with pytest.raises(IntakeError) as refusal:
+        reader.read(config_bytes(), bytearray(safetensors_bytes(bad)))
+    assert Q0.removeprefix("base_model.model.") in refusal.value.field
+
+
+def test_a_header_that_claims_more_than_there_is_is_refused() -> None:
+    reader, data = PeftReader(BASE), bytearray(safetensors_bytes(adapter_tensors()))
+    reader.read(config_bytes(), data)
+    with pytest.raises(IntakeError):
+        reader.read(config_bytes(), data[:-2])
+    for broken in (b"", b"\xff" * 8, b"\xff" * 100):
+        with pytest.raises(IntakeError):
+            reader.read(config_bytes(), bytearray(broken))
+
+
+def test_names_of_folders_resolve_to_adapters_and_blends(tmp_path: Path) -> None:
+    for name, alpha in (("a", 4), ("b", 8)):
+        write_adapter(tmp_path / name)
+        config = json.loads((tmp_path / name / "adapter_config.json").read_text()) | {"lora_alpha": alpha}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
+    source = DirectoryAdapterSource(tmp_path, BASE)
+    a, b = source.resolve("a"), source.resolve("b")
+    assert a is not None and b is not None and a != b
+    assert source.resolve_model("a") == AdapterRef(a)
+    assert source.resolve_model("b:0.3+a:0.7") == AdapterRef.blend([(a, 0.7), (b, 0.3)])
+    assert source.resolve_model("a:0.7+missing:0.3") is None
+    with pytest.raises(ValueError, match="weight"):
+        source.resolve_model("a:x")
+    pair = next(iter(source.load(a).values()))
+    assert pair.a.dtype == torch.float32
+    (tmp_path / "a" / "adapter_config.json").write_text("{}")
+    with pytest.raises(AdapterUnavailable, match="changed"):
+        source.load(a)
