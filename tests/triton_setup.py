@@ -17,8 +17,8 @@ from pathlib import Path
 from marketplace.local_stack.errors import LocalStackError
 from marketplace.local_stack.state import State
 
-# 3.9.0: what new installs bring; 3.6.0: what comes with torch 2.11, the oldest in use. Its interpreter takes one-element
-# arrays for integers, which numpy 2.4 refuses.
+# 3.9.0: what new installs bring; 3.6.0: what comes with torch 2.11, the oldest in use. The interpreter of 3.6 takes
+# one-element arrays for integers, which numpy 2.4 refuses.
 VERSIONS = {"3.9.0": ("triton==3.9.0",), "3.6.0": ("triton==3.6.0", "numpy==2.3.5")}
 # AMD's libraries and NVIDIA's profiler: neither interprets nor compiles for NVIDIA. Half of the installed size.
 UNUSED = ("backends/amd/lib", "backends/nvidia/lib/cupti", "backends/nvidia/lib/cupti-blackwell")
@@ -39,6 +39,7 @@ def environment(version: str, *, interpret: bool) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "TRITON_INTERPRET": "1" if interpret else "0",
+        "TRITON_CACHE_DIR": str(folder("cache")),
         "OMP_NUM_THREADS": "1",
     }
 
@@ -53,7 +54,15 @@ def install(version: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
         made = Path(temporary) / version
-        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--progress-bar=off",
+        ]
         command = [*pip, "--no-deps", "--target", str(made), *VERSIONS[version]]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -88,7 +88,7 @@ def launch_shrink(
     shrink_kernel[_shrink_grid(plan, launch, meta, v)](
         x, x.stride(0),
         *_shrink_arguments(storage, layer, meta, v),
-        **_shrink_sizes(storage, meta, v, plan, launch), GEMV=plan.config.gemv,
+        **shrink_sizes(storage, meta.tile_rows, len(v), plan, launch), GEMV=plan.config.gemv,
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def launch_norm_shrink(
     norm_shrink_kernel[_shrink_grid(plan, launch, meta, v)](
         x, x.stride(0), weight, eps, out, out.stride(0),
         *_shrink_arguments(storage, layer, meta, v),
-        **_shrink_sizes(storage, meta, v, plan, launch),
+        **shrink_sizes(storage, meta.tile_rows, len(v), plan, launch),
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def launch_silu_shrink(
     silu_shrink_kernel[_shrink_grid(plan, launch, meta, v)](
         gate_up, gate_up.stride(0), out, out.stride(0),
         *_shrink_arguments(storage, layer, meta, v),
-        **_shrink_sizes(storage, meta, v, plan, launch),
+        **shrink_sizes(storage, meta.tile_rows, len(v), plan, launch),
     )  # fmt: skip
 
 
@@ -123,20 +123,15 @@ def launch_expand(
     *, add: bool,
 ) -> None:  # fmt: skip
     """y [T, N] += v Bᵀ, or y = v Bᵀ and 0 in rows without an adapter; v as launch_shrink leaves it."""
-    b, pool, config = storage.b[layer], meta.pool, plan.config
-    planes = len(v)
-    launch = config.expand if meta.tile_rows == TILE_ROWS else config.prefill_expand
+    b, pool = storage.b[layer], meta.pool
+    launch = plan.config.expand if meta.tile_rows == TILE_ROWS else plan.config.prefill_expand
     blocks = column_blocks(storage, launch.block)
     tiles = len(meta.tiles) // 3 + (0 if add else -(-meta.rows // meta.tile_rows))
     expand_kernel[plan.grid(launch, tiles * len(blocks))](
         v, v.stride(2), v.stride(1), v.stride(0), b, _rank_scales(storage, layer), y, y.stride(0),
         meta.tiles, meta.counts, meta.row_order, meta.row_slots, pool.page_table, pool.page_scales,
         storage.live[layer], blocks, len(blocks), b.shape[2], pool.page_table.stride(0),
-        SLICES=len(storage.spec.slices), PAGE=b.shape[1], PLANES=planes,
-        INNER=config.inner if planes == config.split else 1,
-        TILE_ROWS=meta.tile_rows, BLOCK_N=launch.block, ALIGN=plan.align, ADD=add,
-        GEMV=config.gemv, FP8=storage.rank_scales is not None, PDL=plan.pdl, UPCAST=INTERPRETED,
-        **plan.options(launch),
+        **expand_sizes(storage, meta.tile_rows, len(v), plan, launch, add=add),
     )  # fmt: skip
 
 
@@ -171,6 +166,51 @@ def column_blocks(storage: SiteStorage, width: int) -> torch.Tensor:
     return blocks
 
 
+def shrink_sizes(
+    storage: SiteStorage, tile_rows: int, planes: int, plan: SitePlan, launch: Launch
+) -> dict[str, int | bool]:
+    """Compile-time arguments and compiler options of every shrink kernel (`gemv` apart)."""
+    config, k = plan.config, storage.spec.in_features
+    return {
+        "SLICES": storage.a.shape[2],
+        "PAGE": storage.a.shape[3],
+        "RANKS": plan.ranks,
+        "SPLIT": config.split,
+        "INNER": config.inner,
+        "CHUNK": config.chunk(k),
+        "CHUNKS": config.split // planes,
+        "TILE_ROWS": tile_rows,
+        "BLOCK_K": launch.block,
+        "EVEN_K": k % launch.block == 0,
+        "FP8": storage.rank_scales is not None,
+        "PDL": plan.pdl,
+        "UPCAST": INTERPRETED,
+        **plan.options(launch),
+    }
+
+
+def expand_sizes(
+    storage: SiteStorage, tile_rows: int, planes: int, plan: SitePlan, launch: Launch, *, add: bool
+) -> dict[str, int | bool]:
+    """Compile-time arguments and compiler options of expand."""
+    config = plan.config
+    return {
+        "SLICES": len(storage.spec.slices),
+        "PAGE": storage.b.shape[2],
+        "PLANES": planes,
+        "INNER": config.inner if planes == config.split else 1,
+        "TILE_ROWS": tile_rows,
+        "BLOCK_N": launch.block,
+        "ALIGN": plan.align,
+        "ADD": add,
+        "GEMV": config.gemv,
+        "FP8": storage.rank_scales is not None,
+        "PDL": plan.pdl,
+        "UPCAST": INTERPRETED,
+        **plan.options(launch),
+    }
+
+
 def _shrink_launch(plan: SitePlan, meta: BatchMetadata) -> Launch:
     return plan.config.shrink if meta.tile_rows == TILE_ROWS else plan.config.prefill_shrink
 
@@ -187,28 +227,6 @@ def _shrink_arguments(storage: SiteStorage, layer: int, meta: BatchMetadata, v: 
         meta.units, meta.counts, meta.row_order, pool.page_table, pool.page_scales, storage.live[layer],
         storage.spec.in_features, a.shape[3], pool.page_table.stride(0),
     )  # fmt: skip
-
-
-def _shrink_sizes(
-    storage: SiteStorage, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan, launch: Launch
-) -> dict[str, Any]:
-    config, k = plan.config, storage.spec.in_features
-    return {
-        "SLICES": storage.a.shape[2],
-        "PAGE": storage.a.shape[3],
-        "RANKS": plan.ranks,
-        "SPLIT": config.split,
-        "INNER": config.inner,
-        "CHUNK": config.chunk(k),
-        "CHUNKS": config.split // len(v),
-        "TILE_ROWS": meta.tile_rows,
-        "BLOCK_K": launch.block,
-        "EVEN_K": k % launch.block == 0,
-        "FP8": storage.rank_scales is not None,
-        "PDL": plan.pdl,
-        "UPCAST": INTERPRETED,
-        **plan.options(launch),
-    }
 
 
 def _rank_scales(storage: SiteStorage, layer: int) -> torch.Tensor | None:

@@ -54,8 +54,9 @@ class SiteConfig:
     split: int
     inner: int
     shrink: Launch = Launch(block=128, warps=4, stages=3, programs=4)
-    expand: Launch = Launch(block=128, warps=4, stages=2, programs=6)
-    prefill_shrink: Launch = Launch(block=64, warps=4, stages=3, programs=3)
+    expand: Launch = Launch(block=128, warps=4, stages=2, programs=6)  # 80 to 168 registers: 3 to 6 fit a processor
+    # Blocks of 32: wider ones spill a register or two with one slice (Triton 3.9, sm_90).
+    prefill_shrink: Launch = Launch(block=32, warps=4, stages=4, programs=3)
     prefill_expand: Launch = Launch(block=128, warps=4, stages=2, programs=3)
     gemv: bool = False
     fused_norm: bool = False
@@ -81,7 +82,7 @@ def config_for(site: SiteSpec, device: torch.device) -> SiteConfig:
     """Launch sizes for a site on a device. Raises ValueError for a file that makes no sense."""
     if _override is not None:
         return _override
-    return _configured(site.in_features, site.slices, _device_name(device))
+    return configured(site.in_features, site.slices, _device_name(device))
 
 
 @contextmanager
@@ -124,7 +125,8 @@ def may_launch_dependents(device: torch.device) -> bool:
 
 
 @cache
-def _configured(k: int, slices: tuple[int, ...], device_name: str) -> SiteConfig:
+def configured(k: int, slices: tuple[int, ...], device_name: str) -> SiteConfig:
+    """Launch sizes for a shape on a GPU of that name, whether or not it is here."""
     data = _read(file_name(device_name)) or _read("default.json") or {}
     changes = {**data.get("default", {}), **data.get("sites", {}).get(site_key(k, slices), {})}
     return parse_config(untuned(k), changes)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
 import torch
-
-# Triton is no dependency of a CPU install.
-collect_ignore = [] if importlib.util.find_spec("triton") else ["test_triton.py"]
 
 
 @pytest.fixture

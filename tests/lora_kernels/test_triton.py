@@ -1,27 +1,54 @@
-"""The Triton kernels under Triton's interpreter, on a CPU. Collected only where triton is installed (conftest.py)."""
+"""The Triton kernels under Triton's interpreter, on a CPU, on each version the package supports."""
 
 from __future__ import annotations
 
-import os
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import triton_setup
+from tests.lora_kernels.pairwise import pairwise
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_triton_kernels_equal_the_reference_under_the_interpreter(dtype: str) -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+def run_interpreted(version: str, module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.lora_kernels.triton_cases", dtype],
+        [sys.executable, "-m", f"tests.lora_kernels.{module}"],
         cwd=ROOT,
-        env=environment,
+        env=triton_setup.environment(version, interpret=True),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=170,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", triton_setup.VERSIONS)
+def test_every_pair_of_factors_of_the_matrix_equals_the_reference(version: str) -> None:
+    run_interpreted(version, "triton_matrix")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", triton_setup.VERSIONS)
+def test_planes_fused_kernels_embeddings_fp8_and_partial_adapters_equal_the_reference(version: str) -> None:
+    run_interpreted(version, "triton_cases")
+
+
+def test_pairwise_cases_cover_all_pairs_that_are_allowed() -> None:
+    factors = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": ("x", "y")}
+
+    def allowed(case: dict[str, object]) -> bool:
+        return not (case.get("a") == 3 and case.get("b") == 3)
+
+    cases = pairwise(factors, allowed)
+    assert len(cases) < 14 and all(map(allowed, cases))
+    for first, second in itertools.combinations(factors, 2):
+        seen = {(case[first], case[second]) for case in cases}
+        wanted = set(itertools.product(factors[first], factors[second]))
+        assert seen == wanted - ({(3, 3)} if (first, second) == ("a", "b") else set())

@@ -1,38 +1,221 @@
-"""Run by test_triton.py in a process of its own, because TRITON_INTERPRET is read when triton is imported."""
+"""Cases for the Triton kernels, each a function. test_triton.py runs them in a process of their own, because Triton
+reads TRITON_INTERPRET when it is imported: `python -m tests.lora_kernels.triton_cases`.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
-from lora_kernels import BatchMetadata, MetadataBuffers, lora_apply, lora_expand, lora_shrink, reference
-from tests.lora_kernels.factories import activations, assert_near, mixed_rank_pool, one_site, requests_for
+from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec, lora_apply, metadata, reference
+from lora_kernels.triton import backend, launch, tuning
+from tests.lora_kernels.factories import (
+    activations,
+    assert_near,
+    make_adapter,
+    mixed_rank_pool,
+    one_site,
+    requests_for,
+)
+
+BF16 = torch.bfloat16
 
 
-def check(dtype: torch.dtype) -> None:
-    """Mixed ranks, unequal slices, strided y, poisoned spare pages, static buffers larger than the batch."""
-    for k, slices in ((80, (96,)), (144, (64, 33, 16))):
-        pool, _ = mixed_rank_pool(one_site(k, slices, max_rank=64), dtype, "triton", ranks=(1, 12, 24, 64))
-        buffers = MetadataBuffers(64, 8)
-        for rows, distinct in ((1, "one"), (7, "each"), (17, "one"), (33, "zipf"), (16, "none")):
-            for out in (None, buffers):
-                meta = BatchMetadata.build(*requests_for(rows, distinct, 4), pool, out)
-                y, x = activations(meta, dtype)
-                before, split = y.clone(), y.clone()
-                expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
-                lora_apply(y, x, "site", 0, meta)
-                assert_near(y, expected, dtype)
-                base = meta.row_slots == -1
-                assert torch.equal(y[base], before[base])
-                v = torch.full((len(slices), rows, 64), torch.nan)
-                lora_expand(lora_shrink(x, "site", 0, meta, v), "site", 0, meta, split)
-                assert torch.equal(split, y)
-                for row, slot in enumerate(meta.row_slots.tolist()[:3]):
-                    alone = before[row : row + 1].clone()
-                    lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
-                    assert torch.equal(alone[0], y[row])
+@contextmanager
+def batch_limits(decode_rows: int, one_plane_rows: int) -> Iterator[None]:
+    """Tiles of 64 rows past `decode_rows`, a single plane from `one_plane_rows` on: sizes an interpreter can do."""
+    before = metadata.MAX_DECODE_ROWS, launch.MAX_DECODE_ROWS, launch.MIN_ROWS_OF_ONE_PLANE
+    metadata.MAX_DECODE_ROWS = launch.MAX_DECODE_ROWS = decode_rows
+    launch.MIN_ROWS_OF_ONE_PLANE = one_plane_rows
+    try:
+        yield
+    finally:
+        metadata.MAX_DECODE_ROWS, launch.MAX_DECODE_ROWS, launch.MIN_ROWS_OF_ONE_PLANE = before
 
+
+def chunks_groups_and_totals_have_the_same_bits() -> None:
+    """One plane per chunk, per group or in all; tiles of 16 rows and of 64."""
+    pool, _ = mixed_rank_pool(one_site(2304, (64,), max_rank=64), BF16, "triton", ranks=(4, 24))
+    results = []
+    for limits in ((512, 4096), (0, 4096), (0, 0)):
+        with batch_limits(*limits):
+            meta = BatchMetadata.build([1, -1, 0], [18, 1, 2], pool)
+            y, x = activations(meta, BF16)
+            plan = launch.plan_for(pool.site("site"), x.device)
+            results.append((launch.planes_for(plan, meta.rows), meta.tile_rows, lora_apply(y, x, "site", 0, meta)))
+    assert [(planes, rows) for planes, rows, _ in results] == [(8, 16), (2, 64), (1, 64)]
+    y, x = activations(meta, BF16)
+    assert_near(results[0][2], reference.lora_apply(y, x, "site", 0, meta), BF16)
+    assert torch.equal(results[1][2], results[2][2])
+    # The interpreter's matmul is BLAS, which may add in another order for a wider tile; tensor cores do not.
+    assert_near(results[0][2], results[1][2], BF16)
+
+
+def ten_ranks_in_one_batch() -> None:
+    """All ranks from 1 to 256 together; run to run; rows alone."""
+    pool, _ = mixed_rank_pool(one_site(80, (64, 33, 16)), BF16, "triton")
+    meta = BatchMetadata.build([*range(10), -1], [2, 1] * 5 + [1], pool)
+    y, x = activations(meta, BF16)
+    before = y.clone()
+    expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
+    assert_near(lora_apply(y, x, "site", 0, meta), expected, BF16)
+    assert torch.equal(lora_apply(before.clone(), x, "site", 0, meta), y)
+    for row, slot in list(enumerate(meta.row_slots.tolist()))[::5]:
+        alone = before[row : row + 1].clone()
+        lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
+        assert torch.equal(alone[0], y[row])
+
+
+def a_vector_kernel_for_tiles_of_one_row() -> None:
+    """`gemv` on: near the reference, in tiles of one row and in others."""
+    for dtype in (torch.float32, BF16):
+        pool, _ = mixed_rank_pool(one_site(576, (64, 33)), dtype, "triton", ranks=(8, 40))
+        meta = BatchMetadata.build([0, 1], [1, 3], pool)
+        y, x = activations(meta, dtype)
+        expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
+        matrix = lora_apply(y.clone(), x, "site", 0, meta)
+        with tuning.using(replace(tuning.untuned(576), gemv=True)):
+            assert_near(lora_apply(y, x, "site", 0, meta), expected, dtype)
+        assert torch.equal(y[1:], matrix[1:])
+
+
+def fused_norm_and_shrink() -> None:
+    """The normalised rows, and apply on them, in one launch less."""
+    for dtype, k in ((torch.float32, 80), (BF16, 576)):
+        pool, _ = mixed_rank_pool(one_site(k, (64, 33)), dtype, "triton", ranks=(8, 40))
+        site = pool.site("site")
+        meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
+        y, x = activations(meta, dtype)
+        weight = torch.randn(k, generator=torch.Generator().manual_seed(1)).to(dtype)
+        out = torch.full_like(x, torch.nan)
+        v = backend.norm_shrink(out, 3 * x, weight, 1e-5, site, 0, meta)
+        wide = (3 * x).float()
+        rows = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(dtype) * weight
+        torch.testing.assert_close(out, rows, rtol=2e-2 if dtype == BF16 else 1e-5, atol=1e-6)
+        expected = reference.lora_apply(y.clone(), out, "site", 0, meta)
+        backend.expand_planes(v, site, 0, meta, y)
+        assert_near(y, expected, dtype)
+
+
+def fused_activation_and_shrink() -> None:
+    """silu(gate) · up, and apply on it, in one launch less."""
+    for dtype, k in ((torch.float32, 80), (BF16, 576)):
+        pool, _ = mixed_rank_pool(one_site(k, (64,)), dtype, "triton", ranks=(8, 40))
+        site = pool.site("site")
+        meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
+        y, _ = activations(meta, dtype)
+        gate_up = torch.randn(meta.rows, 2 * k, generator=torch.Generator().manual_seed(1)).to(dtype)
+        out = torch.full((meta.rows, k), torch.nan, dtype=dtype)
+        v = backend.silu_shrink(out, gate_up, site, 0, meta)
+        product = torch.nn.functional.silu(gate_up[:, :k]) * gate_up[:, k:]
+        torch.testing.assert_close(out, product, rtol=2e-2 if dtype == BF16 else 1e-5, atol=1e-6)
+        expected = reference.lora_apply(y.clone(), out, "site", 0, meta)
+        backend.expand_planes(v, site, 0, meta, y)
+        assert_near(y, expected, dtype)
+
+
+def an_embedding() -> None:
+    """A column of A looked up is A times a one-hot row."""
+    for dtype in (torch.float32, BF16):
+        pool, _ = mixed_rank_pool(one_site(90, (64,)), dtype, "triton", ranks=(8, 40))
+        meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
+        y, _ = activations(meta, dtype)
+        for token_dtype in (torch.int64, torch.int32):
+            tokens = (torch.arange(meta.rows, dtype=token_dtype) * 37) % 90
+            before, ours = y.clone(), y.clone()
+            one_hot = torch.nn.functional.one_hot(tokens.long(), 90).to(dtype)
+            expected = reference.lora_apply(y.clone(), one_hot, "site", 0, meta)
+            backend.embed(ours, tokens, pool.site("site"), 0, meta)
+            assert_near(ours, expected, dtype)
+            assert torch.equal(ours[meta.row_slots == -1], before[meta.row_slots == -1])
+
+
+def pages_of_fp8() -> None:
+    """e4m3 pages with a scale per rank, near what the pool's own weights say, in one plane and in several."""
+    for dtype in (torch.float32, torch.float16, BF16):
+        pool, _ = mixed_rank_pool(one_site(576, (64, 33, 16)), torch.float8_e4m3fn, "triton", ranks=(8, 40))
+        meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
+        y, x = activations(meta, dtype)
+        expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
+        before = y.clone()
+        assert_near(lora_apply(y, x, "site", 0, meta), expected, dtype)
+        with batch_limits(0, 0):
+            meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
+            assert_near(lora_apply(before, x, "site", 0, meta), expected, dtype)
+
+
+def partial_targets_and_first_write() -> None:
+    """A site that an adapter does not touch: rows keep their bits, or become 0 when y is written first."""
+    spec = PoolSpec((SiteSpec("site", 64, (32, 20)), SiteSpec("other", 48, (32,))), num_layers=2)
+    pool = AdapterPool(spec, 8, 3, BF16, backend="triton")
+    whole = make_adapter(spec, 12)
+    pool.load(0, whole)
+    pool.load(1, {key: pair for key, pair in whole.items() if key[1] == "other" and key[0] == 1})
+    pool.load(2, {})
+    meta = BatchMetadata.build([1, 0, -1, 2], [2, 3, 1, 2], pool)
+    for layer in (0, 1):
+        y, x = activations(meta, BF16)
+        before, expected = y.clone(), reference.lora_apply(y.clone(), x, "site", layer, meta)
+        assert_near(lora_apply(y, x, "site", layer, meta), expected, BF16)
+        untouched = [0, 1, 5, 6, 7]
+        assert torch.equal(y[untouched], before[untouched])
+        written = torch.full_like(before, torch.nan)
+        backend.write(written, x, pool.site("site"), layer, meta)
+        assert_near(written, reference.lora_apply(torch.zeros_like(before), x, "site", layer, meta), BF16)
+        assert not written[untouched].any()
+
+
+def pages_used_again_after_eviction() -> None:
+    """A shorter adapter on a longer one's pages."""
+    spec = one_site(80, (48,), max_rank=64)
+    pool = AdapterPool(spec, 4, 2, torch.float32, backend="triton")
+    pool.load(0, make_adapter(spec, 64, seed=1))
+    pool.evict(0)
+    tensors = make_adapter(spec, 5, seed=2)
+    pool.load(1, tensors)
+    meta = BatchMetadata.build([1], [3], pool)
+    y, x = activations(meta, torch.float32)
+    pair: LoraPair = tensors[(0, "site", 0)]
+    expected = y + pair.scale * x @ pair.a.T @ pair.b.T
+    assert_near(lora_apply(y, x, "site", 0, meta), expected, torch.float32)
+
+
+def rows_that_lie_far_apart() -> None:
+    """Strides, not widths, say where a row of x or y is; columns that are not adjacent work too."""
+    pool, _ = mixed_rank_pool(one_site(64, (32,)), BF16, "triton", ranks=(4, 12))
+    meta = BatchMetadata.build(*requests_for(17, "zipf", 2), pool)
+    y, x = activations(meta, BF16)
+    expected = lora_apply(y.clone(), x, "site", 0, meta)
+    wide_x = torch.full((17, 200), torch.nan, dtype=BF16)
+    wide_x[:, 100:164] = x
+    assert torch.equal(lora_apply(y.clone(), wide_x[:, 100:164], "site", 0, meta), expected)
+    turned = y.clone().T.contiguous().T
+    assert torch.equal(lora_apply(turned, x.T.contiguous().T, "site", 0, meta), expected)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    case.__name__: case
+    for case in (
+        chunks_groups_and_totals_have_the_same_bits,
+        ten_ranks_in_one_batch,
+        a_vector_kernel_for_tiles_of_one_row,
+        fused_norm_and_shrink,
+        fused_activation_and_shrink,
+        an_embedding,
+        pages_of_fp8,
+        partial_targets_and_first_write,
+        pages_used_again_after_eviction,
+        rows_that_lie_far_apart,
+    )
+}
 
 if __name__ == "__main__":
-    check({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[sys.argv[1]])
+    for name, case in CASES.items():
+        try:
+            case()
+        except Exception as error:
+            error.add_note(f"in {name}")
+            raise

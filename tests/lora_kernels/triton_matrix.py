@@ -1,9 +1,8 @@
-"""The matrix of the kernels' design in pairs, each case with every promise checked. Needs no GPU: see triton_cases.py."""
+"""The matrix of the kernels' design in pairs, promises checked in each case. Run like triton_cases.py."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ def affordable(case: Case) -> bool:
 
 CASES: list[dict[str, Any]] = [
     *pairwise(FACTORS, affordable),
-    {"rank": 256, "tokens": 1, "distinct": "one", "k": 4096, "slices": (64, 33, 16), "dtype": torch.bfloat16,
+    {"rank": 128, "tokens": 1, "distinct": "one", "k": 4096, "slices": (96,), "dtype": torch.bfloat16,
      "columns": "strided", "buffers": "static"},
     {"rank": 16, "tokens": 129, "distinct": "zipf", "k": 4096, "slices": (96,), "dtype": torch.bfloat16,
      "columns": "strided", "buffers": "exact"},
@@ -45,11 +44,11 @@ def pool_for(k: int, slices: tuple[int, ...], dtype: torch.dtype, ranks: tuple[i
     return pool
 
 
-def check_case(case: dict[str, Any]) -> None:
-    """Apply against the reference; base rows and surroundings; alone; the halves run again; the first write."""
+def check_case(case: dict[str, Any], index: int) -> None:
+    """Apply against the reference; base rows and surroundings; in turn a row alone, the halves, the first write."""
     place = RANKS.index(case["rank"])
     # Two others, then the rank of the case: a batch of one adapter takes the last slot.
-    ranks = (16, RANKS[place - 3] if case["k"] != 4096 else 12, RANKS[place])
+    ranks = (16, RANKS[place - 2] if place > 1 else 12, RANKS[place])
     pool = pool_for(case["k"], case["slices"], case["dtype"], ranks)
     out = MetadataBuffers(160, 4) if case["buffers"] == "static" else None
     meta = BatchMetadata.build(*requests_for(case["tokens"], case["distinct"], len(ranks)), pool, out)
@@ -66,15 +65,16 @@ def check_case(case: dict[str, Any]) -> None:
     assert torch.equal(y[base], before[base])
     if y._base is not None:
         assert y._base[:, :3].isnan().all() and y._base[:, 3 + y.shape[1] :].isnan().all()
-    for row, slot in list(enumerate(meta.row_slots.tolist()))[-1:]:
-        alone = before[row : row + 1].clone()
-        lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
-        assert torch.equal(alone[0], y[row])
-    halves = before.clone()
-    v = torch.full((len(case["slices"]), meta.rows, meta.max_pages * 16 + 16), torch.nan)
-    lora_expand(lora_shrink(x, "site", 0, meta, v), "site", 0, meta, halves)
-    assert torch.equal(halves, y)
-    if meta.segments and case["columns"] == "adjacent":
+    if index % 3 == 0 and meta.rows:
+        alone = before[-1:].clone()
+        last = BatchMetadata.build([int(meta.row_slots[-1])], [1], pool)
+        assert torch.equal(lora_apply(alone, x[-1:], "site", 0, last), y[-1:])
+    if index % 3 == 1:
+        halves = before.clone()
+        v = torch.full((len(case["slices"]), meta.rows, meta.max_pages * 16 + 16), torch.nan)
+        lora_expand(lora_shrink(x, "site", 0, meta, v), "site", 0, meta, halves)
+        assert torch.equal(halves, y)
+    if index % 3 == 2 and meta.segments:
         written = torch.full_like(before, torch.nan)
         backend.write(written, x, pool.site("site"), 0, meta)
         assert_near(written, reference.lora_apply(torch.zeros_like(before), x, "site", 0, meta), case["dtype"])
@@ -87,15 +87,11 @@ def poison_scratch() -> None:
     backend.scratch = lambda *arguments: plain(*arguments).fill_(torch.nan)
 
 
-def main(part: int, parts: int) -> None:
-    poison_scratch()
-    for case in CASES[part::parts]:
-        try:
-            check_case(case)
-        except Exception as error:
-            error.add_note(f"in the case {case}")
-            raise
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    poison_scratch()
+    for number, one in enumerate(CASES):
+        try:
+            check_case(one, number)
+        except Exception as error:
+            error.add_note(f"in the case {one}")
+            raise
