@@ -22,7 +22,7 @@ class DtypeError(LoraKernelError):
 
 
 class DeviceError(LoraKernelError):
-    """A tensor that is not on the pool's device."""
+    """A tensor that is not on the pool's device, or weights that are on none."""
 
 
 class NonFiniteError(LoraKernelError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lora_kernels.errors import DtypeError, NonFiniteError, RankError, ShapeError, TargetError
+from lora_kernels.errors import DeviceError, DtypeError, NonFiniteError, RankError, ShapeError, TargetError
 from lora_kernels.spec import AdapterTensors, LoraPair, PoolSpec, SiteSpec, Target
 
 WEIGHT_DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
@@ -78,7 +78,7 @@ def plan_load(spec: PoolSpec, what: Loadable) -> LoadPlan:
     """Check an adapter, or the weighted parts of a blend, against `spec`. No weight is read.
 
     Raises TargetError, ShapeError, RankError (also when the parts together have more pages than a slot can list),
-    DtypeError, or NonFiniteError (a scale or a blend weight).
+    DtypeError, DeviceError, or NonFiniteError (a scale or a blend weight).
     """
     weighted: Sequence[tuple[AdapterTensors, float]] = [(what, 1.0)] if isinstance(what, Mapping) else what
     for _, weight in weighted:
@@ -142,6 +142,8 @@ def _checked_rank(spec: PoolSpec, sites: dict[str, SiteSpec], key: tuple[int, st
     for tensor in (pair.a, pair.b):
         if tensor.dtype not in WEIGHT_DTYPES:
             raise DtypeError(f"{Target(*key)}: weights must be floating point, got {tensor.dtype}")
+        if tensor.is_meta:
+            raise DeviceError(f"{Target(*key)}: weights have no data (device meta)")
     if not math.isfinite(pair.scale):
         raise NonFiniteError(f"{Target(*key)}: scale is {pair.scale}")
     return rank

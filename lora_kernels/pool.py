@@ -143,8 +143,8 @@ class AdapterPool:
 
         Targets with a smaller rank than the adapter's largest are padded with zeros; a target whose scale differs from
         the adapter's most common one has the quotient folded into b. Tensors may be on any device.
-        Raises SlotError, TargetError, ShapeError, RankError, DtypeError, NonFiniteError, QualityError or PoolFullError;
-        the pool is then unchanged.
+        Raises SlotError, TargetError, ShapeError, RankError, DtypeError, DeviceError, NonFiniteError, QualityError or
+        PoolFullError; the pool is then unchanged.
         """
         self._load(slot, tensors)
 

@@ -62,7 +62,7 @@ class Reservation:
         Nothing of it is visible before `publish`, and after an error the pages can be written again. On CUDA it returns
         when the copies are queued on `stream` (by default the pool's own), layer after layer.
         Raises TargetError, ShapeError, RankError (also when it needs more pages than are reserved), DtypeError,
-        NonFiniteError, QualityError or ReservationError.
+        DeviceError, NonFiniteError, QualityError or ReservationError.
         """
         self.write_plan(plan_load(self.pool.spec, what), stream=stream)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import torch
 
@@ -13,7 +13,7 @@ from lora_kernels.errors import BackendError
 
 if TYPE_CHECKING:
     from lora_kernels.metadata import BatchMetadata
-    from lora_kernels.pool import SiteStorage
+    from lora_kernels.storage import SiteStorage
 
 # Pool dtypes the C kernels have.
 C_DTYPES = (torch.float32, torch.bfloat16)
@@ -36,6 +36,45 @@ class Backend(Protocol):
         """v = scale · x Aᵀ, written where a row has ranks."""
 
     def expand(self, v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
+        """y += v Bᵀ, in place."""
+
+
+@runtime_checkable
+class FirstWriteBackend(Protocol):
+    """A backend whose apply can also write y without reading it."""
+
+    def write(self, y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
+        """y = ΔW x, and 0 in rows without an adapter."""
+
+
+@runtime_checkable
+class EmbeddingBackend(Protocol):
+    """A backend with a look-up of its own."""
+
+    def embed(
+        self, y: torch.Tensor, tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata
+    ) -> None:
+        """y += scale · B A[:, tokens], in place."""
+
+
+@runtime_checkable
+class FusedBackend(Protocol):
+    """A backend whose shrink can make its own x, and may leave v in several planes."""
+
+    def norm_shrink(
+        self, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float,
+        storage: SiteStorage, layer: int, meta: BatchMetadata,
+    ) -> torch.Tensor:  # fmt: skip
+        """out = rmsnorm(x) · weight; returns the v of out."""
+
+    def silu_shrink(
+        self, out: torch.Tensor, gate_up: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata
+    ) -> torch.Tensor:
+        """out = silu(gate) · up; returns the v of out."""
+
+    def expand_planes(
+        self, v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor
+    ) -> None:
         """y += v Bᵀ, in place."""
 
 

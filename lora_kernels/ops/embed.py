@@ -7,6 +7,7 @@ import torch
 from lora_kernels.errors import DeviceError, DtypeError, ShapeError
 from lora_kernels.metadata import BatchMetadata
 from lora_kernels.ops.apply import check_rows, find_site
+from lora_kernels.ops.backend import EmbeddingBackend
 from lora_kernels.storage import SiteStorage
 
 TOKEN_DTYPES = (torch.int64, torch.int32)
@@ -37,7 +38,11 @@ def lora_embed(
     if meta.segments:
         _check_ids(tokens, storage.spec.in_features)
         meta.wait_for_layer(layer)
-        meta.pool.backend.expand(_look_up(tokens, storage, layer, meta), storage, layer, meta, y)
+        backend = meta.pool.backend
+        if isinstance(backend, EmbeddingBackend):
+            backend.embed(y, tokens, storage, layer, meta)
+        else:
+            backend.expand(_look_up(tokens, storage, layer, meta), storage, layer, meta, y)
     return y
 
 
@@ -49,13 +54,11 @@ def _check_ids(tokens: torch.Tensor, vocabulary: int) -> None:
 
 
 def _look_up(tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> torch.Tensor:
-    """v [1, T, ranks] = scale · A[:, tokens], zero where a row has no such rank: one gather, no host synchronisation.
+    """v [1, T, ranks] = scale · A[:, tokens], zero where a row has no such rank: one gather for all adapters.
 
     Rows of the base get another row's numbers, which expand does not read.
     """
-    pool = meta.pool
-    # A captured graph must serve adapters of more pages than those it was captured with.
-    count = meta.max_pages if pool.device.type == "cpu" else pool.spec.max_pages
+    pool, count = meta.pool, meta.max_pages
     slots = meta.row_slots.long().clamp_min(0)
     live = torch.arange(count, device=pool.device) < storage.live[layer, slots, None]
     pages = torch.where(live, pool.page_table[slots, :count], pool.null_page).long()

@@ -1,4 +1,4 @@
-"""Every backend against the reference: mixed ranks x tokens x distinct adapters x slices x dtype."""
+"""Every backend against the reference: the product of tokens, distinct adapters, K, slices and dtype; all ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from lora_kernels import AdapterPool, BatchMetadata, lora_apply, lora_expand, lora_shrink, reference
 from lora_kernels.cpu.library import load_library
+from lora_kernels.ops.backend import choose_backend
 from tests.lora_kernels.factories import (
     RANKS,
     activations,
@@ -19,7 +20,10 @@ from tests.lora_kernels.factories import (
     requests_for,
 )
 
-SHAPES = {1: (80, (96,)), 2: (64, (64, 64)), 3: (576, (144, 33, 16))}
+ROWS = (0, 1, 7, 15, 16, 17, 33, 129)
+DISTINCT = ("none", "one", "each", "zipf")
+IN_FEATURES = (64, 80, 576, 4096)
+SLICES = {1: (96,), 2: (64, 64), 3: (144, 33, 16)}
 # (backend or instruction set of the C backend, dtype); only what this machine can run is collected.
 VARIANTS = [
     ("avx512bf16", torch.bfloat16),
@@ -58,59 +62,64 @@ def variant(request: pytest.FixtureRequest) -> Iterator[tuple[str, torch.dtype]]
             yield "c", dtype
 
 
-@functools.cache
-def pool_for(slices: int, dtype: torch.dtype, backend: str) -> AdapterPool:
-    k, widths = SHAPES[slices]
-    pool, _ = mixed_rank_pool(one_site(k, widths), dtype, backend)
+@functools.lru_cache(4)
+def shared_pool(k: int, slices: int, dtype: torch.dtype) -> AdapterPool:
+    """Every rank in one pool. Tables and pages are the same for all backends of a CPU."""
+    return mixed_rank_pool(one_site(k, SLICES[slices]), dtype, "torch")[0]
+
+
+def pool_for(k: int, slices: int, dtype: torch.dtype, backend: str) -> AdapterPool:
+    pool = shared_pool(k, slices, dtype)
+    pool.backend = choose_backend(pool.device, dtype, pool.spec.page_size, backend)
     return pool
 
 
-@pytest.mark.parametrize("slices", SHAPES)
-@pytest.mark.parametrize("rows", [0, 1, 7, 15, 16, 17, 33, 129])
-@pytest.mark.parametrize("distinct", ["none", "one", "each", "zipf"])
-def test_apply_equals_the_reference(variant, slices: int, rows: int, distinct: str) -> None:
-    backend, dtype = variant
-    pool = pool_for(slices, dtype, backend)
-    meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), pool)
+@functools.cache
+def truth(k: int, slices: int, dtype: torch.dtype, rows: int, distinct: str) -> torch.Tensor:
+    """The reference's y: it knows no backend, so one serves all."""
+    meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), shared_pool(k, slices, dtype))
     y, x = activations(meta, dtype)
-    before, expected = y.clone(), reference.lora_apply(y.clone(), x, "site", 0, meta)
+    return reference.lora_apply(y, x, "site", 0, meta).contiguous()
 
-    assert lora_apply(y, x, "site", 0, meta) is y
 
-    assert_near(y, expected, dtype)
-    base = meta.row_slots == -1
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("k", IN_FEATURES)
+def test_apply_equals_the_reference_and_touches_nothing_else(k: int, slices: int, variant) -> None:
+    backend, dtype = variant
+    pool = pool_for(k, slices, dtype, backend)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
-    assert torch.equal(y.contiguous().view(bits)[base], before.view(bits)[base])
+    for rows in ROWS:
+        for distinct in DISTINCT:
+            meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), pool)
+            y, x = activations(meta, dtype)
+            wide = y._base
+            assert wide is not None
+            before = wide.clone()
+
+            assert lora_apply(y, x, "site", 0, meta) is y
+
+            assert_near(y, truth(k, slices, dtype, rows, distinct), dtype)
+            base = meta.row_slots == -1
+            assert torch.equal(wide.view(bits)[base], before.view(bits)[base])
+            assert wide[:, :3].isnan().all() and wide[:, 3 + y.shape[1] :].isnan().all()
 
 
-@pytest.mark.parametrize("slices", SHAPES)
-@pytest.mark.parametrize("distinct", ["none", "each", "zipf"])
-def test_shrink_then_expand_equals_apply_and_ignores_what_shrink_left_unwritten(
-    variant, two_threads, slices: int, distinct: str
-) -> None:
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("k", IN_FEATURES)
+def test_shrink_then_expand_equals_apply_and_ignores_what_shrink_left_unwritten(k: int, slices: int, variant) -> None:
     backend, dtype = variant
-    pool = pool_for(slices, dtype, backend)
-    meta = BatchMetadata.build(*requests_for(33, distinct, len(RANKS)), pool)
-    y, x = activations(meta, dtype)
-    expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
-    v = torch.full((slices, 33, meta.max_pages * 16 + 5), torch.nan)
+    pool = pool_for(k, slices, dtype, backend)
+    for rows in (1, 17, 33):
+        for distinct in DISTINCT:
+            meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), pool)
+            y, x = activations(meta, dtype)
+            v = torch.full((slices, rows, meta.max_pages * 16 + 5), torch.nan)
 
-    lora_shrink(x, "site", 0, meta, v)
-    assert v[:, meta.row_slots == -1].isnan().all()
-    lora_expand(v, "site", 0, meta, y)
+            lora_shrink(x, "site", 0, meta, v)
+            assert v[:, meta.row_slots == -1].isnan().all()
+            lora_expand(v, "site", 0, meta, y)
 
-    assert_near(y, expected, dtype)
-
-
-@pytest.mark.parametrize("rows", [1, 17])
-def test_a_wide_site_of_4096(variant, two_threads, rows: int) -> None:
-    backend, dtype = variant
-    pool, _ = mixed_rank_pool(one_site(4096, (512,)), dtype, backend, ranks=(16, 40))
-    meta = BatchMetadata.build([1, 0], [rows, 1], pool)
-    y, x = activations(meta, dtype)
-    expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
-    lora_apply(y, x, "site", 0, meta)
-    assert_near(y, expected, dtype)
+            assert_near(y, truth(k, slices, dtype, rows, distinct), dtype)
 
 
 def test_pages_of_eight_ranks(variant, two_threads) -> None:
@@ -121,3 +130,16 @@ def test_pages_of_eight_ranks(variant, two_threads) -> None:
     expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
     lora_apply(y, x, "site", 0, meta)
     assert_near(y, expected, dtype)
+
+
+@pytest.mark.parametrize("y_dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_activations_need_not_have_the_dtype_of_the_pool_nor_of_each_other(variant, x_dtype, y_dtype) -> None:
+    backend, dtype = variant
+    pool = pool_for(80, 3, dtype, backend)
+    meta = BatchMetadata.build(*requests_for(17, "zipf", len(RANKS)), pool)
+    y, x = activations(meta, y_dtype)[0], activations(meta, x_dtype)[1]
+    expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
+    lora_apply(y, x, "site", 0, meta)
+    coarsest = min((dtype, x_dtype, y_dtype), key=lambda d: -torch.finfo(d).eps)
+    assert_near(y.float(), expected.float(), coarsest)

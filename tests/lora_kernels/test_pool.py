@@ -12,6 +12,7 @@ from lora_kernels import (
     AdapterPool,
     BackendError,
     BatchMetadata,
+    DeviceError,
     DtypeError,
     LoraPair,
     NonFiniteError,
@@ -75,6 +76,10 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[AdapterPool], object]]] = {
     "integer weights": (
         DtypeError,
         lambda pool: pool.load(2, changed(KEY, LoraPair(torch.ones(8, 32, dtype=torch.int8), torch.ones(16, 8), 1.0))),
+    ),
+    "weights without data": (
+        DeviceError,
+        lambda pool: pool.load(2, changed(KEY, LoraPair(torch.ones(8, 32, device="meta"), torch.ones(16, 8), 1.0))),
     ),
     "NaN weight": (NonFiniteError, lambda pool: pool.load(2, changed(KEY, pair(fill=math.nan)))),
     "infinite weight": (NonFiniteError, lambda pool: pool.load(2, changed(KEY, pair(fill=math.inf)))),
