@@ -7,9 +7,8 @@ import logging
 import socket
 import sys
 
-import uvicorn
-
 from serving import config as settings
+from serving import logs
 from serving.platform import config as platform_settings
 
 
@@ -21,8 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     settings.add_flags(parser)
     platform_settings.add_flags(parser)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every heartbeat says nothing
+    logs.configure()
     try:
         config = settings.from_args(arguments)
         platform = platform_settings.from_args(arguments)
@@ -65,6 +63,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket) -> i
     from serving.adapters.directory import DirectoryAdapterSource
     from serving.http.admission import InsecureAuthorizer
     from serving.http.app import create_app
+    from serving.http.server import run_server
     from serving.models.config import ModelConfigError
     from serving.replica import Base, build_engine
     from serving.tokenization.tokenizer import TokenizerError
@@ -83,19 +82,9 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket) -> i
         max_body_bytes=config.max_body_bytes,
         shutdown_grace_s=config.shutdown_grace_s,
     )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
-        )
-    )
     host, port = listener.getsockname()[:2]
     logging.getLogger("serving").info("listening on http://%s:%d", host, port)
-    server.run(sockets=[listener])
-    return 0 if server.started else 1
+    return 0 if run_server(app, engine, listener, config.shutdown_grace_s) else 1
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -117,10 +117,13 @@ class Engine:
     def vocab_size(self) -> int:
         return self.runner.vocab_size
 
-    def submit(self, request: Request) -> RequestHandle:
+    def submit(self, request: Request, *, continues: bool = False) -> RequestHandle:
         """Queues a request. Raises EngineStopped, AdapterRevoked, PromptTooLong or QueueFull, before anything is
-        held."""
-        if self._draining or not self.alive:
+        held.
+
+        continues: it is part of something that runs already, so draining does not refuse it
+        """
+        if (self._draining and not continues) or self._stopping or not self.alive:
             raise EngineStopped("this replica is shutting down")
         if self.adapters.is_revoked(request.adapter.digest):
             raise AdapterRevoked("this model was revoked")
@@ -184,7 +187,8 @@ class Engine:
                         self._inbox.wait(_IDLE_SECONDS)
                 self._commit_launched(0)
         finally:
-            self._draining = True
+            self._draining = self._stopping = True
+            self._inbox.drain()  # what was submitted a moment ago must hear of the end too
             self._active.fail(self._active.sequences(), EngineStopped("this replica is shutting down"))
             self._active.flush()
             self.adapters.close()

@@ -20,7 +20,7 @@ from serving.http.completions import CompletionEndpoint
 from serving.http.embeddings import EmbeddingEndpoint
 from serving.http.endpoint import Parts
 from serving.http.errors import ApiError, json_response
-from serving.http.metrics import Metrics
+from serving.http.metrics import Gauge, Metrics
 from serving.http.prompts import PromptReader
 from serving.http.request_ids import RequestIds
 from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody
@@ -37,12 +37,14 @@ def create_app(
     lifespans: Sequence[contextlib.AbstractAsyncContextManager[object]] = (),
     max_body_bytes: int = 1 << 20,
     shutdown_grace_s: float = 0.0,
+    gauges: Sequence[Gauge] = (),
 ) -> Starlette:
     """The replica's ASGI application; starts the engine with it and stops it at shutdown.
 
     lifespans: entered after the engine has started, left before it stops
+    gauges: what else /metrics shows
     """
-    metrics = Metrics(engine)
+    metrics = Metrics(engine, gauges)
     grammars = GrammarCompiler(tokenizer.backend.to_str(), engine.vocab_size, tokenizer.eos_token_ids)
     parts = Parts(
         engine,

@@ -1,27 +1,38 @@
 """Prometheus metrics of one replica. Gauges and counters are read from the engine when scraped; latencies are observed
-here."""
+here. docs/operations.md lists every name."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.core import LatencyClass
 from serving.engine import Engine
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 
 
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number that another part of the replica adds; `read` is called at each scrape."""
+
+    name: str
+    text: str
+    read: Callable[[], float]
+
+
 class Metrics:
     """One registry for each app, so that several apps in one process do not mix."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, gauges: Sequence[Gauge] = ()) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_EngineCollector(engine))
+        self.registry.register(_EngineCollector(engine, gauges))
         self.ttft = Histogram(
             "intarsia_ttft_seconds", "Request accepted to first token", registry=self.registry, buckets=_SECONDS
         )
@@ -41,35 +52,97 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, gauges: Sequence[Gauge]) -> None:
+        self._engine, self._gauges = engine, gauges
 
     def collect(self) -> Iterator[Metric]:
-        stats, adapters = self._engine.stats, self._engine.adapters
+        yield from self._numbers()
+        yield from self._classes()
+        yield from self._adapters()
+        for gauge in self._gauges:
+            yield GaugeMetricFamily(f"intarsia_{gauge.name}", gauge.text, gauge.read())
+
+    def _numbers(self) -> Iterator[Metric]:
+        stats = self._engine.stats
         for name, text, value in (
             ("batch_size", "Sequences in the last step", stats.batch_size),
             ("adapters_in_batch", "Distinct adapters in the last step", stats.adapters_in_batch),
             ("max_adapters_in_one_batch", "Most distinct adapters ever in one step", stats.max_adapters_in_one_batch),
             ("running_requests", "Sequences being computed", stats.running),
-            ("queue_depth", "Sequences waiting", stats.waiting),
             ("kv_blocks_used", "KV blocks held by running sequences", stats.kv_blocks_used),
             ("kv_blocks_total", "KV blocks there are", stats.kv_blocks_total),
             ("step_seconds", "Duration of the last step", stats.step_seconds),
+            ("predicted_step_seconds", "What the last step was expected to take", stats.predicted_step_seconds),
+            ("step_prediction_error", "Running mean of |predicted / measured - 1|", stats.step_prediction_error),
+            ("fairness_gap", "Distance of waiting tenants' counters, in prompt tokens", stats.fairness_gap),
         ):
             yield GaugeMetricFamily(f"intarsia_{name}", text, value)
         for name, text, value in (
             ("steps", "Forward passes", stats.steps),
             ("prompt_tokens", "Prompt tokens computed (cache hits are not)", stats.prompt_tokens),
             ("generated_tokens", "Tokens sampled", stats.generated_tokens),
+            ("sequences_finished", "Sequences that ended", stats.finished),
+            ("sequences_failed", "Sequences that ended with an error", stats.failed),
             ("preemptions", "Sequences computed again for lack of KV", stats.preemptions),
+            ("aged", "Sequences that went first because they had waited too long", stats.aged),
             ("batches_with_several_adapters", "Steps with two or more adapters", stats.batches_with_several_adapters),
             ("prefix_cache_hit_blocks", "KV blocks found in the prefix cache", stats.prefix_hits),
+            ("prefix_cache_lookup_tokens", "Prompt tokens looked up in the cache", stats.prefix_lookup_tokens),
+            ("prefix_cache_hit_tokens", "Prompt tokens found in the cache", stats.prefix_hit_tokens),
+            ("prefix_cache_evictions", "Cached KV blocks given to others", stats.prefix_evictions),
             ("busy_seconds", "Time spent in steps", stats.busy_seconds),
-            ("adapter_loads", "Adapters copied into the pool", adapters.loads),
-            ("adapter_evictions", "Adapters zeroed and removed", adapters.evictions),
         ):
             yield CounterMetricFamily(f"intarsia_{name}", text, value)
+
+    def _classes(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        depth = GaugeMetricFamily("intarsia_queue_depth", "Sequences waiting", labels=["class"])
+        longest = GaugeMetricFamily("intarsia_longest_wait_seconds", "Longest wait since start", labels=["class"])
+        counters = {
+            "arrived": CounterMetricFamily("intarsia_arrived", "Sequences that arrived", labels=["class"]),
+            "answered": CounterMetricFamily("intarsia_answered", "Sequences with a first token", labels=["class"]),
+            "preempted": CounterMetricFamily("intarsia_preempted", "Sequences preempted", labels=["class"]),
+            "wait_seconds": CounterMetricFamily("intarsia_wait_seconds", "Time in the queue", labels=["class"]),
+        }
+        for latency in LatencyClass:
+            name, counts = latency.name.lower(), stats.by_class.get(latency)
+            depth.add_metric([name], stats.waiting_by_class.get(latency, 0))
+            longest.add_metric([name], counts.longest_wait_seconds if counts else 0)
+            for key, family in counters.items():
+                family.add_metric([name], getattr(counts, key) if counts else 0)
+        yield from (depth, longest, *counters.values())
+
+    def _adapters(self) -> Iterator[Metric]:
+        adapters = self._engine.adapters
         resident = GaugeMetricFamily("intarsia_adapters", "Adapters by state", labels=["state"])
         for state, count in Counter(adapters.states().values()).items():
             resident.add_metric([state], count)
         yield resident
+        gauges, counters = adapters.gauges(), adapters.counters
+        memory = GaugeMetricFamily("intarsia_adapter_memory_bytes", "Adapter memory by level", labels=["level"])
+        for level, size in (("pool", gauges.pool_bytes), ("host", gauges.host_bytes), ("locked", gauges.locked_bytes)):
+            memory.add_metric([level], size)
+        yield memory
+        yield GaugeMetricFamily("intarsia_adapter_loads_queued", "Loads waiting for a worker", gauges.queued)
+        for name, text in _ADAPTER_COUNTERS.items():
+            yield CounterMetricFamily(f"intarsia_adapter_{name}", text, getattr(counters, name))
+        seconds = CounterMetricFamily("intarsia_adapter_load_seconds", "Time in loads by stage", labels=["stage"])
+        for stage, spent in adapters.seconds.snapshot().items():
+            seconds.add_metric([stage], spent)
+        yield seconds
+
+
+_ADAPTER_COUNTERS = {
+    "loads": "Adapters that became ready",
+    "host_hits": "Loads that needed no decryption",
+    "prefetches": "Loads nobody waited for yet",
+    "blends": "Blends assembled",
+    "evictions": "Adapters that left the pool, zeroed",
+    "host_evictions": "Decrypted copies wiped",
+    "drains": "Adapters closed to newcomers to make room",
+    "returned": "Leases given back because the adapter lay idle",
+    "failures": "Loads that failed",
+    "revocations": "Adapters revoked",
+    "bytes_loaded": "Bytes copied into the pool",
+    "cold_seconds": "From the start of a load to ready",
+}

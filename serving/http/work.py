@@ -135,7 +135,7 @@ class Work:
                 self._engine.cancel(request.request_id)
 
     def _submit(self, index: int) -> RequestHandle:
-        handle = self._engine.submit(self._requests[index])
+        handle = self._engine.submit(self._requests[index], continues=index > 0)
         handle.on_overflow = self.overflow.set
         return handle
 

@@ -47,6 +47,7 @@ class UsageJournal:
         self._dirty: set[str] = set()
         self._written: dict[str, int] = {}  # tokens at the last checkpoint
         self._accepting, self._closing, self._urgent = True, False, False
+        self._committed_at = time.monotonic()
         self._changed = threading.Condition()
         self._lock_file = -1
         try:
@@ -62,6 +63,11 @@ class UsageJournal:
     def accepting(self) -> bool:
         """Whether new predictions may be taken: false while the disk refuses writes."""
         return self._accepting and not self._closing
+
+    def lag(self) -> float:
+        """Seconds since everything was last on the disk; 0 while nothing waits for it."""
+        waits = self._owed or self._dirty or self._dropped
+        return time.monotonic() - self._committed_at if waits else 0.0
 
     def interrupted(self) -> list[Progress]:
         """Return what an earlier process left unfinished; each awaits a receipt by `finish`."""
@@ -182,7 +188,9 @@ class UsageJournal:
             moved = [self._running[jti] for jti in self._dirty if jti in self._running and jti not in self._owed]
             owed, dropped = dict(self._owed), list(self._dropped)
             self._dirty.clear()
+        began = time.monotonic()
         if not (moved or owed or dropped) and self._accepting:
+            self._committed_at = began
             return True
         lines = [disk.encode_line(Checkpoint(moved))] if moved else []
         lines += [disk.encode_line(Dropped(jti)) for jti in dropped]
@@ -197,6 +205,7 @@ class UsageJournal:
         except OSError as error:
             self._refused(error)
             return False
+        self._committed_at = began
         self._settle(moved, owed, dropped, places)
         if self._size >= self._segment_bytes:
             self._rotate()

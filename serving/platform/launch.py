@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.adapters.sealed import SealedAdapterSource
@@ -18,6 +16,8 @@ from serving.config import ServingConfig
 from serving.engine import Engine
 from serving.http.app import create_app
 from serving.http.errors import json_response
+from serving.http.metrics import Gauge
+from serving.http.server import run_server
 from serving.platform.admin import Administration, engine_figures
 from serving.platform.config import PlatformConfig
 from serving.platform.journal import UsageJournal
@@ -94,6 +94,7 @@ def _build(config: ServingConfig, platform: PlatformConfig, journal: UsageJourna
         extra_routes=administration.routes(),
         max_body_bytes=config.max_body_bytes,
         shutdown_grace_s=config.shutdown_grace_s,
+        gauges=[Gauge("journal_lag_seconds", "Age of the oldest usage record not yet on the disk", journal.lag)],
     )
     introduction = _introduce(platform, base, engine.max_model_len)
     return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, introduction)
@@ -118,30 +119,13 @@ class ReadyWhenRegistered:
 def run(config: ServingConfig, platform: PlatformConfig, listener: socket.socket) -> int:
     """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
     replica = build_replica(config, platform)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            replica.app,
-            log_level="warning",
-            access_log=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
-        )
-    )
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it is done; with the default handler that would end the process before
-        # the journal is closed.
-        signal.signal(number, stop)
     try:
         replica.link.start(replica.introduction, replica.engine.ready)
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)
-        server.run(sockets=[listener])
+        started = run_server(replica.app, replica.engine, listener, config.shutdown_grace_s)
     finally:
         replica.close()
-    return 0 if server.started else 1
+    return 0 if started else 1
 
 
 def _introduce(platform: PlatformConfig, base: Base, context_length: int) -> Introduction:

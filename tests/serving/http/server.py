@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import openai
-import uvicorn
 
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.config import ServingConfig
@@ -19,6 +18,7 @@ from serving.core import Usage
 from serving.engine import Engine
 from serving.http.admission import Admission, IncomingRequest, InsecureAuthorizer
 from serving.http.app import create_app
+from serving.http.server import DrainingServer, limit_stalls, make_server
 from serving.replica import Base, build_engine
 from tests.serving.tiny import Tiny
 
@@ -56,6 +56,11 @@ class Server:
     source: DirectoryAdapterSource
     http: httpx.AsyncClient
     openai: openai.AsyncOpenAI
+    uvicorn: DrainingServer
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", int(self.url.rsplit(":", 1)[1])
 
     async def idle(self) -> None:
         for _ in range(500):
@@ -68,7 +73,7 @@ class Server:
 @contextlib.asynccontextmanager
 async def serving(
     tiny: Tiny, *, observer: Recorder | None = None, authorizer: type[InsecureAuthorizer] = InsecureAuthorizer,
-    **settings: Any,
+    stall_s: float = 60.0, **settings: Any,
 ) -> AsyncIterator[Server]:  # fmt: skip
     settings = {"kv_cache_mb": 4, "adapter_memory_mb": 8, "threads": 1, "dtype": "float32", "device": "cpu"} | settings
     config = ServingConfig(model=tiny.model, adapters=tiny.adapters, **settings)
@@ -79,9 +84,10 @@ async def serving(
         engine, base.tokenizer, authorizer=authorizer(source, 60), observer=observer,
         max_body_bytes=config.max_body_bytes,
     )  # fmt: skip
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+    server = make_server(app, engine, 1)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        limit_stalls(listener, stall_s)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         task = asyncio.create_task(server.serve([listener]))
         try:
@@ -92,7 +98,7 @@ async def serving(
                 httpx.AsyncClient(base_url=url, timeout=30) as http,
                 openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
             ):
-                yield Server(url, engine, source, http, client)
+                yield Server(url, engine, source, http, client, server)
         finally:
             server.should_exit = True
             await task

@@ -1,0 +1,116 @@
+"""uvicorn, patient with requests and impatient with clients: time and size limits on request heads, an end to clients
+that do not read, a drain at SIGTERM that drops no stream."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from serving.engine import Engine
+from serving.http.wire import ABORT
+
+HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its headers
+MAX_HEAD_BYTES = 1 << 16
+STALLED_SECONDS = 60.0  # a client that acknowledges nothing for so long is gone
+_KEEP_ALIVE_SECONDS = 75
+_ENDING_SECONDS = 5  # for the last events of streams that the grace was too short for
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    _limit: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._limit is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
+        if self._limit is None:
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._head_is_complete()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_complete()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._limit = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _head_is_complete(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+
+class DrainingServer(uvicorn.Server):
+    """At the first signal the engine takes nothing new; it stops when all is answered, or after the grace, when what
+    is left ends with an error event. uvicorn waits for that."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, grace_s: float) -> None:
+        super().__init__(config)
+        self._engine, self._grace = engine, grace_s
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Runs in the main thread, so it only starts what takes time."""
+        if not self.should_exit:
+            threading.Thread(target=self._engine.stop, args=(self._grace,), name="drain", daemon=True).start()
+        super().handle_exit(sig, frame)
+
+
+def make_server(app: ASGIApp, engine: Engine, grace_s: float) -> DrainingServer:
+    """A server for `app` with every limit set; `serve` it on a socket from `limit_stalls`."""
+    settings: dict[str, Any] = {
+        "http": PatientProtocol,
+        "ws": "none",
+        "log_config": None,  # its messages go where all others go
+        "access_log": False,
+        "server_header": False,
+        "timeout_keep_alive": _KEEP_ALIVE_SECONDS,
+        "timeout_graceful_shutdown": max(1, round(grace_s)) + _ENDING_SECONDS,
+    }
+    return DrainingServer(uvicorn.Config(app, **settings), engine, grace_s)
+
+
+def limit_stalls(listener: socket.socket, seconds: float = STALLED_SECONDS) -> None:
+    """Lets the kernel drop accepted connections whose peer takes nothing for so long, where it can (Linux)."""
+    if hasattr(socket, "TCP_USER_TIMEOUT") and listener.family != socket.AF_UNIX:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
+
+
+def run_server(app: ASGIApp, engine: Engine, listener: socket.socket, grace_s: float) -> bool:
+    """Serves until SIGTERM or SIGINT. Returns whether it ever started. Call it in the main thread."""
+    server = make_server(app, engine, grace_s)
+    limit_stalls(listener)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it is done; the default handler would end the process with the signal's
+        # status, before what comes after the server has run.
+        signal.signal(number, stop)
+    server.run(sockets=[listener])
+    return server.started
