@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args, get_type_hints
 
+from serving.scheduler.planner import Limits
+from serving.scheduler.slo import Target, Targets
+
 
 class ConfigError(ValueError):
     """A flag has an impossible value; the message names it."""
@@ -23,7 +26,7 @@ class ServingConfig:
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0 picks a free one"] = 8000
     insecure: Annotated[bool, "answer without tickets: for one user on one machine"] = False
-    dtype: Annotated[str, "float32, bfloat16, or auto: bfloat16 where the hardware multiplies it"] = "auto"
+    dtype: Annotated[str, "float32, bfloat16, int8 (weights only), or auto: bfloat16 where it is not slower"] = "auto"
     device: Annotated[str, "cpu, cuda, or auto"] = "auto"
     threads: Annotated[int, "CPU threads for the forward pass; 0: every core"] = 0
     max_model_len: Annotated[int, "longest prompt plus output; 0: what model and KV cache allow"] = 0
@@ -32,6 +35,16 @@ class ServingConfig:
     max_batched_tokens: Annotated[int, "tokens computed in one step"] = 512
     max_num_seqs: Annotated[int, "sequences running at once"] = 64
     max_queue: Annotated[int, "requests waiting before new ones get 429"] = 512
+    max_tenant_queue: Annotated[int, "requests of one tenant waiting before new ones get 429; 0: as max_queue"] = 0
+    min_prefill_tokens: Annotated[int, "prompt tokens a step computes even when decodes are late"] = 32
+    interactive_ttft_ms: Annotated[float, "class interactive: target for the first token"] = 1_000.0
+    interactive_itl_ms: Annotated[float, "class interactive: target between tokens"] = 100.0
+    standard_ttft_ms: Annotated[float, "class standard: target for the first token"] = 5_000.0
+    standard_itl_ms: Annotated[float, "class standard: target between tokens"] = 250.0
+    standard_max_wait_s: Annotated[float, "class standard: after this long a request counts as interactive"] = 10.0
+    batch_ttft_ms: Annotated[float, "class batch: target for the first token"] = 60_000.0
+    batch_itl_ms: Annotated[float, "class batch: target between tokens"] = 1_000.0
+    batch_max_wait_s: Annotated[float, "class batch: after this long a request counts as interactive"] = 60.0
     prefix_caching: Annotated[bool, "reuse the KV of shared prefixes"] = True
     adapter_slots: Annotated[int, "adapters resident at once"] = 64
     adapter_memory_mb: Annotated[int, "memory for resident adapters, in MiB"] = 1024
@@ -49,8 +62,8 @@ class ServingConfig:
             raise ConfigError(f"--model {self.model}: no config.json there")
         if self.adapters is not None and not self.adapters.is_dir():
             raise ConfigError(f"--adapters {self.adapters}: not a folder")
-        if self.dtype not in ("auto", "float32", "bfloat16"):
-            raise ConfigError(f"--dtype {self.dtype}: one of float32, bfloat16, auto")
+        if self.dtype not in ("auto", "float32", "bfloat16", "int8"):
+            raise ConfigError(f"--dtype {self.dtype}: one of float32, bfloat16, int8, auto")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"--device {self.device}: one of cpu, cuda, auto")
         if not 0 <= self.port < 65536:
@@ -61,6 +74,16 @@ class ServingConfig:
             ("max_batched_tokens", 1),
             ("max_num_seqs", 1),
             ("max_queue", 1),
+            ("max_tenant_queue", 0),
+            ("min_prefill_tokens", 1),
+            ("interactive_ttft_ms", 1),
+            ("interactive_itl_ms", 1),
+            ("standard_ttft_ms", 1),
+            ("standard_itl_ms", 1),
+            ("standard_max_wait_s", 0),
+            ("batch_ttft_ms", 1),
+            ("batch_itl_ms", 1),
+            ("batch_max_wait_s", 0),
             ("adapter_slots", 1),
             ("adapter_memory_mb", 1),
             ("adapter_workers", 1),
@@ -80,6 +103,24 @@ class ServingConfig:
             raise ConfigError(
                 "--max-batched-tokens must be at least --max-num-seqs, or decodes would starve one another"
             )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            self.max_batched_tokens,
+            self.max_num_seqs,
+            self.max_queue,
+            self.max_tenant_queue,
+            self.min_prefill_tokens,
+        )
+
+    @property
+    def targets(self) -> Targets:
+        return Targets(
+            Target(self.interactive_ttft_ms / 1e3, self.interactive_itl_ms / 1e3, 0.0),
+            Target(self.standard_ttft_ms / 1e3, self.standard_itl_ms / 1e3, self.standard_max_wait_s),
+            Target(self.batch_ttft_ms / 1e3, self.batch_itl_ms / 1e3, self.batch_max_wait_s),
+        )
 
     @property
     def thread_count(self) -> int:

@@ -17,12 +17,10 @@ from serving.config import ConfigError, ServingConfig
 from serving.core import Request
 from serving.engine import Engine
 from serving.kv.pool import BlockPool
-from serving.models.attention import PagedKV
 from serving.models.config import ModelConfig
-from serving.models.llama import Llama, pool_spec
-from serving.models.loader import load_weights
-from serving.runner import Runner
-from serving.scheduler.planner import Limits, Planner
+from serving.models.llama import pool_spec
+from serving.runner import RunnerSettings, bytes_per_block, choose_precision, choose_runner
+from serving.scheduler.planner import Planner
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 
@@ -57,16 +55,6 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """ "auto" is bfloat16 where the hardware multiplies it: elsewhere it is emulated and several times slower."""
-    if name != "auto":
-        return torch.float32 if name == "float32" else torch.bfloat16
-    if device.type == "cuda":
-        return torch.bfloat16
-    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if fast else torch.float32
-
-
 def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> Engine:
     """Loads the base model and allocates KV cache and adapter pool. The engine is not started.
 
@@ -74,9 +62,10 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     """
     torch.set_num_threads(config.thread_count)
     device = choose_device(config.device)
-    dtype = choose_dtype(config.dtype, device)
+    precision = choose_precision(config.dtype, device)
+    dtype = precision.cache
     model = base.config
-    block_bytes = PagedKV.bytes_per_block(model, config.block_size, dtype)
+    block_bytes = bytes_per_block(model, config.block_size, precision, device)
     blocks = (config.kv_cache_mb << 20) // block_bytes
     if blocks < 2:
         raise ConfigError(
@@ -90,8 +79,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         raise ConfigError(
             f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page_bytes(spec, dtype) >> 20} MiB"
         )
-    log.info("loading %s as %s on %s, %d threads", base.folder, dtype, device, config.thread_count)
-    llama = Llama(model, load_weights(base.folder, model, dtype, device), max_len)
+    log.info("loading %s as %s on %s, %d threads", base.folder, precision.weights, device, config.thread_count)
     host_mb = config.host_adapter_memory_mb
     if host_mb is None:  # a copy saves lease and decryption; on a CPU it would be the same memory twice
         host_mb = 4096 if device.type == "cuda" else 0
@@ -102,10 +90,22 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         host_bytes=host_mb << 20,
         idle_seconds=config.adapter_idle_s,
     )
-    planner = Planner(
-        Limits(config.max_batched_tokens, config.max_num_seqs, config.max_queue), pool, adapters, base.fingerprint
+    planner = Planner(config.limits, pool, adapters, base.fingerprint, targets=config.targets)
+    runner = choose_runner(
+        RunnerSettings(
+            folder=base.folder,
+            model=model,
+            device=device,
+            precision=precision,
+            num_blocks=blocks,
+            block_size=config.block_size,
+            max_len=max_len,
+            max_rows=config.max_batched_tokens,
+            max_sequences=config.max_num_seqs,
+            threads=config.thread_count,
+        ),
+        adapters,
     )
-    runner = Runner(llama, PagedKV(model, blocks, config.block_size, dtype, device), adapters)
     log.info("%d KV blocks of %d tokens, %d adapter pages, context %d", blocks, config.block_size, pages, max_len)
 
     def make_output(request: Request) -> CompletionText:

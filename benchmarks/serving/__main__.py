@@ -125,7 +125,7 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
 
     yield Contender(ours(report.OURS, "--dtype", "bfloat16"), workload.SCENARIOS)
     if options.int8:
-        yield Contender(ours(report.INT8, "--weights", "int8"), ("base",))
+        yield Contender(ours(report.INT8, "--dtype", "int8"), ("base",))
     peer_dtype = ("--dtype", options.peer_dtype)
     if options.peft:
         flags = ("--adapters", str(adapters), *peer_dtype)

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 import torch
 
@@ -21,7 +20,6 @@ from serving.core import (
     DeadlineExceeded,
     EngineStopped,
     OutputText,
-    PendingStep,
     PromptTooLong,
     Request,
     SampledToken,
@@ -32,8 +30,10 @@ from serving.core import (
     StepRunner,
     Synchronous,
 )
+from serving.debug.trace import NO_TRACE, Tracer
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
+from serving.engine.launched import FailedStep, Launched
 from serving.handle import RequestHandle
 from serving.runner import Runner
 from serving.scheduler.admission import Admission
@@ -46,29 +46,15 @@ log = logging.getLogger(__name__)
 _IDLE_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    plan: StepPlan
-    step: PendingStep
-    began: float
-
-
-@dataclass(frozen=True, slots=True)
-class _FailedStep:
-    """A `PendingStep` that could not be launched."""
-
-    error: Exception
-
-    def result(self) -> list[SampledToken]:
-        raise self.error
-
-
 class Engine:
     """Continuous batching over one base model. `start` before `submit`; `stop` joins the thread and zeroes adapters.
 
     make_output: builds the detokenizer of one request
     eos_token_ids: tokens that end a completion unless it ignores them
+    trace: where the times of each step's parts go
     """
+
+    trace: Tracer = NO_TRACE
 
     def __init__(
         self,
@@ -92,7 +78,7 @@ class Engine:
         adapters.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
         self._steps: StepRunner = runner if isinstance(runner, StepRunner) else Synchronous(runner)
-        self._launched: deque[_Launched] = deque()
+        self._launched: deque[Launched] = deque()
         self._committed_at = 0.0
         self._draining = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -196,14 +182,19 @@ class Engine:
     def step(self) -> bool:
         """One turn. Where the runner overlaps, the host plans one step and commits the last while the device computes.
         Returns whether anything was done: what comes next may depend on it."""
-        self._poll_adapters()
-        plan = self.planner.plan(self._clock())
-        self._act_on(plan)
+        span = self.trace.span
+        with span("plan"):
+            self._poll_adapters()
+            plan = self.planner.plan(self._clock())
+            self._act_on(plan)
         if plan.chunks:
-            self._launched.append(self._launch(plan))
+            with span("launch", rows=plan.tokens, sequences=len(plan.chunks), adapters=len(plan.shape.adapters)):
+                self._launched.append(self._launch(plan))
         busy = bool(self._launched or plan.expired)
-        self._commit_launched(self._steps.depth if plan.chunks else 0)
-        self._report()
+        with span("commit"):
+            self._commit_launched(self._steps.depth if plan.chunks else 0)
+        with span("deliver"):
+            self._report()
         return busy
 
     def _poll_adapters(self) -> None:
@@ -215,19 +206,19 @@ class Engine:
         self._active.fail(plan.expired, DeadlineExceeded("the request's deadline passed"))
         self.adapters.want(plan.wanted)
 
-    def _launch(self, plan: StepPlan) -> _Launched:
+    def _launch(self, plan: StepPlan) -> Launched:
         began = time.perf_counter()
         try:
-            return _Launched(plan, self._steps.launch(plan), began)
+            return Launched(plan, self._steps.launch(plan), began)
         except Exception as error:
-            return _Launched(plan, _FailedStep(error), began)
+            return Launched(plan, FailedStep(error), began)
 
     def _commit_launched(self, keep: int) -> None:
         """Commits launched steps, oldest first, until `keep` are left in flight."""
         while len(self._launched) > keep:
             self._commit(self._launched.popleft())
 
-    def _commit(self, launched: _Launched) -> None:
+    def _commit(self, launched: Launched) -> None:
         """Records what a step computed: KV, one token for each sampling chunk, and who is finished by it."""
         plan = launched.plan
         try:
@@ -267,7 +258,7 @@ class Engine:
         sequence = self._active.open(request, handle, now)
         if sequence is not None:
             self.adapters.expect(request.adapter)
-            self.planner.add(sequence, now)
+            self.planner.add(sequence)
             if self.adapters.is_revoked(sequence.digest):  # revoked between submit and now
                 self._active.fail([sequence], AdapterRevoked("this model was revoked"))
 

@@ -7,13 +7,12 @@ Unwritten slots and the padding block hold zeros, never stale numbers: a masked 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch.nn import functional
 
+from serving.kv.storage import lazy_zeros
 from serving.models.config import ModelConfig
 
 
@@ -52,7 +51,8 @@ class PagedKV:
     ) -> None:
         self.block_size = block_size
         shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        self.data = _zeros(shape, dtype, device)
+        cpu = device.type == "cpu"
+        self.data = lazy_zeros(shape, dtype) if cpu else torch.zeros(shape, dtype=dtype, device=device)
         self._flat = self.data.view(config.num_layers, 2, num_blocks * block_size, config.num_kv_heads, config.head_dim)
         self._groups = config.num_heads // config.num_kv_heads
 
@@ -105,10 +105,3 @@ class PagedKV:
             enable_gqa=True,
         )
         return out[0].transpose(0, 1)
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that take memory only where they are written, on the CPU: torch.zeros would touch every page at once."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)

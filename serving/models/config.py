@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+
 
 class ModelConfigError(ValueError):
     """config.json describes a model this engine does not compute correctly; the message names the field."""
@@ -24,7 +26,10 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A llama: RMSNorm, rotary embedding, grouped-query attention, SwiGLU, no biases."""
+    """A llama: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
+
+    qkv_bias: queries, keys and values have a bias (Qwen2); qk_norm: each head of queries and keys is normed (Qwen3)
+    """
 
     vocab_size: int
     hidden_size: int
@@ -38,6 +43,8 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: RopeScaling | None
     tied_embeddings: bool
+    qkv_bias: bool = False
+    qk_norm: bool = False
 
     @property
     def q_size(self) -> int:
@@ -59,10 +66,13 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> ModelConfig:
-        if raw.get("model_type") not in ("llama", "mistral"):
-            raise ModelConfigError(f"model_type {raw.get('model_type')!r}: only llama and mistral are served")
-        for name, harmless in (("attention_bias", False), ("mlp_bias", False), ("sliding_window", None)):
-            if raw.get(name, harmless) not in (harmless, None):
+        kind = raw.get("model_type")
+        if kind not in MODEL_TYPES:
+            raise ModelConfigError(f"model_type {kind!r}: only {', '.join(MODEL_TYPES)} are served")
+        # Qwen's configs name a window even where it is switched off.
+        window = "use_sliding_window" if kind in ("qwen2", "qwen3") else "sliding_window"
+        for name in ("attention_bias", "mlp_bias", window):
+            if raw.get(name):
                 raise ModelConfigError(f"{name} {raw[name]!r} is not supported")
         if raw.get("hidden_act", "silu") != "silu":
             raise ModelConfigError(f"hidden_act {raw['hidden_act']!r}: only silu is supported")
@@ -83,6 +93,8 @@ class ModelConfig:
                 rope_theta=theta,
                 rope_scaling=scaling,
                 tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
+                qkv_bias=kind == "qwen2",
+                qk_norm=kind == "qwen3",
             )
         except KeyError as error:
             raise ModelConfigError(f"config.json lacks {error}") from error

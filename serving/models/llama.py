@@ -34,8 +34,18 @@ class Llama:
         for index, layer in enumerate(self.weights.layers):
             x = rms_norm(hidden, layer.input_norm, eps)
             qkv = _linear(x, layer.qkv, "qkv", index, adapters)
-            rotated = rotate(qkv[:, :k_end].view(len(qkv), -1, config.head_dim), cos, sin)
-            q, k = rotated.split((config.num_heads, config.num_kv_heads), 1)
+            if layer.qkv_bias is not None:
+                qkv = qkv + layer.qkv_bias
+            heads = qkv[:, :k_end].view(len(qkv), -1, config.head_dim)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                heads = torch.cat(
+                    (
+                        rms_norm(heads[:, : config.num_heads], layer.q_norm, eps),
+                        rms_norm(heads[:, config.num_heads :], layer.k_norm, eps),
+                    ),
+                    1,
+                )
+            q, k = rotate(heads, cos, sin).split((config.num_heads, config.num_kv_heads), 1)
             attended = kv.attend(index, q, k, qkv[:, k_end:].view(len(qkv), -1, config.head_dim), step)
             hidden = hidden + _linear(attended.view(len(qkv), q_end), layer.o, "o", index, adapters)
             x = rms_norm(hidden, layer.post_norm, eps)

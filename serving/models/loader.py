@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ FUSED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """One layer: norms [hidden], linears [out, in]."""
+    """One layer: norms [hidden], linears [out, in]; where a model has them, a bias [q + 2 kv], norms [head_dim]."""
 
     input_norm: torch.Tensor
     qkv: torch.Tensor
@@ -32,6 +31,9 @@ class LayerWeights:
     post_norm: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
+    qkv_bias: torch.Tensor | None = None
+    q_norm: torch.Tensor | None = None
+    k_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,27 +46,81 @@ class ModelWeights:
     head: torch.Tensor
 
 
-def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """Reads *.safetensors (one file or sharded). Raises ModelConfigError for a missing or misshapen tensor."""
-    files = _files_by_tensor(folder)
-    handles = {path: safe_open(path, framework="pt") for path in set(files.values())}
+class Checkpoint:
+    """*.safetensors of a folder (one file or sharded), read as they are asked for. Tensors come as they are stored and
+    may be views of the mapped file: it stays in memory as long as one of them does."""
 
-    def get(name: str, *shape: int) -> torch.Tensor:
-        if name not in files:
-            raise ModelConfigError(f"{folder}: no tensor {name}")
-        tensor = handles[files[name]].get_tensor(name)
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        self.config, self._folder = config, folder
+        self._files = _files_by_tensor(folder)
+        self._handles = {path: safe_open(path, framework="pt") for path in set(self._files.values())}
+
+    def get(self, name: str, *shape: int) -> torch.Tensor:
+        """Raises ModelConfigError for a missing or misshapen tensor."""
+        if name not in self._files:
+            raise ModelConfigError(f"{self._folder}: no tensor {name}")
+        tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
         if tuple(tensor.shape) != shape:
-            raise ModelConfigError(f"{folder}: {name} is {tuple(tensor.shape)}, config.json implies {shape}")
+            raise ModelConfigError(f"{self._folder}: {name} is {tuple(tensor.shape)}, config.json implies {shape}")
+        return tensor
+
+    def embed(self) -> torch.Tensor:
+        """[vocab, hidden]"""
+        return self.get("model.embed_tokens.weight", self.config.vocab_size, self.config.hidden_size)
+
+    def head(self) -> torch.Tensor:
+        """[vocab, hidden]; the embedding where the two are tied."""
+        if self.config.tied_embeddings:
+            return self.embed()
+        return self.get("lm_head.weight", self.config.vocab_size, self.config.hidden_size)
+
+    def norm(self) -> torch.Tensor:
+        """[hidden], after the last layer."""
+        return self.get("model.norm.weight", self.config.hidden_size)
+
+    def layer(self, index: int) -> LayerWeights:
+        """One layer, its parts fused."""
+        config, prefix = self.config, f"model.layers.{index}."
+        linears = {}
+        for name, (width, sizes) in part_sizes(config).items():
+            parts = [
+                self.get(f"{prefix}{part}.weight", size, width) for part, size in zip(FUSED[name], sizes, strict=True)
+            ]
+            linears[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        optional = {}
+        if config.qkv_bias:
+            sizes = part_sizes(config)["qkv"][1]
+            biases = [self.get(f"{prefix}{part}.bias", size) for part, size in zip(FUSED["qkv"], sizes, strict=True)]
+            optional["qkv_bias"] = torch.cat(biases)
+        if config.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                optional[name] = self.get(f"{prefix}self_attn.{name}.weight", config.head_dim)
+        return LayerWeights(
+            input_norm=self.get(prefix + "input_layernorm.weight", config.hidden_size),
+            post_norm=self.get(prefix + "post_attention_layernorm.weight", config.hidden_size),
+            **linears,
+            **optional,
+        )
+
+
+def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """The whole model on one device. Raises ModelConfigError for a missing or misshapen tensor."""
+    checkpoint = Checkpoint(folder, config)
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
         # Copied always: a view would keep the whole mapped file in memory.
         return tensor.to(device=device, dtype=dtype, copy=True)
 
-    hidden = config.hidden_size
-    embed = get("model.embed_tokens.weight", config.vocab_size, hidden)
+    def placed_layer(layer: LayerWeights) -> LayerWeights:
+        parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
+        return replace(layer, **{name: placed(part) for name, part in parts.items() if part is not None})
+
+    embed = placed(checkpoint.embed())
     return ModelWeights(
         embed=embed,
-        layers=tuple(_load_layer(get, f"model.layers.{i}.", config) for i in range(config.num_layers)),
-        norm=get("model.norm.weight", hidden),
-        head=embed if config.tied_embeddings else get("lm_head.weight", config.vocab_size, hidden),
+        layers=tuple(placed_layer(checkpoint.layer(index)) for index in range(config.num_layers)),
+        norm=placed(checkpoint.norm()),
+        head=embed if config.tied_embeddings else placed(checkpoint.head()),
     )
 
 
@@ -76,18 +132,6 @@ def part_sizes(config: ModelConfig) -> dict[str, tuple[int, tuple[int, ...]]]:
         "gate_up": (config.hidden_size, (config.intermediate_size, config.intermediate_size)),
         "down": (config.intermediate_size, (config.hidden_size,)),
     }
-
-
-def _load_layer(get: Callable[..., torch.Tensor], prefix: str, config: ModelConfig) -> LayerWeights:
-    linears = {}
-    for name, (width, sizes) in part_sizes(config).items():
-        parts = [get(f"{prefix}{part}.weight", size, width) for part, size in zip(FUSED[name], sizes, strict=True)]
-        linears[name] = torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
-    return LayerWeights(
-        input_norm=get(prefix + "input_layernorm.weight", config.hidden_size),
-        post_norm=get(prefix + "post_attention_layernorm.weight", config.hidden_size),
-        **linears,
-    )
 
 
 def _files_by_tensor(folder: Path) -> dict[str, Path]:

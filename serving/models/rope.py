@@ -35,6 +35,12 @@ def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: to
     return table.to(device=device, dtype=dtype)
 
 
+def rope_halves(config: ModelConfig, length: int) -> torch.Tensor:
+    """float32 [length, 2, head_dim / 2]: cosines and sines, for the C kernels."""
+    angles = torch.outer(torch.arange(length).float(), inverse_frequencies(config))
+    return torch.stack((angles.cos(), angles.sin()), 1)
+
+
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """x [tokens, heads, head_dim], cos and sin [tokens, 1, head_dim] of `rope_tables`; returns a new tensor."""
     half = x.shape[-1] // 2

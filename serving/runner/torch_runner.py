@@ -1,5 +1,5 @@
-"""Executes step plans: packs every sequence's rows into one forward pass, then samples where the plan asks for a
-token."""
+"""Executes step plans in plain torch, on any device: what the kernels are compared with, and what runs where there are
+none."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from lora_kernels import BatchMetadata
-from serving.adapters.manager import AdapterManager
 from serving.core import Chunk, SampledToken, StepPlan
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.llama import Llama
+from serving.runner.adapters import ResidentAdapters, batch_metadata
 from serving.sampling import embed, sample
 
 
-class Runner:
-    """`serving.core.StepRunner` on one device. Belongs to the engine thread."""
+class TorchRunner:
+    """`serving.core.Executes` on one device. Belongs to the engine thread."""
 
-    def __init__(self, model: Llama, kv: PagedKV, adapters: AdapterManager) -> None:
+    def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
         self._device = kv.data.device
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.vocab_size
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """One token for each chunk that samples, in plan order. KV of every chunk is written."""
         self.kv.zero(plan.fresh_blocks)
         # Single tokens first, whether they decode or end a prefill: attention takes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
-        hidden = self.model.forward(self._inputs(chunks), self.kv, self._adapters(chunks))
+        hidden = self.model.forward(self._inputs(chunks), self.kv, batch_metadata(chunks, self.adapters))
         answers: dict[int, SampledToken] = {}
         for embedding in (False, True):
             rows, sequences, end = [], [], 0
@@ -45,12 +48,6 @@ class Runner:
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks now, not when they are next handed out."""
         self.kv.zero(list(blocks))
-
-    def _adapters(self, chunks: Sequence[Chunk]) -> BatchMetadata | None:
-        slots = [self.adapters.slot(chunk.sequence.digest) for chunk in chunks]
-        if all(slot < 0 for slot in slots):
-            return None
-        return BatchMetadata.build(slots, [chunk.count for chunk in chunks], self.adapters.pool)
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
         size = self.kv.block_size

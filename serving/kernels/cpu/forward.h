@@ -1,0 +1,70 @@
+/* One engine step: a whole forward pass over packed rows in one call, one parallel region, no allocation.
+ *
+ * Rows are tokens. A chunk is consecutive tokens of one sequence; its rows lie side by side. Hidden states, scratch and
+ * logits are float32. Everything is summed in an order that depends on the row alone (see ops.h and linear.h).
+ */
+#ifndef SERVING_FORWARD_H
+#define SERVING_FORWARD_H
+
+#include "linear.h"
+#include "ops.h"
+
+enum { SK_QKV = 0, SK_O = 1, SK_GATE_UP = 2, SK_DOWN = 3, SK_SITES = 4 };
+
+/* lk_apply_team of lora_kernels: y += scale * (x A^T) B^T for the rows of a batch that have an adapter, by every thread
+ * of the enclosing team. x and y complete before by a barrier; returns after one. */
+typedef void (*sk_lora_apply)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                              const void *x, int64_t x_stride, int64_t x_dtype, void *scratch);
+
+typedef struct {
+    sk_linear linear[SK_SITES];
+    const float *input_norm, *post_norm;   /* [hidden] */
+    const float *qkv_bias;                 /* [q + 2 kv], or NULL */
+    const float *q_norm, *k_norm;          /* [head_dim], or NULL */
+    const void *lora[SK_SITES];            /* sites of lora_kernels */
+} sk_layer;
+
+typedef struct {
+    int64_t hidden, heads, kv_heads, head_dim, intermediate, vocab, layers, max_rows, max_positions;
+    float eps;
+    const void *embed;                     /* [vocab, hidden] of embed_dtype */
+    int64_t embed_dtype;
+    const float *norm;                     /* [hidden] */
+    const float *rope;                     /* [max_positions, 2, head_dim / 2]: cosines, sines */
+    sk_linear head;
+    const sk_layer *layer;
+    sk_lora_apply lora_apply;              /* NULL where no step has a batch */
+    void *lora_scratch;                    /* as lora_kernels asks for max_rows rows */
+    void *kv;                              /* [layers, num_blocks, kv_heads, sk_head_elements] */
+    int64_t kv_dtype, num_blocks, block_size;
+    /* For max_rows rows. */
+    float *residual, *normed, *qkv, *attended, *gate_up, *activated;
+    void *scratch;                         /* sk_scratch_bytes, aligned to 64 */
+} sk_model;
+
+typedef struct {
+    int64_t rows, chunks;
+    const int32_t *token_ids;              /* [rows] */
+    const int32_t *chunk_rows;             /* first row of each chunk, and rows at the end */
+    const int32_t *chunk_starts;           /* position of a chunk's first token */
+    const int32_t *chunk_tables;           /* where its sequence's block ids begin in `blocks` */
+    const int32_t *blocks;
+    int64_t samples, embeds;
+    const int32_t *sample_rows;            /* [samples + embeds]: rows whose final hidden state is wanted */
+    const void *lora;                      /* the batch of lora_kernels, or NULL when no row has an adapter */
+    float *final;                          /* [samples + embeds, hidden]: after the final norm */
+    float *logits;                         /* [samples, vocab] */
+    int32_t *best;                         /* [samples]: argmax, -1 when the row is not finite */
+    int64_t threads;
+} sk_step;
+
+/* Bytes of scratch for steps of this model on up to `threads` threads. */
+int64_t sk_scratch_bytes(const sk_model *model, int64_t threads);
+
+/* Compute a step. 0; -1: a token, position, row or block outside the model's, and nothing was written. */
+int sk_forward(const sk_model *model, const sk_step *step);
+
+/* Use one instruction set for everything between the products: as sk_linear_use. */
+int sk_forward_use(const char *name);
+
+#endif

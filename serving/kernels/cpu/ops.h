@@ -1,0 +1,102 @@
+/* What one row, or one block of attention, needs between two matrix products; one table per instruction set.
+ *
+ * Activations are float32. Weights of the embedding and the KV cache are float32 or bfloat16.
+ * Each result depends on its own row only, bit for bit: no order of summation follows from how rows are grouped.
+ */
+#ifndef SERVING_OPS_H
+#define SERVING_OPS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "linear.h"
+
+/* Lanes of a group of keys, and of a group of head dimensions: KV rows are padded to whole groups. */
+enum { SK_GROUP = 16 };
+/* Keys between two looks at the running maximum; a first-level cache holds that much K and V of one head. */
+enum { SK_KEYS = 64 };
+/* Query rows (positions x heads that share a KV head) attended together; four tiles of six. */
+enum { SK_QUERY_ROWS = 24 };
+
+static inline int64_t sk_padded(int64_t n) { return (n + SK_GROUP - 1) / SK_GROUP * SK_GROUP; }
+
+static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_BF16 ? 2 : 4; }
+
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t sk_to_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline float sk_from_bf16(uint16_t value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+/* Blocks of one layer and one KV head. A block of `size` tokens holds
+ *   keys   [head_dim, lanes]: token t in column t, lanes = size rounded up to SK_GROUP
+ *   values [size, padded], right after them: padded = head_dim rounded up to SK_GROUP
+ * Blocks begin `stride` elements apart; the next KV head's share of a block follows this one's. */
+typedef struct {
+    char *data;
+    int64_t stride, size, lanes, head_dim, padded, dtype;
+} sk_blocks;
+
+static inline int64_t sk_head_keys(const sk_blocks *blocks) { return blocks->head_dim * blocks->lanes; }
+
+/* Elements of a block that belong to one head. */
+static inline int64_t sk_head_elements(const sk_blocks *blocks) {
+    return sk_head_keys(blocks) + blocks->size * blocks->padded;
+}
+
+/* Consecutive query positions of one sequence, and the query heads that share one KV head. */
+typedef struct {
+    const float *q;         /* position i, head h: q + i * q_stride + h * head_dim */
+    float *out;             /* likewise, with out_stride */
+    int64_t q_stride, out_stride, queries, heads;
+    int64_t first;          /* position of the first query; it sees keys 0..first */
+    const int32_t *table;   /* the sequence's blocks, in order */
+    float scale;
+    int more;               /* the next KV head of the same blocks is attended right after this one */
+} sk_span;
+
+typedef struct {
+    const char *name;
+    /* y = x * weight / sqrt(mean(x^2) + eps) */
+    void (*rms_norm)(const float *x, const float *weight, float eps, int64_t n, float *y);
+    /* y = gate / (1 + exp(-gate)) * up */
+    void (*silu_mul)(const float *gate, const float *up, int64_t n, float *y);
+    /* Half-split rotation of one head, in place; cos and sin have half entries. */
+    void (*rotate)(float *head, const float *cos, const float *sin, int64_t half);
+    /* float32 from a row of either type */
+    void (*widen)(const void *row, int64_t dtype, int64_t n, float *y);
+    /* Index of the largest value, the first of equals; -1 when a value is NaN or the largest is infinite. */
+    int64_t (*argmax)(const float *x, int64_t n);
+    /* Softmax attention with causal mask; scratch has sk_attend_floats() floats. Keys and values past a query's own
+     * position never reach its result. */
+    void (*attend)(const sk_span *span, const sk_blocks *blocks, float *scratch);
+} sk_ops;
+
+extern const sk_ops sk_ops_portable;
+#if defined(__x86_64__)
+extern const sk_ops sk_ops_avx2, sk_ops_avx512;
+#endif
+
+/* Tokens of a tile: whole blocks, so that tiles begin at the same positions whatever chunk a query came in. */
+static inline int64_t sk_tile_tokens(const sk_blocks *blocks) {
+    int64_t count = SK_KEYS / blocks->size;
+    return (count ? count : 1) * blocks->size;
+}
+
+static inline int64_t sk_attend_floats(const sk_blocks *blocks, int64_t rows) {
+    return rows * (blocks->head_dim + blocks->padded + sk_tile_tokens(blocks) + SK_GROUP + 2);
+}
+
+/* Whether a table gives what the portable one gives, to rounding, on a fixed problem. */
+int sk_ops_agree(const sk_ops *candidate);
+
+#endif

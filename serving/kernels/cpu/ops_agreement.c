@@ -1,0 +1,67 @@
+/* A table of operations is used only after it gave what the portable one gives, on this processor. */
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "ops.h"
+
+/* No multiple of any vector, four KV blocks, two tiles of keys, six query rows. */
+enum { N = 83, HALF = 17, DIM = 34, PADDED = 48, BLOCK = 20, LANES = 32, TABLE = 4, QUERIES = 2, HEADS = 3, FIRST = 69 };
+enum { HEAD = DIM * LANES + BLOCK * PADDED };
+
+typedef struct {
+    float normed[N], activated[N], rotated[DIM], wide[N], attended[QUERIES * HEADS * DIM], best;
+} answers;
+
+typedef struct {
+    float x[N], y[N], q[QUERIES * HEADS * DIM];
+    float kv[TABLE * HEAD];
+    uint16_t half_kv[TABLE * HEAD];
+} problem;
+
+static float noise(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(*state >> 8) / 8388608.0f - 1.0f;
+}
+
+static void make(problem *p) {
+    uint32_t state = 1;
+    float *all = (float *)p;
+    for (size_t i = 0; i < offsetof(problem, half_kv) / sizeof(float); i++) all[i] = noise(&state);
+    for (int i = 0; i < TABLE * HEAD; i++) p->half_kv[i] = sk_to_bf16(p->kv[i]);
+}
+
+static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
+    static const int32_t table[TABLE] = {2, 0, 3, 1};
+    char *kv = dtype == SK_BF16 ? (char *)p->half_kv : (char *)p->kv;
+    sk_blocks blocks = {kv, HEAD, BLOCK, LANES, DIM, PADDED, dtype};
+    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, QUERIES, HEADS, FIRST, table, 0.5f, 0};
+    float *scratch = malloc((size_t)sk_attend_floats(&blocks, QUERIES * HEADS) * sizeof(float));
+    if (!scratch) return 0;
+    ops->rms_norm(p->x, p->y, 1e-5f, N, out->normed);
+    ops->silu_mul(p->x, p->y, N, out->activated);
+    memcpy(out->rotated, p->x, sizeof out->rotated);
+    ops->rotate(out->rotated, p->y, p->y + HALF, HALF);
+    ops->widen(kv, dtype, N, out->wide);
+    ops->attend(&span, &blocks, scratch);
+    out->best = (float)ops->argmax(p->x, N);
+    free(scratch);
+    return 1;
+}
+
+int sk_ops_agree(const sk_ops *candidate) {
+    int agree = 1;
+    problem *p = malloc(sizeof *p);
+    if (!p) return 0;
+    make(p);
+    for (int64_t dtype = SK_F32; dtype <= SK_BF16; dtype++) {
+        answers expected, actual;
+        agree &= solve(&sk_ops_portable, p, dtype, &expected) && solve(candidate, p, dtype, &actual);
+        for (size_t i = 0; agree && i < sizeof expected / sizeof(float); i++) {
+            float e = ((float *)&expected)[i], a = ((float *)&actual)[i];
+            agree = fabsf(e - a) <= 1e-4f * (1 + fabsf(e));
+        }
+    }
+    free(p);
+    return agree;
+}

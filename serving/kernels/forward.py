@@ -1,0 +1,87 @@
+"""`sk_forward` of cpu/forward.h: its structures, and the call."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from serving.kernels.library import KernelLibrary
+from serving.kernels.linear import CLinear
+
+Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
+
+# SK_F32 and SK_BF16
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+
+# Order of SK_QKV and so on
+SITES = ("qkv", "o", "gate_up", "down")
+
+
+class CLayer(ctypes.Structure):
+    """`sk_layer`."""
+
+    _fields_ = (
+        ("linear", CLinear * len(SITES)),
+        ("input_norm", Pointer),
+        ("post_norm", Pointer),
+        ("qkv_bias", Pointer),
+        ("q_norm", Pointer),
+        ("k_norm", Pointer),
+        ("lora", Pointer * len(SITES)),
+    )
+
+
+class CModel(ctypes.Structure):
+    """`sk_model`."""
+
+    _fields_ = (
+        *(
+            (name, Integer)
+            for name in (
+                "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "layers", "max_rows",
+                "max_positions",
+            )
+        ),
+        ("eps", ctypes.c_float),
+        ("embed", Pointer),
+        ("embed_dtype", Integer),
+        ("norm", Pointer),
+        ("rope", Pointer),
+        ("head", CLinear),
+        ("layer", ctypes.POINTER(CLayer)),
+        ("lora_apply", Pointer),
+        ("lora_scratch", Pointer),
+        ("kv", Pointer),
+        ("kv_dtype", Integer),
+        ("num_blocks", Integer),
+        ("block_size", Integer),
+        *((name, Pointer) for name in ("residual", "normed", "qkv", "attended", "gate_up", "activated", "scratch")),
+    )  # fmt: skip
+
+
+class CStep(ctypes.Structure):
+    """`sk_step`."""
+
+    _fields_ = (
+        ("rows", Integer),
+        ("chunks", Integer),
+        *((name, Pointer) for name in ("token_ids", "chunk_rows", "chunk_starts", "chunk_tables", "blocks")),
+        ("samples", Integer),
+        ("embeds", Integer),
+        *((name, Pointer) for name in ("sample_rows", "lora", "final", "logits", "best")),
+        ("threads", Integer),
+    )
+
+
+def scratch_bytes(library: KernelLibrary, model: CModel, threads: int) -> int:
+    """Bytes that `model.scratch` must have for steps on up to `threads` threads."""
+    function = library.handle.sk_scratch_bytes
+    function.argtypes, function.restype = (Pointer, Integer), Integer
+    return int(function(ctypes.byref(model), threads))
+
+
+def forward(library: KernelLibrary, model: CModel, step: CStep) -> None:
+    """One whole forward pass. Raises ValueError, with nothing written, for a token, position or block out of range."""
+    if library.handle.sk_forward(ctypes.byref(model), ctypes.byref(step)):
+        raise ValueError("a step names a token, a position, a row or a KV block that this model does not have")

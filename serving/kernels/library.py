@@ -1,0 +1,54 @@
+"""Build and load the C library, and choose its instruction set. Calls release the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from pathlib import Path
+
+from lora_kernels.cpu.build import built_library
+from lora_kernels.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+# Fastest first.
+INSTRUCTION_SETS = ("avx512", "avx2", "portable")
+SOURCE_FOLDER = Path(__file__).parent / "cpu"
+_DISAGREED = -2
+
+
+class KernelLibrary:
+    """The loaded library; `handle` has every function of linear.h, pack.h and forward.h."""
+
+    def __init__(self, handle: ctypes.CDLL) -> None:
+        self.handle = handle
+        for name in ("sk_linear_use", "sk_forward_use"):
+            getattr(handle, name).argtypes = (ctypes.c_char_p,)
+        self.instruction_set = next(name for name in INSTRUCTION_SETS if self.use(name))
+
+    def use(self, name: str) -> bool:
+        """Switch to one instruction set for the whole process; False where it does not run right on this processor.
+
+        Not to be called while a step runs.
+        """
+        statuses = [self.handle.sk_linear_use(name.encode()), self.handle.sk_forward_use(name.encode())]
+        if _DISAGREED in statuses:
+            log.warning("CPU kernels: %s gives wrong results on this processor and is not used", name)
+        if any(statuses):
+            return False
+        self.instruction_set = name
+        return True
+
+
+@functools.cache
+def load_library() -> KernelLibrary | None:
+    """The library, compiled if need be; None, with one log line saying why, where that fails."""
+    try:
+        with built_library(SOURCE_FOLDER, "serving") as path:
+            library = KernelLibrary(ctypes.CDLL(str(path)))
+    except (BackendError, OSError) as error:
+        log.warning("no CPU kernels, the forward pass runs in plain torch, several times slower: %s", error)
+        return None
+    log.info("CPU kernels: %s", library.instruction_set)
+    return library

@@ -1,0 +1,52 @@
+"""KV memory of the CPU kernels. Fresh blocks need no erasing: attention never uses what lies past a sequence's end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from serving.models.config import ModelConfig
+
+# SK_GROUP of kernels/cpu/ops.h: keys and head dimensions are padded to whole groups.
+_GROUP = 16
+
+
+class BlockedKV:
+    """Keys and values of every layer, in blocks of tokens.
+
+    data: [layers, blocks, kv_heads, elements], where a head's elements of a block are
+        keys [head_dim, lanes]: a token is a column, so that one vector holds one dimension of many keys; lanes is
+            block_size rounded up to whole groups
+        values [block_size, head_dim rounded up to whole groups]
+    """
+
+    def __init__(self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+        self.block_size = block_size
+        shape = (config.num_layers, num_blocks, config.num_kv_heads, _head_elements(config, block_size))
+        self.data = lazy_zeros(shape, dtype)
+
+    @staticmethod
+    def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+        return config.num_layers * config.num_kv_heads * _head_elements(config, block_size) * dtype.itemsize
+
+    def zero(self, blocks: Iterable[int]) -> None:
+        """Erases blocks in every layer."""
+        index = torch.tensor(list(blocks), dtype=torch.int64)
+        if len(index):
+            self.data.index_fill_(1, index, 0)
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros on the CPU that take memory only where they are written: torch.zeros would touch every page at once."""
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+
+
+def _head_elements(config: ModelConfig, block_size: int) -> int:
+    return config.head_dim * _padded(block_size) + block_size * _padded(config.head_dim)
+
+
+def _padded(size: int) -> int:
+    return -(-size // _GROUP) * _GROUP

@@ -1,0 +1,107 @@
+"""The llama forward pass for a GPU: torch's matrix products, our kernels between them, nothing the host waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from lora_kernels import BatchMetadata, lora_apply
+from serving.kernels.triton.activation import silu_mul
+from serving.kernels.triton.attention import SplitScratch, attend_chunks, attend_tokens
+from serving.kernels.triton.norm import add_rms_norm
+from serving.kernels.triton.rope import rope_and_store
+from serving.models.attention import PagedKV
+from serving.models.config import ModelConfig
+from serving.models.llama import rms_norm
+from serving.models.loader import LayerWeights, ModelWeights
+from serving.models.rope import rope_halves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceStep:
+    """One step's rows on the device, all int32. The first `tokens` rows are one token of a sequence each.
+
+    token_ids, positions, slots: [rows]; slots index KV by block · block_size + offset
+    units: [tokens + tiles, 4] as `serving.kernels.triton.attention` reads them: one a token, then the chunks' tiles
+    tables: [chunks, blocks], block ids, padded with block 0
+    """
+
+    tokens: int
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    units: torch.Tensor
+    tables: torch.Tensor
+
+
+class GpuLlama:
+    """Stateless but for its weights and scratch: KV and adapters come with each call.
+
+    interpreted: under Triton's interpreter, on CPU tensors
+    """
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, max_len: int, max_tokens: int, *, interpreted: bool = False
+    ) -> None:
+        self.config, self.weights = config, weights
+        device = weights.embed.device
+        self._rope = rope_halves(config, max_len).to(device)
+        self._scratch = SplitScratch(max_tokens, config.num_heads, config.head_dim, max_len, device)
+        self._upcast = interpreted
+
+    def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None) -> torch.Tensor:
+        """Hidden states [rows, hidden] after the final norm. KV of every row is written."""
+        config, eps = self.config, self.config.rms_norm_eps
+        residual = functional.embedding(step.token_ids, self.weights.embed)
+        x = torch.empty_like(residual)
+        delta: torch.Tensor | None = None
+        for index, layer in enumerate(self.weights.layers):
+            add_rms_norm(residual, delta, layer.input_norm, eps, x)
+            attended = self._attention(_linear(x, layer.qkv, "qkv", index, adapters), layer, index, step, kv)
+            delta = _linear(attended, layer.o, "o", index, adapters)
+            add_rms_norm(residual, delta, layer.post_norm, eps, x)
+            both = _linear(x, layer.gate_up, "gate_up", index, adapters)
+            active = silu_mul(both, both.new_empty(len(both), config.intermediate_size))
+            delta = _linear(active, layer.down, "down", index, adapters)
+        return add_rms_norm(residual, delta, self.weights.norm, eps, x)
+
+    def logits(self, final: torch.Tensor) -> torch.Tensor:
+        """[rows, vocab] in the weights' dtype, of hidden states after the final norm."""
+        return functional.linear(final, self.weights.head)
+
+    def _attention(
+        self, qkv: torch.Tensor, layer: LayerWeights, index: int, step: DeviceStep, kv: PagedKV
+    ) -> torch.Tensor:
+        config, size = self.config, kv.block_size
+        if layer.qkv_bias is not None:
+            qkv += layer.qkv_bias
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q_end, k_end = config.q_size, config.q_size + config.kv_size
+            for begin, end, weight in ((0, q_end, layer.q_norm), (q_end, k_end, layer.k_norm)):
+                part = qkv[:, begin:end].unflatten(-1, (-1, config.head_dim))
+                part.copy_(rms_norm(part, weight, config.rms_norm_eps))
+        keys, values = kv.data[index].flatten(1, 2).unbind(0)
+        rope_and_store(qkv, step.positions, step.slots, self._rope, keys, values, config.num_heads)
+        out = qkv.new_empty(len(qkv), config.q_size)
+        count = step.tokens
+        if count:
+            attend_tokens(
+                qkv[:count], keys, values, step.units[:count], step.positions[:count], step.tables, out[:count],
+                config.num_heads, size, self._scratch, upcast=self._upcast,
+            )  # fmt: skip
+        if len(step.units) > count:
+            attend_chunks(
+                qkv, keys, values, step.units[count:], step.tables, out, config.num_heads, size, upcast=self._upcast
+            )
+        return out
+
+
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, site: str, layer: int, adapters: BatchMetadata | None
+) -> torch.Tensor:
+    y = functional.linear(x, weight)
+    if adapters is not None:
+        lora_apply(y, x, site, layer, adapters)
+    return y

@@ -1,0 +1,81 @@
+"""A model's weights as the C kernels read them: packed once, layer by layer, never held twice."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from serving.kernels.forward import SITES, CLayer
+from serving.kernels.library import KernelLibrary
+from serving.kernels.linear import PackedLinear, WeightArena, packed_bytes
+from serving.models.config import ModelConfig
+from serving.models.loader import Checkpoint, LayerWeights, part_sizes
+
+_VECTORS = ("input_norm", "post_norm", "qkv_bias", "q_norm", "k_norm")
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedModel:
+    """embed: [vocab, hidden], float32 or bfloat16; norm: float32 [hidden]; layers: `sk_layer`s without their adapter
+    sites; `kept` is what their pointers lead to."""
+
+    config: ModelConfig
+    embed: torch.Tensor
+    norm: torch.Tensor
+    layers: ctypes.Array[CLayer]
+    head: PackedLinear
+    kept: tuple[object, ...]
+
+
+def load_packed(
+    library: KernelLibrary, folder: Path, config: ModelConfig, weights: torch.dtype, threads: int
+) -> PackedModel:
+    """Reads a Hugging Face folder into packed weights of type float32, bfloat16 or int8.
+
+    The embedding is kept in float32 with float32 weights, else in bfloat16. Raises ModelConfigError for a missing or
+    misshapen tensor.
+    """
+    checkpoint, name = Checkpoint(folder, config), _NAMES[weights]
+    arena = WeightArena(sum(packed_bytes(n, k, name) for n, k in _linear_sizes(config)))
+
+    def pack(weight: torch.Tensor) -> PackedLinear:
+        source = weight if weight.dtype == torch.bfloat16 else weight.float()
+        return PackedLinear(source, name, library, arena, threads)
+
+    layers = (CLayer * config.num_layers)()
+    kept: list[object] = [arena]
+    for index, target in enumerate(layers):
+        layer = checkpoint.layer(index)
+        for site, fused in enumerate(SITES):
+            target.linear[site] = pack(getattr(layer, fused)).c
+        kept += [_set_vector(target, layer, vector) for vector in _VECTORS]
+    return PackedModel(
+        config=config,
+        embed=checkpoint.embed().to(torch.float32 if weights == torch.float32 else torch.bfloat16, copy=True),
+        norm=checkpoint.norm().to(torch.float32, copy=True),
+        layers=layers,
+        head=pack(checkpoint.head()),
+        kept=tuple(kept),
+    )
+
+
+def _linear_sizes(config: ModelConfig) -> Iterator[tuple[int, int]]:
+    """(outputs, inputs) of every linear."""
+    for width, sizes in part_sizes(config).values():
+        for _ in range(config.num_layers):
+            yield sum(sizes), width
+    yield config.vocab_size, config.hidden_size
+
+
+def _set_vector(target: CLayer, layer: LayerWeights, name: str) -> torch.Tensor | None:
+    vector = getattr(layer, name)
+    if vector is None:
+        return None
+    vector = vector.to(torch.float32, copy=True).contiguous()
+    setattr(target, name, vector.data_ptr())
+    return vector

@@ -1,0 +1,93 @@
+"""Runs step plans on a device: `cpu` through the C kernels, `torch_runner` anywhere, in plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from serving.config import ConfigError
+from serving.kernels.library import load_library
+from serving.kv.storage import BlockedKV
+from serving.models.attention import PagedKV
+from serving.models.config import ModelConfig
+from serving.models.llama import Llama
+from serving.models.loader import load_weights
+from serving.models.packed import load_packed
+from serving.runner.adapters import ResidentAdapters
+from serving.runner.cpu import CpuRunner
+from serving.runner.torch_runner import TorchRunner
+
+Runner = CpuRunner | TorchRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """weights: type of the linears; cache: type of KV and adapters. Sums are float32 in the C kernels."""
+
+    weights: torch.dtype
+    cache: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """Everything about the base model and its memory; sizes in tokens, blocks, sequences."""
+
+    folder: Path
+    model: ModelConfig
+    device: torch.device
+    precision: Precision
+    num_blocks: int
+    block_size: int
+    max_len: int
+    max_rows: int
+    max_sequences: int
+    threads: int
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether steps on `device` run through the C library, which is compiled if need be."""
+    return device.type == "cpu" and load_library() is not None
+
+
+def choose_precision(name: str, device: torch.device) -> Precision:
+    """ "auto" is bfloat16 unless plain torch runs on a processor that only emulates it, several times slower.
+
+    "int8" quantizes the linears, one scale an output. Raises ConfigError where the kernels for that are missing.
+    """
+    if name == "int8":
+        if not has_kernels(device):
+            raise ConfigError("--dtype int8: only the C kernels on a CPU have it")
+        return Precision(torch.int8, torch.bfloat16)
+    if name == "auto":
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        name = "bfloat16" if device.type == "cuda" or has_kernels(device) or fast else "float32"
+    dtype = torch.float32 if name == "float32" else torch.bfloat16
+    return Precision(dtype, dtype)
+
+
+def bytes_per_block(model: ModelConfig, block_size: int, precision: Precision, device: torch.device) -> int:
+    """Memory of one KV block over all layers."""
+    storage = BlockedKV if has_kernels(device) else PagedKV
+    return storage.bytes_per_block(model, block_size, precision.cache)
+
+
+def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runner:
+    """Loads the base model for the fastest runner its device has. Raises ModelConfigError for a bad checkpoint."""
+    s, model = settings, settings.model
+    library = load_library() if s.device.type == "cpu" else None
+    if library is not None:
+        return CpuRunner(
+            library,
+            load_packed(library, s.folder, model, s.precision.weights, s.threads),
+            BlockedKV(model, s.num_blocks, s.block_size, s.precision.cache),
+            adapters,
+            max_rows=s.max_rows,
+            max_samples=s.max_sequences,
+            max_len=s.max_len,
+            threads=s.threads,
+        )
+    weights = load_weights(s.folder, model, s.precision.weights, s.device)
+    kv = PagedKV(model, s.num_blocks, s.block_size, s.precision.cache, s.device)
+    return TorchRunner(Llama(model, weights, s.max_len), kv, adapters)

@@ -1,0 +1,160 @@
+"""Executes step plans on the CPU: one C call computes the whole forward pass of a step."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from lora_kernels import BatchMetadata
+from lora_kernels.cpu import native
+from serving.core import SampledToken, StepPlan
+from serving.core import Sequence as Running
+from serving.kernels.forward import DTYPE_CODES, SITES, CModel, CStep, forward, scratch_bytes
+from serving.kernels.library import KernelLibrary
+from serving.kv.storage import BlockedKV, lazy_zeros
+from serving.models.config import ModelConfig
+from serving.models.packed import PackedModel
+from serving.models.rope import rope_halves
+from serving.runner.adapters import ResidentAdapters, batch_metadata
+from serving.runner.packing import PackedStep, pack_step
+from serving.sampling import embed, is_plain, sample
+
+
+class CpuRunner:
+    """`serving.core.Executes` over packed weights. Belongs to the engine thread.
+
+    max_rows: the most tokens of a step; max_samples: the most sequences
+    """
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        model: PackedModel,
+        kv: BlockedKV,
+        adapters: ResidentAdapters,
+        *,
+        max_rows: int,
+        max_samples: int,
+        max_len: int,
+        threads: int,
+    ) -> None:
+        self.config, self.kv, self.adapters = model.config, kv, adapters
+        self._library, self._threads, self._weights = library, threads, model
+        self._buffers = _buffers(model.config, max_rows)
+        self._rope = rope_halves(model.config, max_len)
+        self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32)
+        self._final = torch.zeros(max_samples, model.config.hidden_size)
+        self._best = np.zeros(max_samples, np.int32)
+        self._model = self._describe(max_rows, max_len)
+        self._scratch = _aligned(scratch_bytes(library, self._model, threads))
+        self._model.scratch = self._scratch.data_ptr()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
+        """One answer for each chunk that samples, in plan order. KV of every chunk is written."""
+        step = pack_step(plan.chunks, self.kv.block_size)
+        self._forward(step, batch_metadata(plan.chunks, self.adapters))
+        answers = dict(zip(map(id, step.sampling), self._sample(step.sampling), strict=True))
+        if step.embedding:
+            first = len(step.sampling)
+            vectors = embed(self._final[first : first + len(step.embedding)])
+            answers.update(zip(map(id, step.embedding), vectors, strict=True))
+        return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
+
+    def zero(self, blocks: Iterable[int]) -> None:
+        """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
+        self.kv.zero(blocks)
+
+    def _forward(self, step: PackedStep, batch: BatchMetadata | None) -> None:
+        samples, embeds = len(step.sampling), len(step.embedding)
+        if samples + embeds > len(self._best):
+            raise ValueError(f"{samples + embeds} sequences sample in one step, room is for {len(self._best)}")
+        forward(
+            self._library,
+            self._model,
+            CStep(
+                rows=step.rows,
+                chunks=len(step.chunk_starts),
+                token_ids=step.token_ids.ctypes.data,
+                chunk_rows=step.chunk_rows.ctypes.data,
+                chunk_starts=step.chunk_starts.ctypes.data,
+                chunk_tables=step.chunk_tables.ctypes.data,
+                blocks=step.blocks.ctypes.data,
+                samples=samples,
+                embeds=embeds,
+                sample_rows=step.sample_rows.ctypes.data,
+                lora=None if batch is None else native.batch_address(batch),
+                final=self._final.data_ptr(),
+                logits=self._logits.data_ptr(),
+                best=self._best.ctypes.data,
+                threads=self._threads,
+            ),
+        )
+
+    def _sample(self, sequences: Sequence[Running]) -> list[SampledToken]:
+        """Plain greedy rows take the kernel's argmax; what is left goes through the sampler."""
+        out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(sequences)].tolist()]
+        rest = [row for row, sequence in enumerate(sequences) if not is_plain(sequence.request.sampling)]
+        if rest:
+            logits = self._logits[: len(sequences)]
+            chosen = sample(logits if len(rest) == len(sequences) else logits[rest], [sequences[row] for row in rest])
+            for row, token in zip(rest, chosen, strict=True):
+                out[row] = token
+        return out
+
+    def _describe(self, max_rows: int, max_len: int) -> CModel:
+        config, weights, kv, pool = self.config, self._weights, self.kv, self.adapters.pool
+        for index, layer in enumerate(weights.layers):
+            for site, name in enumerate(SITES):
+                layer.lora[site] = native.site_address(pool, name, index)
+        lora_scratch = max(native.scratch_bytes(pool, name, max_rows, self._threads) for name in SITES)
+        self._lora_scratch = _aligned(lora_scratch)
+        return CModel(
+            hidden=config.hidden_size,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            intermediate=config.intermediate_size,
+            vocab=config.vocab_size,
+            layers=config.num_layers,
+            max_rows=max_rows,
+            max_positions=max_len,
+            eps=config.rms_norm_eps,
+            embed=weights.embed.data_ptr(),
+            embed_dtype=DTYPE_CODES[weights.embed.dtype],
+            norm=weights.norm.data_ptr(),
+            rope=self._rope.data_ptr(),
+            head=weights.head.c,
+            layer=ctypes.cast(weights.layers, ctypes.POINTER(type(weights.layers[0]))),
+            lora_apply=native.team_function_address(),
+            lora_scratch=self._lora_scratch.data_ptr(),
+            kv=kv.data.data_ptr(),
+            kv_dtype=DTYPE_CODES[kv.data.dtype],
+            num_blocks=kv.data.shape[1],
+            block_size=kv.block_size,
+            **{name: buffer.data_ptr() for name, buffer in self._buffers.items()},
+        )
+
+
+def _buffers(config: ModelConfig, rows: int) -> dict[str, torch.Tensor]:
+    """Work memory of a step, float32 [rows, width]; pages are taken when they are first written."""
+    widths = {
+        "residual": config.hidden_size,
+        "normed": config.hidden_size,
+        "qkv": config.q_size + 2 * config.kv_size,
+        "attended": config.q_size,
+        "gate_up": 2 * config.intermediate_size,
+        "activated": config.intermediate_size,
+    }
+    return {name: lazy_zeros((rows, width), torch.float32) for name, width in widths.items()}
+
+
+def _aligned(size: int, alignment: int = 64) -> torch.Tensor:
+    memory = lazy_zeros((size + alignment,), torch.uint8)
+    return memory[-memory.data_ptr() % alignment :]

@@ -1,0 +1,239 @@
+"""Executes step plans on a GPU: `launch` returns at once, `result` waits; single tokens replay captured graphs.
+
+A row whose token the host has not seen yet takes it from the samples of the step before, which never left the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
+from serving.core import SampledToken, StepPlan
+from serving.kernels.triton.argmax import argmax
+from serving.kernels.triton.attention import queries_a_tile
+from serving.models.attention import PagedKV
+from serving.models.llama_gpu import DeviceStep, GpuLlama
+from serving.runner.adapters import ResidentAdapters
+from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
+from serving.runner.upload import Int32s, StepBuffer
+from serving.sampling import embed, is_plain, sample
+
+# Batches that have a graph of their own; one in between is padded up. Above, launch costs no longer matter.
+GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuStep:
+    """A launched step. `result` may be asked once, from the engine thread.
+
+    best: host memory that the device fills with each sample's likeliest token, or -1
+    special: logits of the sequences that the sampler decides on; vectors: of those that asked for an embedding
+    """
+
+    plan: StepPlan
+    step: PackedStep
+    best: torch.Tensor
+    special: torch.Tensor | None
+    vectors: torch.Tensor | None
+    done: torch.cuda.Event | None
+
+    def result(self) -> Sequence[SampledToken]:
+        """One answer for each chunk that samples, in plan order; waits for the device."""
+        if self.done is not None:
+            self.done.synchronize()
+        sequences = self.step.sampling
+        answers = {
+            id(sequence): SampledToken(token if token >= 0 else None)
+            for sequence, token in zip(sequences, self.best[: len(sequences)].tolist(), strict=True)
+        }
+        if self.special is not None:
+            chosen = [sequence for sequence in sequences if not is_plain(sequence.request.sampling)]
+            answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
+        if self.vectors is not None:
+            answers.update(zip(map(id, self.step.embedding), embed(self.vectors.float()), strict=True))
+        return [answers[id(chunk.sequence)] for chunk in self.plan.chunks if chunk.samples]
+
+
+class GpuRunner:
+    """`serving.core.StepRunner` on one GPU. Belongs to the engine thread; at most one launched step may be unread.
+
+    max_rows: the most tokens of a step; max_samples: the most sequences; max_blocks: the longest block table
+    """
+
+    depth = 1  # the host plans a step and commits the last while the device computes
+
+    def __init__(
+        self,
+        model: GpuLlama,
+        kv: PagedKV,
+        adapters: ResidentAdapters,
+        *,
+        max_rows: int,
+        max_samples: int,
+        max_blocks: int,
+    ) -> None:
+        self.model, self.kv, self.adapters = model, kv, adapters
+        self._device = kv.data.device
+        self._tile = queries_a_tile(model.config.num_heads // model.config.num_kv_heads)
+        self._buffer = StepBuffer(
+            {
+                **dict.fromkeys(("token_ids", "sources", "positions", "slots"), (max_rows,)),
+                "sample_rows": (max_samples,),
+                # A tile for each full set of positions, and a broken one for each chunk.
+                "units": (max_samples + -(-max_rows // self._tile), 4),
+                "tables": (max_samples, max_blocks),
+            },
+            self._device,
+        )
+        cuda = self._device.type == "cuda"
+        self._best = torch.zeros(max_samples, dtype=torch.int32, device=self._device)
+        self._answers = [torch.zeros(max_samples, dtype=torch.int32, pin_memory=cuda) for _ in range(2)]
+        self._lora = MetadataBuffers(max_rows, max_samples, self._device, max_pages=adapters.pool.spec.max_pages)
+        self._order: dict[int, int] = {}  # sequence → its place among the samples of the last step
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
+        if cuda:
+            self._capture(max_samples)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.vocab_size
+
+    def launch(self, plan: StepPlan) -> GpuStep:
+        """Starts a step; the plan has at least one chunk. Returns before it is computed."""
+        step = pack_step(plan.chunks, self.kv.block_size)
+        counts = np.diff(step.chunk_rows)
+        slots = [self.adapters.slot(chunk.sequence.digest) for chunk in plan.chunks]
+        adapted = any(slot >= 0 for slot in slots)
+        captured = self._graph_rows(step.rows, adapted) if int(counts.max()) == 1 else None
+        rows = captured or step.rows
+        tokens, units = self._fill(plan, step, counts, rows)
+        self._buffer.upload()
+        batch = None
+        if adapted:
+            padding = rows - step.rows
+            batch = BatchMetadata.build(
+                slots + [-1] * padding, counts.tolist() + [1] * padding, self.adapters.pool, out=self._lora
+            )
+        if captured:
+            graph, logits, final = self._graphs[captured, adapted]
+            graph.replay()
+        else:
+            logits, final = self._compute(tokens, units, rows, len(step.sample_rows), batch)
+        return self._collect(plan, step, logits, final)
+
+    def zero(self, blocks: Iterable[int]) -> None:
+        """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
+        self.kv.zero(list(blocks))
+
+    def _graph_rows(self, rows: int, adapted: bool) -> int | None:
+        """The smallest captured batch that `rows` rows fit in."""
+        return next((n for n in GRAPH_ROWS if n >= rows and (n, adapted) in self._graphs), None)
+
+    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int]:
+        """Writes the step, padded to `rows`, for `upload`. Returns how many leading rows are single tokens, and units.
+
+        A padding row is a lone token whose KV goes to block 0, which belongs to nobody.
+        """
+        a, used, chunks = self._buffer.begin(), step.rows, len(counts)
+        tokens = int(np.argmax(counts > 1)) if (counts > 1).any() else chunks
+        for name, values in (
+            ("token_ids", np.maximum(step.token_ids, 0)),
+            ("sources", self._sources(plan, step)),
+            ("positions", step.positions()),
+            ("slots", step.slots(self.kv.block_size)),
+        ):
+            a[name][:used], a[name][used:rows] = values, -1 if name == "sources" else 0
+        a["sample_rows"][: len(step.sample_rows)], a["sample_rows"][len(step.sample_rows) : rows] = step.sample_rows, 0
+        for chunk in range(chunks):
+            begin, end = step.chunk_tables[chunk], step.chunk_tables[chunk + 1]
+            a["tables"][chunk, : end - begin] = step.blocks[begin:end]
+        a["tables"][chunks : chunks + rows - used, 0] = 0
+        listed = [
+            (first + at, min(self._tile, count - at), start + at, chunk)
+            for chunk, (first, count, start) in enumerate(
+                zip(step.chunk_rows.tolist(), counts.tolist(), step.chunk_starts.tolist(), strict=False)
+            )
+            for at in range(0, count, self._tile)
+        ]
+        listed += [(row, 1, 0, row) for row in range(used, rows)]
+        a["units"][: len(listed)] = listed
+        return (rows if tokens == chunks else tokens), len(listed)
+
+    def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
+        """[rows]: which sample of the step before is this row's token; -1 where the host knows it."""
+        sources = np.full(step.rows, -1, np.int32)
+        for row in np.flatnonzero(step.token_ids == IN_FLIGHT).tolist():
+            chunk = int(np.searchsorted(step.chunk_rows, row, side="right")) - 1
+            sources[row] = self._order[id(plan.chunks[chunk].sequence)]
+        return sources
+
+    def _compute(
+        self, tokens: int, units: int, rows: int, samples: int, adapters: BatchMetadata | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and final hidden states of the sampled rows; their argmax goes to `_best`. Never waits."""
+        t = self._buffer.tensors
+        sources = t["sources"][:rows]
+        ids = torch.where(sources >= 0, self._best[sources.clamp(min=0)], t["token_ids"][:rows])
+        step = DeviceStep(tokens, ids, t["positions"][:rows], t["slots"][:rows], t["units"][:units], t["tables"])
+        final = self.model.forward(step, self.kv, adapters)[t["sample_rows"][:samples]]
+        logits = self.model.logits(final)
+        if samples:
+            argmax(logits, self._best[:samples])
+        return logits, final
+
+    def _collect(self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor) -> GpuStep:
+        """Starts the way back of what the step samples."""
+        sampling = step.sampling
+        self._answers.reverse()
+        best, count = self._answers[0], len(sampling)
+        best.copy_(self._best, non_blocking=True)
+        special = [row for row, sequence in enumerate(sampling) if not is_plain(sequence.request.sampling)]
+        self._order = {id(sequence): place for place, sequence in enumerate(sampling)}
+        done = None
+        # Copies: the next replay overwrites a graph's own tensors.
+        chosen = logits[torch.tensor(special, device=self._device)] if special else None
+        vectors = final[count : count + len(step.embedding)].clone() if step.embedding else None
+        if self._device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record()
+        return GpuStep(plan, step, best, chosen, vectors, done)
+
+    def _capture(self, max_samples: int) -> None:
+        """One graph for each batch size, without and with adapters; kernels read their work from device memory.
+
+        An adapter of zeros stands in while the launches of the second kind are recorded.
+        """
+        pool = self.adapters.pool
+        site = pool.spec.sites[0]
+        nothing = LoraPair(torch.zeros(1, site.in_features), torch.zeros(site.slices[0], 1), 1.0)
+        pool.load(0, {(0, site.name, 0): nothing})
+        with torch.inference_mode():
+            for rows in sorted((n for n in GRAPH_ROWS if n <= max_samples), reverse=True):
+                for adapted in (False, True):
+                    batch = BatchMetadata.build([0] * rows, [1] * rows, pool, out=self._lora) if adapted else None
+                    self._graphs[rows, adapted] = self._record(rows, batch)
+        pool.evict(0)
+
+    def _record(
+        self, rows: int, batch: BatchMetadata | None
+    ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+        arrays = self._buffer.begin()
+        arrays["units"][:rows] = [(row, 1, 0, row) for row in range(rows)]
+        arrays["sources"][:rows] = -1
+        self._buffer.upload()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # compiles kernels and sets up cuBLAS outside the capture
+                self._compute(rows, rows, rows, rows, batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Graphs never run at the same time: they share one pool of memory.
+        shared = next((graph.pool() for graph, _, _ in self._graphs.values()), None)
+        with torch.cuda.graph(graph, pool=shared):
+            logits, final = self._compute(rows, rows, rows, rows, batch)
+        return graph, logits, final

@@ -1,0 +1,46 @@
+"""A step's integers on their way to the device: one pinned buffer, one copy, fixed places for captured graphs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Int32s = npt.NDArray[np.int32]
+HOST_SIDES = 2  # while the device copies one, the next is written
+
+
+class StepBuffer:
+    """Named int32 arrays side by side: once on the device, twice on the host."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
+        # Whole cache lines, so that 16-byte loads are aligned.
+        sizes = [-(-math.prod(shape) // 32) * 32 for shape in shapes.values()]
+        places = [
+            (name, shape, begin)
+            for (name, shape), begin in zip(shapes.items(), itertools.accumulate(sizes, initial=0), strict=False)
+        ]
+        pinned = device.type == "cuda"
+        self._hosts = [torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=pinned) for _ in range(HOST_SIDES)]
+        self._device = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+        self._arrays: list[dict[str, Int32s]] = [
+            {name: host[begin : begin + math.prod(shape)].numpy().reshape(shape) for name, shape, begin in places}
+            for host in self._hosts
+        ]
+        self.tensors = {
+            name: self._device[begin : begin + math.prod(shape)].view(shape) for name, shape, begin in places
+        }
+        self._side = 0
+
+    def begin(self) -> dict[str, Int32s]:
+        """The host arrays to write the next step into: those of the step before the last, which has been read."""
+        self._side = (self._side + 1) % HOST_SIDES
+        return self._arrays[self._side]
+
+    def upload(self) -> None:
+        """Starts the copy to `tensors`."""
+        self._device.copy_(self._hosts[self._side], non_blocking=True)

@@ -1,0 +1,54 @@
+"""The trace of steps: what it keeps, and that Chrome's viewer can read it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from serving.debug.trace import NO_TRACE, Trace
+
+
+def test_spans_nest_and_carry_their_sizes(tmp_path: Path) -> None:
+    trace = Trace()
+    with trace.span("step", rows=3), trace.span("launch"):
+        time.sleep(0.002)
+    trace.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert spans["step"]["args"] == {"rows": 3}
+    inner, outer = spans["launch"], spans["step"]
+    assert inner["dur"] >= 2000 and outer["ts"] <= inner["ts"]
+    assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+
+
+def test_a_span_that_raises_is_kept_and_the_error_goes_on() -> None:
+    trace = Trace()
+    try:
+        with trace.span("launch"):
+            raise RuntimeError("no")
+    except RuntimeError:
+        pass
+    assert [event["name"] for event in trace.events() if event["ph"] == "X"] == ["launch"]
+
+
+def test_old_spans_give_way_and_threads_are_named() -> None:
+    trace = Trace(capacity=5)
+
+    def work() -> None:
+        for index in range(9):
+            with trace.span(f"s{index}"):
+                pass
+
+    thread = threading.Thread(target=work, name="engine")
+    thread.start()
+    thread.join()
+    events = trace.events()
+    assert [event["name"] for event in events if event["ph"] == "X"] == [f"s{index}" for index in range(4, 9)]
+    assert [event["args"] for event in events if event["ph"] == "M"] == [{"name": "engine"}]
+
+
+def test_without_a_trace_a_span_is_nothing() -> None:
+    with NO_TRACE.span("plan", rows=1) as nothing:
+        assert nothing is None

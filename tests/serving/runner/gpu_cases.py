@@ -1,0 +1,118 @@
+"""The GPU runner against the plain torch one. A program: on CUDA with captured graphs, or under the interpreter."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+import torch
+
+from lora_kernels import AdapterPool
+from serving.core import Chunk, SampledToken, SamplingParams, StepPlan
+from serving.models.attention import PagedKV
+from serving.models.config import ModelConfig
+from serving.models.llama import pool_spec
+from serving.models.llama_gpu import GpuLlama
+from serving.models.loader import load_weights
+from serving.runner.gpu import GpuRunner
+from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
+from tests.serving.tiny import write_model
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BLOCKS, BLOCK = 60, 16
+
+
+class Launching(GpuRunner):
+    """Launches and waits, so that the same driver serves both runners."""
+
+    def execute(self, plan: StepPlan) -> Seq[SampledToken]:
+        return self.launch(plan).result()
+
+
+def _drivers(folder: Path) -> tuple[Driver, Driver]:
+    model = ModelConfig.from_dir(folder)
+    # Interpreted LoRA kernels take a minute here, and have tests of their own.
+    backend = "torch" if DEVICE.type == "cpu" else None
+    adapters = Adapters(AdapterPool(pool_spec(model), 12, 4, torch.float32, DEVICE, backend=backend))
+    llama = GpuLlama(
+        model, load_weights(folder, model, torch.float32, DEVICE), 400, 16, interpreted=DEVICE.type == "cpu"
+    )
+    kv = PagedKV(model, BLOCKS, BLOCK, torch.float32, DEVICE)
+    # What nobody has written must not matter; block 0 takes the KV of padding rows.
+    kv.data[:, :, 1:] = float("nan")
+    runner = Launching(llama, kv, adapters, max_rows=128, max_samples=16, max_blocks=25)
+    ours, truth = Driver(runner, adapters, list(range(1, BLOCKS))), make_torch_driver(folder)  # type: ignore[arg-type]
+    for slot, rank in enumerate((4, 16, 20)):
+        for driver in (ours, truth):
+            driver.adapters.pool.load(slot, random_adapter(model, rank, slot))
+    return ours, truth
+
+
+def prompts_chunks_and_tokens_in_one_step_give_the_reference_s_tokens(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    answers = []
+    for driver in (ours, truth):
+        a, b = driver.start(range(5, 25), 0), driver.start(range(100, 119))
+        c, d = driver.start([7, 8, 9], 2), driver.start([40] * 17, 1)
+        driver.step((a, 20), (b, 10))
+        driver.step((a, 1), (b, 9), (c, 3))
+        driver.step((a, 1), (b, 1), (c, 1), (d, 17))
+        for _ in range(2):
+            driver.step((a, 1), (b, 1), (c, 1), (d, 1))
+        answers.append([s.tokens for s in (a, b, c, d)])
+    assert answers[0] == answers[1], answers
+
+
+def a_step_may_start_before_the_tokens_of_the_one_before_are_known(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    expected = {}
+    for slot in (None, 1):
+        sequence = truth.start(range(9, 18), slot)
+        expected[slot] = truth.generate(sequence, 5)
+    runner = ours.runner
+    assert isinstance(runner, GpuRunner)
+    base, tuned = ours.start(range(9, 18)), ours.start(range(9, 18), 1)
+    for sequence in (base, tuned):
+        sequence.blocks = [ours.free.pop()]
+    pending = runner.launch(StepPlan(chunks=[Chunk(base, 0, 9), Chunk(tuned, 0, 9)]))
+    for step in range(4):
+        # The order changes: a row finds its token by its sequence, not by its place.
+        rows = [Chunk(s, 9 + step, 1) for s in ((tuned, base) if step % 2 else (base, tuned))]
+        following = runner.launch(StepPlan(chunks=rows))
+        for chunk, answer in zip(pending.plan.chunks, pending.result(), strict=True):
+            chunk.sequence.tokens.append(answer.token_id)  # type: ignore[arg-type]
+        pending = following
+    for chunk, answer in zip(pending.plan.chunks, pending.result(), strict=True):
+        chunk.sequence.tokens.append(answer.token_id)  # type: ignore[arg-type]
+    assert base.tokens[9:] == expected[None] and tuned.tokens[9:] == expected[1]
+
+
+def sampled_rows_and_embeddings_share_a_step_with_plain_ones(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    found = []
+    for driver in (ours, truth):
+        drawn = driver.start(range(20, 30), sampling=SamplingParams(temperature=0.8, logprobs=2, ignore_eos=True))
+        plain, vector = driver.start(range(60, 66), 2), driver.start(range(30, 38), 0, embed=True)
+        found.append(driver.step((drawn, 10), (plain, 6), (vector, 8)))
+    for one, other in zip(*found, strict=True):
+        assert one.token_id == other.token_id
+    left, right = (torch.frombuffer(bytearray(answers[2].embedding), dtype=torch.float32) for answers in found)
+    torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+    assert found[0][0].logprob is not None and abs(found[0][0].logprob.logprob - found[1][0].logprob.logprob) < 1e-3
+
+
+CASES = (
+    prompts_chunks_and_tokens_in_one_step_give_the_reference_s_tokens,
+    a_step_may_start_before_the_tokens_of_the_one_before_are_known,
+    sampled_rows_and_embeddings_share_a_step_with_plain_ones,
+)
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        write_model(Path(folder))
+        for case in CASES:
+            case(Path(folder))
+            print(f"ok {case.__name__}", flush=True)
+    sys.exit(0)

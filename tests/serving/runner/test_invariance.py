@@ -1,0 +1,120 @@
+"""A row's answer is the same, bit for bit, whatever it is computed with and however its prompt is cut up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from serving.core import SampledToken, Sequence
+from serving.runner import CpuRunner
+from tests.serving.runner.driver import Driver, make_driver, make_torch_driver, random_adapter
+from tests.serving.tiny import write_model
+
+RANKS = (1, 4, 16, 64)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_model(folder)
+    return folder
+
+
+def loaded(driver: Driver) -> Driver:
+    config = driver.runner.config if isinstance(driver.runner, CpuRunner) else driver.runner.model.config
+    for slot, rank in enumerate(RANKS):
+        driver.adapters.pool.load(slot, random_adapter(config, rank, slot))
+    return driver
+
+
+@pytest.fixture(params=[("float32", 16), ("float32", 5), ("bfloat16", 16), ("int8", 32)], ids=str)
+def driver(request: pytest.FixtureRequest, model: Path) -> Iterator[Driver]:
+    name, block_size = request.param
+    weights = getattr(torch, name)
+    dtype = torch.float32 if name == "float32" else torch.bfloat16
+    yield loaded(make_driver(model, block_size=block_size, dtype=dtype, weights=weights))
+
+
+def prompts(count: int, low: int = 2, high: int = 90, seed: int = 3) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(3, 259) for _ in range(rng.randint(low, high))] for _ in range(count)]
+
+
+def vector(driver: Driver, prompt: list[int], slot: int | None, chunk: int) -> bytes:
+    """The prompt's last hidden state, computed alone."""
+    sequence, answers = driver.start(prompt, slot, embed=True), list[SampledToken]()
+    while not answers:
+        answers = list(driver.step((sequence, min(chunk, len(prompt) - sequence.computed))))
+    assert answers[0].embedding is not None
+    return answers[0].embedding
+
+
+def test_chunks_of_any_size_give_the_same_bits(driver: Driver) -> None:
+    for prompt, slot in zip(prompts(3, low=60), (None, 1, 3), strict=True):
+        assert len({vector(driver, prompt, slot, chunk) for chunk in (1, 7, 16, 40, 1000)}) == 1
+
+
+def test_neighbours_change_no_bit(driver: Driver) -> None:
+    work = list(zip(prompts(9, high=25), (None, 0, 1, 2, 3, None, 3, 0, None), strict=True))
+    alone = [vector(driver, prompt, slot, 1000) for prompt, slot in work]
+    sequences = [driver.start(prompt, slot, embed=True) for prompt, slot in work]
+    decoding = driver.start([5] * 30)
+    driver.step((decoding, 30))
+    together = driver.step((decoding, 1), *((s, len(s.tokens)) for s in sequences))
+    assert [answer.embedding for answer in together[1:]] == alone
+
+
+def test_one_thread_and_two_give_the_same_bits(model: Path) -> None:
+    one, two = (loaded(make_driver(model, threads=threads)) for threads in (1, 2))
+    for prompt, slot in zip(prompts(4), (None, 0, 2, 3), strict=True):
+        assert vector(one, prompt, slot, 30) == vector(two, prompt, slot, 30)
+
+
+def test_what_is_left_in_blocks_is_never_used(driver: Driver) -> None:
+    work = list(zip(prompts(4), (None, 0, 3, None), strict=True))
+    clean = [vector(driver, prompt, slot, 20) for prompt, slot in work]
+    driver.runner.kv.data.fill_(torch.nan)
+    assert [vector(driver, prompt, slot, 20) for prompt, slot in work] == clean
+
+
+def test_a_row_that_is_not_finite_fails_alone(driver: Driver) -> None:
+    config = driver.runner.config
+    broken = {key: type(pair)(pair.a * 1e18, pair.b * 1e18, 1.0) for key, pair in random_adapter(config, 8, 9).items()}
+    driver.adapters.pool.load(6, broken)
+    work = list(zip(prompts(5), (None, 6, 1, 6, 3), strict=True))
+    alone = [driver.step((driver.start(prompt, slot), len(prompt)))[0].token_id for prompt, slot in work]
+    sequences = [driver.start(prompt, slot) for prompt, slot in work]
+    together = [answer.token_id for answer in driver.step(*((s, len(s.tokens)) for s in sequences))]
+    assert together == alone
+    assert [token is None for token in together] == [False, True, False, True, False]
+
+
+def test_greedy_tokens_are_those_of_plain_torch(model: Path) -> None:
+    for block_size in (5, 16):
+        ours = loaded(make_driver(model, block_size=block_size))
+        torch_driver = loaded(make_torch_driver(model))
+        for prompt, slot in zip(prompts(5, low=40), (None, 0, 1, 2, 3), strict=True):
+            expected = torch_driver.generate(torch_driver.start(prompt, slot), 16)
+            assert ours.generate(ours.start(prompt, slot), 16, chunk=33) == expected
+
+
+def test_a_token_or_block_that_does_not_exist_is_refused_before_anything_is_written(model: Path) -> None:
+    driver = make_driver(model)
+    for spoil in (_bad_token, _bad_block):
+        sequence = driver.start([5, 6, 7])
+        spoil(sequence)
+        with pytest.raises(ValueError, match="does not have"):
+            driver.step((sequence, 3))
+    assert not driver.runner.kv.data.any()
+
+
+def _bad_token(sequence: Sequence) -> None:
+    sequence.tokens[1] = 259
+
+
+def _bad_block(sequence: Sequence) -> None:
+    sequence.blocks.append(1 << 20)
