@@ -28,8 +28,7 @@ class CLinear(ctypes.Structure):
 class WeightArena:
     """One stretch of memory for many packed weights, on huge pages where the system gives them.
 
-    On 4 KiB pages the products of one row run at four fifths of their speed (see benchmarks/serving_linear.py). The
-    memory goes back to the system when the arena and everything that was taken from it are gone.
+    The memory goes back to the system when the arena and everything that was taken from it are gone.
     """
 
     def __init__(self, capacity: int) -> None:

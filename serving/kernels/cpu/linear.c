@@ -5,10 +5,10 @@
 
 #include "linear_kernels.h"
 
-/* x of one block of rows: half of a 512 KiB second-level cache. */
-enum { X_BLOCK_BYTES = 256 << 10 };
-/* One panel's share of a block of k: half of a 32 KiB first-level cache, the other half is for x and y. */
-enum { W_BLOCK_BYTES = 16 << 10 };
+/* x of one block of rows: a quarter of a 512 KiB second-level cache; 96 to 256 KiB are within 3 %. */
+enum { X_BLOCK_BYTES = 128 << 10 };
+/* One panel's share of a block of k: three quarters of a 32 KiB first-level cache, the rest is for x and y. */
+enum { W_BLOCK_BYTES = 24 << 10 };
 /* Up to this many rows every thread prepares x for itself: cheaper than a barrier. */
 enum { PRIVATE_ROWS = 4 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
@@ -22,6 +22,10 @@ static int supported(const char *name) {
     __builtin_cpu_init();
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (!strcmp(name, "avx2")) return avx2;
+    if (!strcmp(name, "avx512"))
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16") &&
+               __builtin_cpu_supports("avx512vnni");
 #endif
     return 0;
 }
@@ -29,6 +33,7 @@ static int supported(const char *name) {
 static const sk_kernels *kernels_of(const char *name) {
 #if defined(__x86_64__)
     if (!strcmp(name, "avx2")) return sk_avx2;
+    if (!strcmp(name, "avx512")) return sk_avx512;
 #endif
     return sk_portable;
 }
@@ -77,20 +82,6 @@ static rows_of_x prepared_rows(const sk_kernels *kernels, int64_t k, const float
     return (rows_of_x){data, stride, scales};
 }
 
-/* A tile whose last panel is cut off by n: through a buffer. */
-static void run_cut_tile(const sk_kernels *kernels, sk_tile *t, int64_t columns) {
-    float *y = t->y, whole[32 * SK_PANEL];
-    int64_t ldy = t->ldy;
-    if (t->from_y)
-        for (int64_t row = 0; row < t->rows; row++)
-            for (int64_t c = 0; c < SK_PANEL; c++) whole[row * SK_PANEL + c] = c < columns ? y[row * ldy + c] : 0;
-    t->y = whole;
-    t->ldy = SK_PANEL;
-    kernels->tile(t);
-    for (int64_t row = 0; row < t->rows; row++)
-        for (int64_t c = 0; c < columns; c++) y[row * ldy + c] = whole[row * SK_PANEL + c];
-}
-
 typedef struct {
     const sk_kernels *kernels;
     const sk_linear *w;
@@ -101,11 +92,15 @@ typedef struct {
     int64_t pair_bytes, panel_bytes;  /* of one panel */
 } job;
 
+static const char *weights_at(const job *j, int64_t panel, int64_t k) {
+    return (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
+}
+
 /* Panels [panel, panel + panels) for rows [row, row + rows) and k in [k, k + length). */
 static sk_tile make_tile(const job *j, int64_t panel, int64_t panels, int64_t row, int64_t rows, int64_t k,
                          int64_t length) {
     int64_t x_bytes = j->kernels->prepared_bytes ? j->kernels->prepared_bytes : (int64_t)sizeof(float);
-    const char *w = (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
+    const char *w = weights_at(j, panel, k);
     return (sk_tile){
         .w = w, .panel_bytes = j->panel_bytes, .scales = j->w->scales ? j->w->scales + panel * SK_PANEL : NULL,
         .panels = panels, .k = length,
@@ -116,64 +111,85 @@ static sk_tile make_tile(const job *j, int64_t panel, int64_t panels, int64_t ro
     };
 }
 
+/* A tile whose one panel is cut off by n: through a buffer. */
+static void run_cut_tile(const sk_kernels *kernels, sk_tile *t, int64_t columns) {
+    float *y = t->y, whole[SK_TILE_ROWS * SK_PANEL];
+    int64_t ldy = t->ldy;
+    for (int64_t row = 0; t->from_y && row < t->rows; row++)
+        for (int64_t c = 0; c < SK_PANEL; c++) whole[row * SK_PANEL + c] = c < columns ? y[row * ldy + c] : 0;
+    t->y = whole;
+    t->ldy = SK_PANEL;
+    kernels->tile(t);
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t c = 0; c < columns; c++) y[row * ldy + c] = whole[row * SK_PANEL + c];
+}
+
+static void run_tile(const job *j, sk_tile *t, int64_t panel) {
+    if ((panel + t->panels) * SK_PANEL > j->w->n)
+        run_cut_tile(j->kernels, t, j->w->n - panel * SK_PANEL);
+    else
+        j->kernels->tile(t);
+}
+
+/* Panels of the tile that begins with `panel`: as many as the kernels take, but a cut panel comes alone. */
+static int64_t count_panels(const job *j, int64_t panel, int64_t last, int64_t rows) {
+    int64_t panels = sk_tile_panels(j->kernels, rows);
+    while (panels > last - panel || (panels > 1 && (panel + panels) * SK_PANEL > j->w->n)) panels /= 2;
+    return panels;
+}
+
 /* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
 static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t last) {
-    int64_t most = rows <= 3 ? j->kernels->panels[rows - 1] : 1, n = j->w->n;
     int64_t ahead_pairs = least(AHEAD_BYTES / j->pair_bytes, j->w->k / 2);
-    for (int64_t panel = first; panel < last;) {
-        int64_t panels = most;
-        while (panels > last - panel || (panels > 1 && (panel + panels) * SK_PANEL > n)) panels /= 2;
+    for (int64_t panel = first, panels; panel < last; panel += panels) {
+        panels = count_panels(j, panel, last, rows);
         sk_tile t = make_tile(j, panel, panels, 0, rows, 0, j->w->k);
         t.ahead = t.w + ahead_pairs * j->pair_bytes;
         t.ahead_then = t.w + panels * j->panel_bytes;
         t.ahead_step = j->pair_bytes;
         t.turn = j->w->k - 2 * ahead_pairs;
-        panel += panels;
-        if (panel * SK_PANEL > n)
-            run_cut_tile(j->kernels, &t, n - (panel - 1) * SK_PANEL);
-        else
-            j->kernels->tile(&t);
+        run_tile(j, &t, panel);
     }
 }
 
-/* One panel, k in [k, k + length), rows in groups of nearly equal size; meanwhile the next block of weights is fetched,
- * a part of it with each group. */
-static void run_panel(const job *j, int64_t panel, int64_t row, int64_t end, int64_t k, int64_t length, const char *next) {
+/* Some panels, k in [k, k + length), rows in groups of nearly equal size; meanwhile the weights at `next` are fetched, a
+ * part of them with each group. */
+static void run_groups(const job *j, int64_t panel, int64_t panels, int64_t row, int64_t end, int64_t k, int64_t length,
+                       const char *next) {
     int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
     int64_t ahead_step = (j->pair_bytes + groups - 1) / groups;
     for (; groups; groups--) {
         int64_t rows = (end - row + groups - 1) / groups;
-        sk_tile t = make_tile(j, panel, 1, row, rows, k, length);
+        sk_tile t = make_tile(j, panel, panels, row, rows, k, length);
         t.ahead = next;
         t.ahead_step = ahead_step;
         next += ahead_step * (length / 2);
         row += rows;
-        if ((panel + 1) * SK_PANEL > j->w->n)
-            run_cut_tile(j->kernels, &t, j->w->n - panel * SK_PANEL);
-        else
-            j->kernels->tile(&t);
+        run_tile(j, &t, panel);
     }
 }
 
-/* Many rows: blocks of k, so that a panel's share stays in the first-level cache, and blocks of rows, so that x stays in
- * the second. Where all of x fits there, a panel is finished before the next: the weights then stream in in order. */
+/* Many rows: blocks of k, so that a tile's weights stay in the first-level cache, and blocks of rows, so that x stays in
+ * the second. Where all of x fits there, panels are finished one by one: the weights then stream in in order. */
 static void run_blocked(const job *j, int64_t rows, int64_t first, int64_t last) {
     int64_t k = j->w->k, x_bytes = j->kernels->prepared_bytes ? j->kernels->prepared_bytes : (int64_t)sizeof(float);
-    int64_t blocks = j->w->dtype == SK_INT8 ? 1 : (k / 2 * j->pair_bytes + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
+    int64_t most = j->kernels->panels[3] * j->panel_bytes;
+    int64_t blocks = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
     int64_t k_block = round_up((k + blocks - 1) / blocks, 2);
     int64_t outer = rows * k * x_bytes <= X_BLOCK_BYTES ? k : k_block;
     int64_t row_block = X_BLOCK_BYTES / (outer * x_bytes) / j->kernels->rows * j->kernels->rows;
     if (row_block < j->kernels->rows) row_block = j->kernels->rows;
-    for (int64_t row = 0; row < rows; row += row_block) {
-        int64_t row_end = least(row + row_block, rows);
+    for (int64_t row = 0; row < rows; row += row_block)
         for (int64_t start = 0; start < k; start += outer)
-            for (int64_t panel = first; panel < last; panel++)
+            for (int64_t panel = first, panels; panel < last; panel += panels) {
+                panels = count_panels(j, panel, last, j->kernels->rows);
                 for (int64_t at = start; at < least(start + outer, k); at += k_block) {
-                    const char *w = (const char *)j->w->packed + panel * j->panel_bytes + at / 2 * j->pair_bytes;
-                    const char *next = w + (outer == k ? k_block / 2 * j->pair_bytes : j->panel_bytes);
-                    run_panel(j, panel, row, row_end, at, least(k_block, k - at), next);
+                    int in_order = outer == k && at + k_block < k;
+                    int64_t then = in_order ? panel : panel + panels, then_k = in_order ? at + k_block : start;
+                    const char *next = weights_at(j, then, then_k);
+                    run_groups(j, panel, panels, row, least(row + row_block, rows), at, least(k_block, k - at), next);
                 }
-    }
+            }
 }
 
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,

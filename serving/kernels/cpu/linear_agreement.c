@@ -40,7 +40,7 @@ static void solve(const sk_kernels *kernels, int64_t dtype, problem *p, int64_t 
     }
     int64_t part = dtype == SK_INT8 ? K : K / 4 * 2, panel_bytes = sk_panel_bytes(K, dtype);
     for (int64_t panel = 0, panels; panel < PANELS; panel += panels) {
-        panels = rows <= 3 ? kernels->panels[rows - 1] : 1;
+        panels = sk_tile_panels(kernels, rows);
         while (panels > PANELS - panel) panels /= 2;
         for (int64_t k = 0; k < K; k += part) {
             int64_t length = K - k < part ? K - k : part;

@@ -132,8 +132,7 @@ INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
     }
 }
 
-/* Integers up to sk_integer_limit(k), one scale a row. A row that is not finite gets NaN as its scale. */
-AVX2 static void quantise_row(const float *x, int64_t k, void *out, float *scale) {
+AVX2 void sk_avx2_quantise_row(const float *x, int64_t k, void *out, float *scale) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     __m256 most = _mm256_setzero_ps(), finite = _mm256_setzero_ps();
     int64_t whole = k / 8 * 8;
@@ -199,8 +198,8 @@ AVX2 static void tile_int8(const sk_tile *t) {
 }
 
 const sk_kernels sk_avx2[SK_DTYPES] = {
-    {"avx2", 6, {4, 2, 1}, 0, 0, tile_f32},
-    {"avx2", 6, {4, 2, 1}, 0, 0, tile_bf16},
-    {"avx2", 6, {4, 2, 1}, 2, quantise_row, tile_int8},
+    {"avx2", 6, {4, 2, 1, 1}, 0, 0, tile_f32},
+    {"avx2", 6, {4, 2, 1, 1}, 0, 0, tile_bf16},
+    {"avx2", 6, {4, 2, 1, 1}, 2, sk_avx2_quantise_row, tile_int8},
 };
 #endif

@@ -9,8 +9,8 @@
 
 #include "linear.h"
 
-/* Most panels that one tile covers. */
-enum { SK_TILE_PANELS = 4 };
+/* Most rows of a tile of any kernel set. */
+enum { SK_TILE_ROWS = 12 };
 
 /* y[rows, 16 * panels] = or += x[rows, k] W^T. */
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int64_t rows;             /* of a tile, at most */
-    int64_t panels[3];        /* a tile's panels where it has 1, 2 and 3 rows; 1 above */
+    int64_t panels[4];        /* of a tile of 1, 2, 3 and more rows, at most: a power of two; any smaller one will do too */
     int64_t prepared_bytes;   /* of one prepared element of x; 0: float32 rows are read where they lie */
     /* out = x[0..k) in the form of the tiles; *scale = what the tile multiplies the row's sums with. */
     void (*prepare)(const float *x, int64_t k, void *out, float *scale);
@@ -45,6 +45,9 @@ typedef struct {
 extern const sk_kernels sk_portable[SK_DTYPES];
 #if defined(__x86_64__)
 extern const sk_kernels sk_avx2[SK_DTYPES];
+extern const sk_kernels sk_avx512[SK_DTYPES];
+/* Integers up to sk_integer_limit(k), one scale a row. A row that is not finite gets NaN as its scale. */
+void sk_avx2_quantise_row(const float *x, int64_t k, void *out, float *scale);
 #endif
 
 /* Whether `candidate` agrees with the portable kernels on small problems of this weight type. */
@@ -72,6 +75,10 @@ static inline int64_t sk_panel_bytes(int64_t k, int64_t dtype) { return k * SK_P
 static inline int32_t sk_integer_limit(int64_t k) {
     int64_t limit = INT32_MAX / (127 * k);
     return (int32_t)(limit < 32767 ? limit : 32767);
+}
+
+static inline int64_t sk_tile_panels(const sk_kernels *kernels, int64_t rows) {
+    return kernels->panels[rows < 4 ? rows - 1 : 3];
 }
 
 static inline int sk_thread(void) {

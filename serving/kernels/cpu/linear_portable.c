@@ -59,7 +59,7 @@ static void tile_int8(const sk_tile *t) {
 }
 
 const sk_kernels sk_portable[SK_DTYPES] = {
-    {"portable", 8, {1, 1, 1}, 0, 0, tile_f32},
-    {"portable", 8, {1, 1, 1}, 0, 0, tile_bf16},
-    {"portable", 8, {1, 1, 1}, 2, quantise_row, tile_int8},
+    {"portable", 8, {1, 1, 1, 1}, 0, 0, tile_f32},
+    {"portable", 8, {1, 1, 1, 1}, 0, 0, tile_bf16},
+    {"portable", 8, {1, 1, 1, 1}, 2, quantise_row, tile_int8},
 };
