@@ -78,21 +78,22 @@ class CostModel:
         if self.observed >= _TRUSTED:
             seconds = min(max(seconds, predicted / _CLIP), predicted * _CLIP)
         self.observed += 1
-        # In units of what the defaults expect, relative to the measurement: every step counts alike, short or long.
-        shares = [d * f / seconds for d, f in zip(self.defaults, _features(shape), strict=True)]
-        self._log_speed += (-math.log(sum(shares)) - self._log_speed) * max(0.1, 1 / self.observed)
+        # Relative to what the defaults expect: every step counts alike, short or long.
+        parts = [d * f for d, f in zip(self.defaults, _features(shape), strict=True)]
+        expected = sum(parts)
+        shares, ratio = [part / expected for part in parts], seconds / expected
+        self._log_speed += (math.log(ratio) - self._log_speed) * max(0.1, 1 / self.observed)
         for row, share in zip(self._products, shares, strict=True):
             for index, other in enumerate(shares):
                 row[index] = _FORGET * row[index] + share * other
-        self._answers = [_FORGET * answer + share for answer, share in zip(self._answers, shares, strict=True)]
+        self._answers = [_FORGET * a + share * ratio for a, share in zip(self._answers, shares, strict=True)]
         if self.observed <= _REFIT_STEPS or self.observed % _REFIT_STEPS == 0:
             self._refit()
 
     def _refit(self) -> None:
         speed = math.exp(self._log_speed)
-        pull = _PULL / (speed * speed)  # shares are of the size 1 / speed
-        matrix = [[p + (pull if i == j else 0.0) for j, p in enumerate(row)] for i, row in enumerate(self._products)]
-        factors = _solve(matrix, [answer + pull * speed for answer in self._answers])
+        matrix = [[p + (_PULL if i == j else 0.0) for j, p in enumerate(row)] for i, row in enumerate(self._products)]
+        factors = _solve(matrix, [answer + _PULL * speed for answer in self._answers])
         bounded = [min(max(f, speed / _RANGE), speed * _RANGE) for f in factors]
         self.coefficients = tuple(d * f for d, f in zip(self.defaults, bounded, strict=True))
 

@@ -21,6 +21,9 @@ from serving.scheduler.queues import Deadlines, WaitQueue
 from serving.scheduler.slo import Targets
 from serving.scheduler.tables import BlockTables
 
+# While a class has waited longer than it should, every fourth newcomer is one of its own.
+_TURNS_OF_OTHERS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -75,13 +78,14 @@ class Planner:
         self.preemptions = 0
         self._deadlines = Deadlines()
         self._blocked: Sequence | None = None
+        self._turns_of_others = 0
 
-    def add(self, sequence: Sequence, now: float) -> None:
+    def add(self, sequence: Sequence) -> None:
         """A newcomer."""
         self._deadlines.add(sequence)
         self._deadlines.forget_finished(len(self.waiting) + len(self.running))
         self.counts[sequence.request.latency_class].arrived += 1
-        self._wait(sequence, now)
+        self._wait(sequence)
 
     def sequences(self) -> list[Sequence]:
         """Everything in flight."""
@@ -181,9 +185,7 @@ class Planner:
         while draft.rows > 0:
             running = min(begun, key=lambda s: self._turn(s, draft.now), default=None)
             waiting = self._next(draft) if admitting else None
-            if waiting is not None and (
-                running is None or self._turn(waiting, draft.now) < self._turn(running, draft.now)
-            ):
+            if waiting is not None and (running is None or self._goes_before(waiting, running, draft.now)):
                 if not self._has_time(waiting, draft):
                     return
                 if not self._start(waiting, draft):
@@ -207,9 +209,21 @@ class Planner:
         counter = self.accounts.of(sequence.request.tenant)
         return rank, sequence.output_tokens == 0, counter, self.targets.due(sequence)
 
+    def _goes_before(self, waiting: Sequence, running: Sequence, now: float) -> bool:
+        """Whether a newcomer starts before a prompt that was begun goes on."""
+        if self._promoted == waiting.request.latency_class.value:
+            return True
+        _, *turn = self._turn(waiting, now)
+        return (waiting.request.latency_class.value, *turn) < self._turn(running, now)
+
+    @property
+    def _promoted(self) -> int | None:
+        """The class whose turn it is because it waited too long."""
+        return self.waiting.starving if self._turns_of_others >= _TURNS_OF_OTHERS else None
+
     def _next(self, draft: _Draft) -> Sequence | None:
         """The waiting sequence whose turn it is among those that can start; the others block nobody."""
-        for sequence in self.waiting.in_turn(self._tenant_key):
+        for sequence in self.waiting.in_turn(self._tenant_key, self._promoted):
             if (
                 sequence not in draft.late
                 and self.residency.is_ready(sequence.digest)
@@ -252,6 +266,8 @@ class Planner:
         if fresh is None:
             return False
         draft.plan.fresh_blocks += fresh
+        own_turn = self.waiting.starving in (None, sequence.request.latency_class.value)
+        self._turns_of_others = 0 if own_turn else self._turns_of_others + 1
         self._unwait(sequence)
         sequence.status = Status.RUNNING
         self.running.append(sequence)
@@ -278,7 +294,7 @@ class Planner:
         self._stop(victim)
         victim.status = Status.WAITING
         victim.preemptions += 1
-        self._wait(victim, draft.now)
+        self._wait(victim)
         draft.plan.preempted.append(victim)
         self.preemptions += 1
         self.counts[victim.request.latency_class].preempted += 1
@@ -288,8 +304,8 @@ class Planner:
         self.tables.release(sequence)
         self.residency.unpin(sequence.digest)
 
-    def _wait(self, sequence: Sequence, now: float) -> None:
-        self.waiting.push(sequence, now)
+    def _wait(self, sequence: Sequence) -> None:
+        self.waiting.push(sequence)
         self.accounts.join(sequence)
 
     def _unwait(self, sequence: Sequence) -> None:

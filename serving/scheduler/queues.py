@@ -27,8 +27,8 @@ class _Place:
 
 
 class WaitQueue:
-    """Order of service: class (aged sequences count as the first), those that were interrupted while streaming, tenants
-    by `key`, earliest due within the tenant."""
+    """Order of service: class, those that were interrupted while streaming, tenants by `key`, earliest due within the
+    tenant. `starving` names the class that has waited too long for better ones."""
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
@@ -36,6 +36,7 @@ class WaitQueue:
         self._resumed: list[list[_Entry]] = [[] for _ in range(CLASSES)]
         self._places: dict[Sequence, _Place] = {}
         self._aging: list[_Entry] = []
+        self._aged: list[dict[Sequence, None]] = [{} for _ in range(CLASSES)]
         self._serial = itertools.count()
         self._by_tenant: Counter[str] = Counter()
         self._by_class: Counter[LatencyClass] = Counter()
@@ -58,9 +59,9 @@ class WaitQueue:
         """Waiting sequences by the class they asked for."""
         return {latency_class: self._by_class[latency_class] for latency_class in LatencyClass}
 
-    def push(self, sequence: Sequence, now: float) -> None:
+    def push(self, sequence: Sequence) -> None:
         """Adds a newcomer, or a sequence that was interrupted: with tokens out already, it goes before newcomers."""
-        rank = self._targets.rank(sequence, now)
+        rank = sequence.request.latency_class.value
         place = _Place(rank, sequence.output_tokens > 0, self._targets.due(sequence), next(self._serial))
         self._places[sequence] = place
         self._insert(sequence, place)
@@ -80,25 +81,31 @@ class WaitQueue:
         if not self._by_tenant[tenant]:
             del self._by_tenant[tenant]
         self._by_class[sequence.request.latency_class] -= 1
+        self._aged[place.rank].pop(sequence, None)
         if len(self._aging) > 64 + 2 * len(self._places):
             self._aging = [entry for entry in self._aging if self._is_current(entry)]
             heapq.heapify(self._aging)
 
     def age(self, now: float) -> None:
-        """Moves sequences that have waited for their class's `max_wait` to the first class."""
+        """Notes which sequences have waited for their class's `max_wait`."""
         while self._aging and self._aging[0][0] <= now:
             entry = heapq.heappop(self._aging)
             if self._is_current(entry):
-                place = self._places[entry[2]]
-                self._take_out(entry[2], place)
-                place.rank = 0
-                self._insert(entry[2], place)
+                self._aged[self._places[entry[2]].rank][entry[2]] = None
                 self.aged += 1
 
-    def in_turn(self, key: Callable[[str, Sequence], float]) -> Iterator[Sequence]:
-        """Waiting sequences in the order of service; `key` ranks a tenant, given its first sequence. The queue must not
-        change meanwhile."""
-        for rank in range(CLASSES):
+    @property
+    def starving(self) -> int | None:
+        """The class whose sequences have been overdue for longest; None if none are. Whole classes starve, not
+        sequences: putting single ones first would take shares from tenants that are served faster because they weigh
+        more."""
+        oldest = [(next(iter(aged)).arrival, rank) for rank, aged in enumerate(self._aged) if aged]
+        return min(oldest)[1] if oldest else None
+
+    def in_turn(self, key: Callable[[str, Sequence], float], first: int | None = None) -> Iterator[Sequence]:
+        """Waiting sequences in the order of service; `key` ranks a tenant, given its first sequence; `first` is a class
+        to put before the others. The queue must not change meanwhile."""
+        for rank in range(CLASSES) if first is None else (first, *(r for r in range(CLASSES) if r != first)):
             for _, _, sequence in self._resumed[rank]:
                 yield sequence
             for entries in self._ordered(rank, key):
@@ -114,9 +121,6 @@ class WaitQueue:
                 for entry in turn:
                     if entry is not None:
                         yield entry[2]
-
-    def rank(self, sequence: Sequence) -> int:
-        return self._places[sequence].rank
 
     def _ordered(self, rank: int, key: Callable[[str, Sequence], float]) -> list[list[_Entry]]:
         tenants = self._tenants[rank]

@@ -13,7 +13,8 @@ class Target:
 
     ttft: arrival to first token
     itl: between tokens
-    max_wait: after this long a sequence competes in the first class, so that no class starves another
+    max_wait: after this long a sequence gives way to nobody, and its class gets a share of the turns whatever arrives
+        in better ones, so that no class starves another
     """
 
     ttft: float

@@ -35,6 +35,7 @@ from serving.scheduler.slo import Target, Targets
 GREEDY = SamplingParams(temperature=0)
 MAX_STEPS = 20_000
 IDLE_SECONDS = 0.2
+_LOAD_SECONDS = 0.15
 _RANKS = (4, 8, 16, 64)
 _CLASSES = tuple(LatencyClass)
 _RNG = random.Random(0)
@@ -84,12 +85,12 @@ class SimulatedResidency:
     def cost(self, digest: str | None) -> AdapterCost:
         if digest is None:
             return AdapterCost()
-        return AdapterCost(_RANKS[int(digest[1:]) % 4], 3 << 20, 0.0 if self.is_ready(digest) else 0.3)
+        return AdapterCost(_RANKS[int(digest[1:]) % 4], 3 << 20, 0.0 if self.is_ready(digest) else _LOAD_SECONDS)
 
     def want(self, digests: list[str], now: float) -> None:
         for digest in digests:
             if digest not in self.loading and digest not in self.revoked:
-                self.loading[digest] = now + self._rng.expovariate(5.0)
+                self.loading[digest] = now + _LOAD_SECONDS * self._rng.uniform(0.7, 2.0)
 
     def poll(self, now: float) -> None:
         for digest in [d for d, at in self.loading.items() if at <= now]:
@@ -315,7 +316,7 @@ class Trace:
             self._probes[sequence] = probe
         if request.adapter.digest is not None:
             self.residency.expected.setdefault(request.adapter.digest, {})[sequence] = None
-        planner.add(sequence, self.now)
+        planner.add(sequence)
 
     def _outlook(self) -> Outlook:
         return observe(self.planner)
@@ -428,8 +429,8 @@ class Trace:
         self._common = common
 
     def _check_nobody_starves(self) -> None:
-        """Once a sequence has aged and could start, nobody gets more service before it than catching up with its tenant
-        and the drift that fairness allows; an aged sequence is in the first class for good."""
+        """Once a sequence has aged and could start, the others get no more service before it than catching up with its
+        tenant and the drift that fairness allows, and three turns for each of its class's."""
         planner, targets = self.planner, self.planner.targets
         self.outcome.aged = planner.waiting.aged
         for sequence in planner.waiting:
@@ -445,7 +446,7 @@ class Trace:
                 self._aged[sequence] = _Wait(self._service, gap)
                 continue
             ahead = sum(s.request.tenant == sequence.request.tenant for s in planner.waiting) + len(planner.running) + 1
-            allowed = len(self.tenants) * (wait.gap + 2 * self._bound() * ahead)
+            allowed = 4 * len(self.tenants) * (wait.gap + 2 * self._bound() * ahead)
             got = self._service - wait.service
             assert got <= allowed, f"{sequence.request.request_id} waits while others got {got}, {allowed} is allowed"
 

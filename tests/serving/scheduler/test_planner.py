@@ -14,9 +14,9 @@ from tests.serving.scheduler.fakes import FakeResidency, planner, run_step, sequ
 def test_decodes_come_before_prefills_and_prefills_fill_the_budget() -> None:
     plans = planner(budget=10)
     first, second = sequence(4), sequence(30)
-    plans.add(first, 0.0)
+    plans.add(first)
     run_step(plans)
-    plans.add(second, 0.0)
+    plans.add(second)
     plan = plans.plan(0)
     assert [(c.sequence, c.count) for c in plan.chunks] == [(first, 1), (second, 9)]
 
@@ -24,7 +24,7 @@ def test_decodes_come_before_prefills_and_prefills_fill_the_budget() -> None:
 def test_a_long_prompt_is_cut_into_chunks_and_samples_only_at_its_end() -> None:
     plans = planner(budget=8)
     seq = sequence(20, tokens=1)
-    plans.add(seq, 0.0)
+    plans.add(seq)
     for computed in (8, 16):
         run_step(plans)
         assert seq.computed == computed and seq.output_tokens == 0
@@ -36,8 +36,8 @@ def test_a_request_whose_adapter_is_missing_waits_and_blocks_nobody() -> None:
     residency = FakeResidency()
     plans = planner(residency)
     cold, warm = sequence(4, digest="cold"), sequence(4)
-    plans.add(cold, 0.0)
-    plans.add(warm, 0.0)
+    plans.add(cold)
+    plans.add(warm)
     plan = plans.plan(0)
     assert [c.sequence for c in plan.chunks] == [warm] and plan.wanted == ["cold"]
     residency.ready.add("cold")
@@ -49,15 +49,15 @@ def test_tenants_take_turns_whatever_the_length_of_their_queues() -> None:
     greedy = [sequence([i] * 4, tenant="greedy") for i in range(10)]
     modest = [sequence([i] * 4, tenant="modest") for i in range(2)]
     for seq in greedy + modest:
-        plans.add(seq, 0.0)
+        plans.add(seq)
     assert [c.sequence for c in plans.plan(0).chunks] == [greedy[0], modest[0], greedy[1], modest[1]]
 
 
 def test_the_newest_gives_way_when_kv_runs_out_and_loses_no_token() -> None:
     plans = planner(blocks=9, caching=False)  # 8 blocks of 4 tokens
     old, new = sequence(12, tokens=12), sequence(12, tokens=12)
-    plans.add(old, 0.0)
-    plans.add(new, 0.0)
+    plans.add(old)
+    plans.add(new)
     seen: list[Sequence] = []
     for _ in range(60):
         seen += run_step(plans)
@@ -71,7 +71,7 @@ def test_a_preempted_sequence_gives_up_its_pin() -> None:
     residency = FakeResidency("a")
     plans = planner(residency, blocks=9, caching=False)
     for _ in range(2):
-        plans.add(sequence(12, digest="a", tokens=12), 0.0)
+        plans.add(sequence(12, digest="a", tokens=12))
     while not plans.preemptions:
         run_step(plans)
     assert residency.pins == {"a": 1}
@@ -80,8 +80,8 @@ def test_a_preempted_sequence_gives_up_its_pin() -> None:
 def test_expired_requests_are_reported_and_not_computed() -> None:
     plans = planner()
     late, fine = sequence(4, deadline=1.0), sequence(4, deadline=9.0)
-    plans.add(late, 0.0)
-    plans.add(fine, 0.0)
+    plans.add(late)
+    plans.add(fine)
     plan = plans.plan(5.0)
     assert plan.expired == [late] and [c.sequence for c in plan.chunks] == [fine]
 
@@ -92,7 +92,7 @@ def test_prefix_blocks_are_shared_within_a_scope_and_adapter_only() -> None:
 
     def cached(**kwargs: str) -> int:
         seq = sequence(prompt, tokens=1, **kwargs)
-        plans.add(seq, 0.0)
+        plans.add(seq)
         run_step(plans)
         return seq.cached_tokens
 
@@ -110,7 +110,7 @@ def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
     plans = planner()
     for expected in (0, 12):
         seq = sequence(list(range(16)), tokens=1)
-        plans.add(seq, 0.0)
+        plans.add(seq)
         run_step(plans)
         assert seq.cached_tokens == expected and seq.output_tokens == 1
 
@@ -129,7 +129,7 @@ def test_nobody_starves_and_nothing_leaks_under_any_load(data: st.DataObject) ->
             adapter = data.draw(st.sampled_from([None, "a", "b"]))
             seq = sequence(size, digest=adapter, tenant=data.draw(st.sampled_from("xyz")), tokens=8)
             active.append(seq)
-            plans.add(seq, 0.0)
+            plans.add(seq)
         elif action == "cancel" and active:
             plans.finish(active.pop(data.draw(st.integers(0, len(active) - 1))))
         elif action == "load":

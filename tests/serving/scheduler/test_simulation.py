@@ -41,9 +41,9 @@ def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> N
         assert sum(getattr(outcome, what) for outcome in outcomes) > 0, what
     assert max(outcome.largest_gap_share for outcome in outcomes) > 0.1
     # A refusal is a prediction; requests let in all the same show whether it was right. Predictions cannot know the
-    # outliers, the cancellations and the short answers to come.
+    # outliers, the cancellations, the short answers to come and loads that somebody else began.
     probes = [real >= left for outcome in outcomes for left, real in outcome.probes]
-    assert len(probes) < 20 or sum(probes) > 0.5 * len(probes)
+    assert len(probes) < 30 or sum(probes) > 0.7 * len(probes)
     print(
         f"{len(outcomes)} traces, {sum(o.steps for o in outcomes)} steps, {sum(probes)} of {len(probes)} refusals right"
     )
