@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from lora_kernels import AdapterTensors, BatchMetadata, LoraPair
+from lora_kernels import AdapterTensors, LoraPair
 from serving.core import (
     AdapterRevoked,
     AdapterUnavailable,
@@ -22,8 +21,6 @@ from serving.core import (
     StepFailed,
     StepPlan,
 )
-from serving.models.attention import StepInputs
-from serving.models.llama import Llama
 from tests.serving.engine.test_parity import prompts
 from tests.serving.harness import Running, running
 from tests.serving.tiny import Tiny
@@ -70,37 +67,6 @@ async def test_stale_blocks_of_a_cancelled_overflowing_request_poison_nobody(
             await asyncio.sleep(0.001)
         run.engine.cancel(request.request_id)  # before its first logits could give it away
         assert await run.tokens(prompt) == tiny.reference(None, prompt, 12)
-
-
-async def test_rows_without_an_adapter_keep_every_bit_whoever_shares_the_batch(tiny: Tiny) -> None:
-    async with running(tiny) as run:
-        await run.tokens([5, 6, 7], "r4")
-        slot = run.engine.adapters.slot(run.digest("r4"))
-        model, kv, pool = run.engine.runner.model, run.engine.runner.kv, run.engine.adapters.pool
-        alone = _hidden(model, kv, None)
-        mixed = _hidden(model, kv, BatchMetadata.build([-1, slot, -1], [1, 1, 1], pool))
-    assert torch.equal(alone[0], mixed[0]) and torch.equal(alone[2], mixed[2])
-    assert not torch.equal(alone[1], mixed[1])
-
-
-def _hidden(model: Llama, kv: Any, adapters: BatchMetadata | None) -> torch.Tensor:
-    """Three single-token sequences in blocks 1, 2 and 3."""
-    blocks = torch.tensor([1, 2, 3])
-    mask = torch.arange(kv.block_size)[None] < 1
-    with torch.inference_mode():
-        return model.forward(
-            StepInputs(
-                token_ids=torch.tensor([40, 50, 60]),
-                positions=torch.zeros(3, dtype=torch.int64),
-                slots=blocks * kv.block_size,
-                decodes=3,
-                block_tables=blocks[:, None],
-                mask=mask.expand(3, -1)[:, None, None, :],
-                chunks=(),
-            ),
-            kv,
-            adapters,
-        )
 
 
 async def test_cancelling_frees_the_blocks_within_a_step(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +135,9 @@ def _revoke_and_look(run: Running, request_id: str) -> int:
     pool = run.engine.adapters.pool
     pages = list(pool.slot_pages(run.engine.adapters.slot(sequence.digest)))
     weights = [pool.site(site.name).a for site in pool.spec.sites]
-    assert data[:, :, blocks].any() and any(site[:, pages].any() for site in weights)
+    assert data[:, blocks].any() and any(site[:, pages].any() for site in weights)
     assert run.engine._revoke(sequence.digest) == 1
-    return int(data[:, :, blocks].count_nonzero()) + sum(int(site[:, pages].count_nonzero()) for site in weights)
+    return int(data[:, blocks].count_nonzero()) + sum(int(site[:, pages].count_nonzero()) for site in weights)
 
 
 async def test_an_adapter_that_cannot_be_loaded_fails_its_request_only(tiny: Tiny, tmp_path: Path) -> None:
