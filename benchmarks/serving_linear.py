@@ -91,7 +91,7 @@ class Ours:
     """Every packed weight of one type, run by one team as the forward pass does."""
 
     def __init__(self, weights: list[torch.Tensor], dtype: str, library: KernelLibrary, limits: Limits) -> None:
-        arena = WeightArena(sum(packed_bytes(*weight.shape, dtype) for weight in weights))
+        arena = WeightArena(sum(packed_bytes(weight.shape[0], weight.shape[1], dtype) for weight in weights))
         self._linears = [PackedLinear(weight, dtype, library, arena) for weight in weights]
         self._pointers = (ctypes.c_void_p * len(weights))(*(ctypes.addressof(each.c) for each in self._linears))
         self._team = ctypes.cast(library.handle.sk_linear_team, ctypes.c_void_p)
