@@ -1,1 +1,1 @@
-"""The public operations (apply.py, embedding.py), how a backend is chosen, and the plain torch backend."""
+"""The public operations, one per file; what a backend is and how one is chosen; the plain torch backend."""
