@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
 from dataclasses import asdict
 from typing import Any
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 COMPLETION_PATHS = ("/v1/chat/completions", "/v1/completions")
 MAX_IDEMPOTENCY_KEY = 255
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")  # a client's own, echoed and logged
 
 
 class Gateway:
@@ -48,7 +50,8 @@ class Gateway:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        request_id = str(uuid.uuid4())
+        given = headers_of(scope).get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         headers = {"x-request-id": request_id}
         try:
             await self._route(scope, receive, send, headers)
@@ -79,6 +82,8 @@ class Gateway:
                 rows = await self._offers.listing(connection, consumer_organization_id=principal.organization_id)
             data = [{**row, "object": "model"} for row in rows]
             await send_json(send, 200, orjson.dumps({"object": "list", "data": data}), headers)
+        elif path == "/v1/embeddings":
+            raise ApiError(404, "not_offered", "Embeddings are not sold here: models are priced by their completions.")
         else:
             raise ApiError(404, "not_found", f"There is no {path}; see /v1/chat/completions and /v1/models.")
 
@@ -113,7 +118,7 @@ class Gateway:
         await prediction.hold(idempotency_key=_idempotency_key(scope), replica_id=candidates[0].id)
         headers["x-intarsia-prediction"] = str(prediction.id)
         try:
-            response = await prediction.dispatch(path, candidates)
+            response = await prediction.dispatch(path, candidates, headers["x-request-id"])
             relay = relay_stream if request.stream else relay_whole
             await relay(prediction, response, receive, send, headers, self._tasks)
         except asyncio.CancelledError:

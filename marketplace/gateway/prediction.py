@@ -65,8 +65,8 @@ class Prediction:
         self.id = uuid.uuid4()
         self._parts, self._principal, self.offer, self.request, self._body = parts, principal, offer, request, body
         self._body_hash = hashlib.sha256(body).digest()
-        self._max_prompt_tokens = min(request.prompt_tokens_bound, offer.context_length)
-        self._max_tokens = min(request.max_tokens, offer.context_length)
+        self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
+        self._max_tokens = request.worst_tokens(offer.context_length)
         self._deadline = time.time() + DEADLINE_SECONDS
         self._closed = False  # settled or released
         self.replica: ReplicaAddress | None = None
@@ -118,8 +118,9 @@ class Prediction:
         except DuplicateRequest as error:
             raise _duplicate(error) from None
 
-    async def dispatch(self, path: str, candidates: list[ReplicaAddress]) -> aiohttp.ClientResponse:
-        """Send the ticketed request to the first replica that takes it; its 200 response, body unread.
+    async def dispatch(self, path: str, candidates: list[ReplicaAddress], request_id: str) -> aiohttp.ClientResponse:
+        """Send the ticketed request to the first replica that takes it; its 200 response, body unread. The replica
+        logs `request_id`.
 
         Raises ApiError with the replica's refusal, or 503; the hold is released by then.
         """
@@ -130,7 +131,11 @@ class Prediction:
                 response = await self._parts.replicas.post(
                     replica.url + path,
                     data=self._body,
-                    headers={"content-type": "application/json", "x-intarsia-ticket": self._ticket(replica)},
+                    headers={
+                        "content-type": "application/json",
+                        "x-intarsia-ticket": self._ticket(replica),
+                        "x-request-id": request_id,
+                    },
                     timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS + 5, sock_connect=2),
                 )
             except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ConnectionTimeoutError):

@@ -30,6 +30,7 @@ class ScriptedReplica:
         self.mode = "normal"
         self.cancelled: set[str] = set()
         self.served: list[dict[str, Any]] = []
+        self.request_ids: list[str] = []
         self.journal: dict[str, dict[str, Any]] = {}  # prediction id → what /admin/journal answers
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -84,6 +85,7 @@ class ScriptedReplica:
         assert claims["bh"] == base64.urlsafe_b64encode(hashlib.sha256(raw).digest()).rstrip(b"=").decode()
         assert claims["rid"] == str(self.id)
         self.served.append(claims)
+        self.request_ids.append(request.headers["x-request-id"])
         body = json.loads(raw)
         if self.mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}

@@ -244,6 +244,10 @@ async def test_revoked_and_unknown_versions_are_refused(world: World) -> None:
         b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": -1}',
         b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": true}',
         b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "stream": "yes"}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 0}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 129}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": true}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 2, "best_of": 3}',
     ],
 )
 async def test_nonsense_is_400_in_openais_envelope(world: World, body: bytes) -> None:
@@ -279,3 +283,45 @@ async def test_a_quote_is_the_worst_case_and_costs_nothing(world: World) -> None
     await world.http.post("/v1/chat/completions", json=world.body())
     hold = await sync_to_async(Hold.objects.get)()
     assert quote["worst_case_nano_usd"] == hold.amount_nano_usd
+
+
+async def test_a_hold_and_its_ticket_cover_every_completion(world: World) -> None:
+    one = await (await world.http.post("/v1/quote", json=world.body())).json()
+    many = await (await world.http.post("/v1/quote", json=world.body(n=3))).json()
+    assert many["worst_case_nano_usd"] - one["worst_case_nano_usd"] == 2 * 8 * 3000, "8 output tokens for each more"
+    await world.http.post("/v1/chat/completions", json=world.body(n=3))
+    hold = await sync_to_async(Hold.objects.get)()
+    assert hold.amount_nano_usd == many["worst_case_nano_usd"]
+    assert world.replica.served[-1]["max_tokens"] == 24
+    # Two prompts of two choices: each prompt counts once, each of four completions in full.
+    prompts = {"model": "maker/thing", "prompt": ["a" * 99, [1, 2, 3]], "n": 2, "max_tokens": 10}
+    quote = await (await world.http.post("/v1/quote", json=prompts)).json()
+    assert quote["worst_case_nano_usd"] == (100 + 4) * 1000 + 4 * 10 * 3000 + 500
+
+
+async def test_functions_count_towards_the_prompt_that_is_held_for(world: World) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "description": "d" * 99}}]
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        *world.body()["messages"],
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "x"},
+    ]
+    plain = await (await world.http.post("/v1/quote", json=world.body())).json()
+    told = await (await world.http.post("/v1/quote", json=world.body(tools=tools))).json()
+    called = await (await world.http.post("/v1/quote", json=world.body(messages=messages))).json()
+    assert told["worst_case_nano_usd"] - plain["worst_case_nano_usd"] > len(json.dumps(tools)) * 1000
+    assert called["worst_case_nano_usd"] - plain["worst_case_nano_usd"] > len(json.dumps(call)) * 1000
+
+
+async def test_what_is_not_metered_is_refused_by_name(world: World) -> None:
+    answer = await world.http.post("/v1/embeddings", json={"model": "maker/thing", "input": "a"})
+    assert answer.status == 404 and (await answer.json())["error"]["code"] == "not_offered"
+    assert await money(world) == UNTOUCHED | {"holds": []}
+
+
+async def test_a_clients_request_id_comes_back_and_reaches_the_replica(world: World) -> None:
+    answer = await world.http.post("/v1/chat/completions", json=world.body(), headers={"x-request-id": "order-4711"})
+    assert answer.headers["x-request-id"] == "order-4711" == world.replica.request_ids[-1]
+    odd = await world.http.post("/v1/chat/completions", json=world.body(), headers={"x-request-id": "a b"})
+    assert odd.headers["x-request-id"] == world.replica.request_ids[-1] != "a b"

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from serving.core import Usage
 from serving.http.admission import Admission, IncomingRequest
 from serving.http.errors import ApiError
+from serving.http.schema import EmbeddingBody
 from serving.platform import predictions
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
@@ -162,3 +163,10 @@ def test_a_prediction_refused_between_desk_and_engine_is_forgotten_when_its_tick
     jti = setup.authorize(setup.ticket()).request_id
     monkeypatch.setattr(predictions.time, "time", lambda: time.monotonic() + 4e9)
     assert setup.desk.state(jti) == ("unknown", None)
+
+
+async def test_embeddings_are_not_metered_so_they_are_refused_before_the_ticket_is_spent(setup: Setup) -> None:
+    body = EmbeddingBody(model="m", input="a")
+    with pytest.raises(ApiError) as refused:
+        await setup.desk.authorize(IncomingRequest("/v1/embeddings", {TICKET_HEADER: setup.ticket()}, BODY, body))
+    assert refused.value.status == 404 and refused.value.code == "not_offered"
