@@ -53,8 +53,11 @@ DIVISIBLE = {"x_stride", "out_stride", "gate_up_stride", "y_stride", "v_row", "v
              "padded_k", "n_size", "max_pages"}  # fmt: skip
 
 
-ROW = "{kernel:12} {site:8} {pages:8} {tile_rows:>5} {registers:>9} {spills:>6} {shared:>6} {async_copies:>12} {wide:>7} {mma:6}"
-HEADER = "kernel       site     pages     rows registers spills shared async copies 16 bytes mma"
+ROW = (
+    "{kernel:12} {site:7} {pages:7} {tile_rows:>4} {registers:>9} {spills:>6} {shared:>6} {async_copies:>5} {wide:>4}"
+    " {mma}"
+)  # fmt: skip
+HEADER = "kernel       site    pages   rows registers spills shared async 16 B mma"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ def test_planes_fused_kernels_embeddings_fp8_and_partial_adapters_equal_the_refe
     run_interpreted(version, "triton_cases")
 
 
+def test_the_gpu_benchmark_plans_checks_and_reports_without_a_gpu() -> None:
+    run_interpreted("3.9.0", "triton_benchmark")
+
+
 def test_pairwise_cases_cover_all_pairs_that_are_allowed() -> None:
     factors = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": ("x", "y")}
 

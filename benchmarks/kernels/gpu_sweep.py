@@ -1,0 +1,122 @@
+"""Measures launch sizes on this GPU and writes lora_kernels/triton/configs/<GPU>.json:
+
+    python -m benchmarks.kernels.gpu_sweep [--budget SECONDS]
+
+One field after another, from the default on, each kept when it lowers the geometric mean of the site's decode points by
+more than a hundredth. Fields that fix the order of a sum (split, inner) are swept first, for all batches together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+import triton
+
+from benchmarks import machine
+from benchmarks.kernels.gpu import check, graph_seconds
+from benchmarks.kernels.gpu_contenders import ours
+from benchmarks.kernels.gpu_grid import SITES, GpuPoint, make_inputs
+from lora_kernels.triton import configs, tuning
+from lora_kernels.triton.tuning import Launch, SiteConfig
+
+# What decides: one adapter, many, and both kinds of rank.
+POINTS = ((1, "one", "16"), (8, "distinct", "16"), (32, "distinct", "mixed"), (256, "zipf", "mixed"))
+GAIN = 0.99
+SPLITS = ((4, 4), (8, 4), (16, 4), (32, 4))
+
+
+def candidates(config: SiteConfig) -> Iterator[SiteConfig]:
+    """Neighbours of a configuration, one field changed, the order of sums first; senseless ones left out."""
+    for split, inner in SPLITS:
+        if split != config.split:
+            yield replace(config, split=split, inner=inner)
+    for kernel, blocks in (("shrink", (64, 128)), ("expand", (64, 128, 256))):
+        launch: Launch = getattr(config, kernel)
+        for name, values in (
+            ("block", blocks),
+            ("warps", (2, 4, 8)),
+            ("stages", (2, 3, 4)),
+            ("programs", (1, 2, 3, 4, 6, 8)),
+        ):
+            for value in values:
+                if value != getattr(launch, name):
+                    yield replace(config, **{kernel: replace(launch, **{name: value})})  # type: ignore[arg-type]
+    yield replace(config, pdl=not config.pdl)
+
+
+def sweep_site(site: str, seed: int, deadline: float) -> tuple[SiteConfig, float, float]:
+    """The best configuration found, its microseconds and the default's (geometric means over POINTS)."""
+    inputs = [make_inputs(GpuPoint(site, *point), seed, torch.device("cuda")) for point in POINTS]
+    calls = [ours(one) for one in inputs]
+
+    def microseconds(config: SiteConfig) -> float:
+        times = []
+        with tuning.using(config):
+            for one, call in zip(inputs, calls, strict=True):
+                check("ours", call, one)
+                times.append(1e6 * graph_seconds(lambda layer: call(layer, one.y), one.layers))  # noqa: B023
+        return statistics.geometric_mean(times)
+
+    best = tuning.untuned(SITES[site].in_features)
+    first = least = microseconds(best)
+    improved = True
+    while improved and time.monotonic() < deadline:
+        improved = False
+        for candidate in candidates(best):
+            if time.monotonic() > deadline:
+                break
+            try:
+                found = microseconds(candidate)
+            except triton.runtime.errors.OutOfResources:
+                continue
+            if found < GAIN * least:
+                print(f"  {site}: {least:.1f} → {found:.1f} µs  {changes(best, candidate)}", flush=True)
+                best, least, improved = candidate, found, True
+                break
+    return best, least, first
+
+
+def changes(base: SiteConfig, config: SiteConfig) -> dict[str, object]:
+    """The fields in which `config` differs from `base`, as a file holds them."""
+    before, after = asdict(base), asdict(config)
+    return {name: after[name] for name in after if after[name] != before[name]}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line. 2 where there is no CUDA device."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels.gpu_sweep", description=__doc__)
+    parser.add_argument("--budget", type=float, default=1200, metavar="SECONDS", help="for all sites together")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("the sweep needs a CUDA device", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    device = torch.cuda.get_device_name()
+    sites: dict[str, dict[str, object]] = {}
+    measured: dict[str, dict[str, float]] = {}
+    for index, (name, spec) in enumerate(SITES.items()):
+        best, least, first = sweep_site(name, options.seed, started + options.budget * (index + 1) / len(SITES))
+        key = tuning.site_key(spec.in_features, spec.slices)
+        sites[key] = changes(tuning.untuned(spec.in_features), best)
+        measured[key] = {"default_us": round(first, 2), "tuned_us": round(least, 2)}
+    data = {
+        "device": device, "measured": True, "triton": triton.__version__, "machine": machine.describe(),
+        "microseconds": measured, "default": {}, "sites": sites,
+    }  # fmt: skip
+    file = Path(configs.__file__).parent / tuning.file_name(device)
+    file.write_text(json.dumps(data, indent=2) + "\n")
+    print(file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
