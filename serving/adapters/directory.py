@@ -16,7 +16,7 @@ from serving.core import AdapterRef, AdapterUnavailable
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG, _MAX_TENSORS = 1 << 20, 8 << 30
-_BLOCK = 1 << 20  # read and hashed while it is in the core's cache
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class DirectoryAdapterSource:
     """Serves each sub-folder under its name. The digest is over both files' content, so an overwritten adapter is a
     new one.
 
-    Folders that appear later are found; nothing is cached but digests. Thread-safe.
+    Files are hashed when they are first seen, and again when their stamp (times, size, inode) is another. Folders that
+    appear later are found; nothing is cached but digests. Thread-safe.
     """
 
     leased = False
@@ -56,8 +57,7 @@ class DirectoryAdapterSource:
             return None
         path = self._folder / name
         try:
-            stats = [(path / file).stat() for file in (CONFIG_FILE, TENSORS_FILE)]
-            stamp = tuple(n for stat in stats for n in (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            stamp = _stamp(path)
             known = self._known.get(name)
             if known is None or known.stamp != stamp:
                 known = _Known(stamp, _digest(path))
@@ -85,15 +85,17 @@ class DirectoryAdapterSource:
         """Raises AdapterUnavailable when the files are gone, changed since, or refused by the strict intake."""
         with self._lock:
             path = self._paths.get(digest)
-        if path is None:
+            known = None if path is None else self._known.get(path.name)
+        if path is None or known is None:
             raise AdapterUnavailable(f"no adapter {digest[:12]}")
         try:
             with self.seconds.measured("read"):
-                config, config_hash = _read(path / CONFIG_FILE, _MAX_CONFIG)
-                data, data_hash = _read(path / TENSORS_FILE, _MAX_TENSORS)
+                config, data = _read(path / CONFIG_FILE, _MAX_CONFIG), _read(path / TENSORS_FILE, _MAX_TENSORS)
+                # Asked for after reading: what was hashed is what was read, unless somebody sets file times back.
+                unchanged = known.digest == digest and known.stamp == _stamp(path)
         except OSError as error:
             raise AdapterUnavailable(f"adapter {path.name}: {error.strerror}") from error
-        if _digest_of(config_hash, data_hash) != digest:
+        if not unchanged:
             raise AdapterUnavailable(f"adapter {path.name} changed while it was read")
         try:
             with self.seconds.measured("check"):
@@ -112,19 +114,22 @@ class DirectoryAdapterSource:
         return 0
 
 
-def _read(path: Path, limit: int) -> tuple[bytearray, bytes]:
-    """Content and SHA-256, in one pass."""
+def _stamp(path: Path) -> tuple[int, ...]:
+    stats = [(path / file).stat() for file in (CONFIG_FILE, TENSORS_FILE)]
+    return tuple(n for stat in stats for n in (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino))
+
+
+def _read(path: Path, limit: int) -> bytearray:
     size = path.stat().st_size
     if size > limit:
         raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
-    data, hasher = bytearray(size), hashlib.sha256()
+    data = bytearray(size)
     view = memoryview(data)
     with path.open("rb", buffering=0) as file:
         got = 0
-        while got < size and (count := file.readinto(view[got : got + _BLOCK])):
-            hasher.update(view[got : got + count])
+        while got < size and (count := file.readinto(view[got:])):
             got += count
-    return data, hasher.digest()
+    return data
 
 
 def _digest_of(config_hash: bytes, data_hash: bytes) -> str:

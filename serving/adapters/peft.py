@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -41,11 +40,15 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How to cut a file's data, the same for every adapter with this config and header. sizes: values per tensor."""
+    """How to cut a file's data, the same for every adapter with these settings and header.
+
+    sizes: values per tensor; max_scale: the largest of any pair.
+    """
 
     dtype: torch.dtype
     start: int
     sizes: tuple[int, ...]
+    max_scale: float
     pairs: tuple[_Pair, ...]
 
 
@@ -69,11 +72,9 @@ class PeftReader:
         """
         view = memoryview(data)
         layout = self._layout(config, view)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # read-only memory: nobody writes through these views
-            flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
+        flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
         parts = torch.split_with_sizes(flat, layout.sizes)
-        if not _within_bounds(parts, layout):
+        if not (_small_together(flat, layout) or _within_bounds(parts, layout)):
             check_adapter((config, view), self._base)  # names the tensor, or finds float32 to have been too coarse
         return {
             pair.target: LoraPair(parts[pair.a].view(pair.shape_a), parts[pair.b].view(pair.shape_b), pair.scale)
@@ -111,7 +112,17 @@ def _read_layout(config: bytes, view: memoryview, base: BaseSpec) -> _Layout:
         a, b = (index[f"base_model.model.{module}.lora_{factor}.weight"] for factor in "AB")
         pairs.append(_Pair((int(layer), site, slice_index), a, b, infos[a].shape, infos[b].shape, scale))
     sizes = tuple((info.end - info.start) // dtype.itemsize for info in infos)
-    return _Layout(dtype, infos[0].start, sizes, tuple(pairs))
+    return _Layout(dtype, infos[0].start, sizes, max(pair.scale for pair in pairs), tuple(pairs))
+
+
+def _small_together(flat: torch.Tensor, layout: _Layout) -> bool:
+    """Whether the norm of all values at once keeps within the bounds on each tensor, as it does for most adapters.
+
+    One pass at 16 GB/s where 420 norms take four times as long. No tensor's norm exceeds it, and as 2ab <= a² + b²,
+    no pair's product exceeds half its square. In the file's own dtype it is rounded, to 8 bits at worst.
+    """
+    norm = 1.01 * float(torch.linalg.vector_norm(flat))
+    return norm <= MAX_FACTOR_NORM and layout.max_scale * norm * norm / 2 <= MAX_UPDATE_NORM
 
 
 def _within_bounds(parts: tuple[torch.Tensor, ...], layout: _Layout) -> bool:
