@@ -1,0 +1,141 @@
+/* The AVX-512 intrinsics that linear_avx512.c uses, one lane at a time: in place of the compiler's header, so that the
+ * kernels run in tests on processors without AVX-512. Compile with -Dtarget(x)= so that no such instruction is made. */
+#ifndef AVX512_EMULATED_H
+#define AVX512_EMULATED_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define EMULATED static inline __attribute__((always_inline, unused))
+
+typedef float __m512 __attribute__((vector_size(64)));
+typedef int64_t __m512i __attribute__((vector_size(64)));
+typedef uint16_t __m512bh __attribute__((vector_size(64)));
+typedef int64_t __m256i __attribute__((vector_size(32)));
+typedef uint16_t __m256bh __attribute__((vector_size(32)));
+typedef uint16_t __mmask16;
+
+enum { _MM_HINT_T0 };
+
+#define _mm_prefetch(at, hint) ((void)(at))
+
+typedef union {
+    __m512 floats;
+    __m512i bits;
+    __m512bh halves;
+    float f32[16];
+    int32_t i32[16];
+    int16_t i16[32];
+    uint16_t u16[32];
+} emulated_512;
+
+typedef union {
+    __m256i bits;
+    __m256bh halves;
+    int8_t i8[32];
+    uint16_t u16[16];
+} emulated_256;
+
+EMULATED __m512 _mm512_setzero_ps(void) { return (__m512){0}; }
+EMULATED __m512i _mm512_setzero_si512(void) { return (__m512i){0}; }
+EMULATED __m512i _mm512_castps_si512(__m512 a) { return (__m512i)a; }
+EMULATED __m512 _mm512_castsi512_ps(__m512i a) { return (__m512)a; }
+
+EMULATED __m512 _mm512_set1_ps(float value) {
+    emulated_512 out;
+    for (int i = 0; i < 16; i++) out.f32[i] = value;
+    return out.floats;
+}
+
+EMULATED __m512i _mm512_set1_epi32(int32_t value) {
+    emulated_512 out;
+    for (int i = 0; i < 16; i++) out.i32[i] = value;
+    return out.bits;
+}
+
+EMULATED __m512 _mm512_loadu_ps(const void *from) {
+    __m512 out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+EMULATED __m256i _mm256_loadu_si256(const __m256i *from) {
+    __m256i out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+/* Lanes that the mask leaves out are not touched, as in the instruction. */
+EMULATED __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const void *from) {
+    emulated_512 out = {{0}};
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1) memcpy(&out.f32[i], (const char *)from + 4 * i, 4);
+    return out.floats;
+}
+
+EMULATED void _mm512_storeu_ps(void *to, __m512 value) { memcpy(to, &value, sizeof value); }
+
+EMULATED void _mm256_mask_storeu_epi16(void *to, __mmask16 mask, __m256i value) {
+    emulated_256 from = {value};
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1) memcpy((char *)to + 2 * i, &from.u16[i], 2);
+}
+
+EMULATED __m512 _mm512_mul_ps(__m512 a, __m512 b) { return a * b; }
+EMULATED __m512 _mm512_add_ps(__m512 a, __m512 b) { return a + b; }
+
+EMULATED __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+    emulated_512 x = {a}, y = {b}, sum = {c};
+    for (int i = 0; i < 16; i++) sum.f32[i] = __builtin_fmaf(x.f32[i], y.f32[i], sum.f32[i]);
+    return sum.floats;
+}
+
+EMULATED __m512 _mm512_cvtepi32_ps(__m512i a) {
+    emulated_512 from = {.bits = a}, out;
+    for (int i = 0; i < 16; i++) out.f32[i] = (float)from.i32[i];
+    return out.floats;
+}
+
+EMULATED __m512i _mm512_cvtepi8_epi16(__m256i a) {
+    emulated_256 from = {a};
+    emulated_512 out;
+    for (int i = 0; i < 32; i++) out.i16[i] = from.i8[i];
+    return out.bits;
+}
+
+EMULATED float emulated_bf16_to_f32(uint16_t value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+/* To nearest even; NaN stays NaN. */
+EMULATED __m256bh _mm512_cvtneps_pbh(__m512 a) {
+    emulated_512 from = {a};
+    emulated_256 out;
+    for (int i = 0; i < 16; i++) {
+        uint32_t bits = (uint32_t)from.i32[i];
+        int nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        out.u16[i] = (uint16_t)(nan ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+    return out.halves;
+}
+
+/* Each lane: the odd product first, then the even one, each rounded into the sum. */
+EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
+    emulated_512 out = {sum}, x = {.halves = a}, y = {.halves = b};
+    for (int i = 0; i < 16; i++)
+        for (int half = 1; half >= 0; half--)
+            out.f32[i] = __builtin_fmaf(emulated_bf16_to_f32(x.u16[2 * i + half]),
+                                        emulated_bf16_to_f32(y.u16[2 * i + half]), out.f32[i]);
+    return out.floats;
+}
+
+EMULATED __m512i _mm512_dpwssd_epi32(__m512i sum, __m512i a, __m512i b) {
+    emulated_512 out = {.bits = sum}, x = {.bits = a}, y = {.bits = b};
+    for (int i = 0; i < 16; i++) out.i32[i] += x.i16[2 * i] * y.i16[2 * i] + x.i16[2 * i + 1] * y.i16[2 * i + 1];
+    return out.bits;
+}
+
+#endif

@@ -1,0 +1,187 @@
+"""Packed weights and their products: right, and the same bits for a row whatever it is batched with."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lora_kernels.cpu.build import FLAGS
+from serving.kernels.library import SOURCE_FOLDER, KernelLibrary, load_library
+from serving.kernels.linear import DTYPES, PackedLinear, WeightArena, packed_bytes
+
+# Sites of SmolLM2-135M; n that is no multiple of a panel, k of a register; several blocks of k.
+SHAPES = ((960, 576), (576, 1536), (50, 82), (1, 2), (330, 3000))
+# Every kind of tile and remainder, a block of k whole and in parts, more than one block of rows.
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 48, 100, 257)
+
+
+@pytest.fixture(scope="module")
+def library() -> KernelLibrary:
+    found = load_library()
+    assert found is not None, "these tests need a C compiler"
+    return found
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A library whose AVX-512 kernels run on any processor: their intrinsics are written out in C."""
+    folder = tmp_path_factory.mktemp("emulated")
+    kernels = SOURCE_FOLDER / "linear_avx512.c"
+    # -ffp-contract=off: a product and a sum that the instruction rounds apart stay apart.
+    jobs = [
+        ([kernels], "kernels.o", "-O0", "-Dtarget(x)=", f"-I{Path(__file__).parent / 'avx512_emulated'}", "-Wno-psabi"),
+        ([SOURCE_FOLDER / "linear.c"], "linear.o", "-D__builtin_cpu_supports(x)=1"),
+    ]
+    for sources, output, *flags in jobs:
+        command = ["cc", *FLAGS, "-fopenmp", "-mfma", "-ffp-contract=off", *flags, "-c", *map(str, sources)]
+        subprocess.run([*command, "-o", str(folder / output)], check=True, timeout=120)
+    rest = [*(SOURCE_FOLDER.glob("linear_*.c")), SOURCE_FOLDER / "pack.c"]
+    objects = [folder / output for _, output, *_ in jobs]
+    sources = [path for path in rest if path != kernels]
+    command = ["cc", *FLAGS, "-fopenmp", "-shared", *map(str, [*sources, *objects]), "-o", str(folder / "library.so")]
+    subprocess.run([*command, "-lm"], check=True, timeout=120)
+    handle = ctypes.CDLL(str(folder / "library.so"))
+    assert handle.sk_linear_use(b"avx512") == 0, "the AVX-512 kernels disagree with the portable ones"
+    return SimpleNamespace(handle=handle, instruction_set="avx512")
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def any_library(request: pytest.FixtureRequest, library: KernelLibrary) -> Iterator[Any]:
+    """Every instruction set: those that this processor lacks, emulated, or, for AVX2, left out."""
+    before = library.instruction_set
+    if library.use(request.param):
+        yield library
+    elif request.param == "avx512":
+        yield request.getfixturevalue("emulated")
+    else:
+        pytest.skip(f"this processor has no {request.param}")
+    library.use(before)
+
+
+def draw(n: int, k: int, rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, k, generator=generator) / k**0.5, torch.randn(rows, k, generator=generator)
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_are_those_of_the_weight(any_library: Any, shape: tuple[int, int], dtype: str) -> None:
+    weight, x = draw(*shape, rows=20)
+    kept = weight.bfloat16() if dtype == "bfloat16" else weight
+    expected = x.double() @ kept.double().T
+    # 8 bits a weight: a step of 1/127 of the column's largest. AVX-512 rounds x to bfloat16 beside bfloat16 weights.
+    tolerance = {"float32": 2e-6, "bfloat16": 4e-3 if any_library.instruction_set == "avx512" else 2e-6, "int8": 0.01}
+    linear = PackedLinear(weight, dtype, any_library)
+    y = linear(x)
+    assert relative_error(y, expected) < tolerance[dtype]
+    torch.testing.assert_close(linear(x, torch.ones_like(y), accumulate=True), y + 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_row_has_the_same_bits_in_any_company_and_on_any_number_of_threads(
+    any_library: Any, shape: tuple[int, int], dtype: str
+) -> None:
+    if any_library.instruction_set != "avx2" and shape[0] * shape[1] > 2**17:
+        shape = (shape[0] // 8, shape[1])  # portable and emulated kernels are slow
+    weight, x = draw(*shape, rows=max(ROWS))
+    linear = PackedLinear(weight, dtype, any_library)
+    start = torch.randn(max(ROWS), shape[0])
+    for accumulate in (False, True):
+        together = linear(x, start.clone(), accumulate, threads=2)
+        for rows in ROWS if any_library.instruction_set == "avx2" else (1, 2, 3, 5, 11, 13, 24, 48):
+            for threads in (1, 2, 3):
+                part = linear(x[-rows:], start[-rows:].clone(), accumulate, threads)
+                assert torch.equal(part, together[-rows:]), f"{rows} rows on {threads} threads"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_that_is_not_finite_spoils_itself_alone(any_library: Any, dtype: str) -> None:
+    weight, x = draw(96, 128, rows=9)
+    linear = PackedLinear(weight, dtype, any_library)
+    clean = linear(x)
+    for poison in (float("nan"), float("inf")):
+        dirty = x.clone()
+        dirty[4, 77] = poison
+        y = linear(dirty)
+        assert not y[4].isfinite().any()
+        others = [row for row in range(9) if row != 4]
+        assert torch.equal(y[others], clean[others])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_beyond_the_columns_of_y_is_written(any_library: Any, dtype: str) -> None:
+    weight, x = draw(50, 64, rows=70)
+    linear = PackedLinear(weight, dtype, any_library)
+    for rows in (1, 2, 3, 7, 70):
+        wide = torch.full((rows + 1, 61), -7.0)
+        linear(x[:rows], wide[:rows, :50])
+        assert bool((wide[:, 50:] == -7).all()) and bool((wide[rows] == -7).all())
+        assert torch.equal(wide[:rows, :50], linear(x[:rows]))
+
+
+def test_rows_and_columns_of_a_larger_matrix_are_packed_as_a_copy_would_be(library: KernelLibrary) -> None:
+    weight, x = draw(64, 96, rows=5)
+    for view in (weight[::2], weight[:, 10:42], weight.T, weight.bfloat16()[8:40]):
+        x_of_view = x[:, :1].expand(5, view.shape[1]).contiguous()
+        expected = PackedLinear(view.contiguous().clone(), "bfloat16", library)(x_of_view)
+        assert torch.equal(PackedLinear(view, "bfloat16", library)(x_of_view), expected)
+
+
+def test_eight_bit_activations_would_lose_more_than_sixteen_bit_ones_do(library: KernelLibrary) -> None:
+    weight, x = draw(256, 576, rows=16)
+    x[:, 3] *= 200  # an outlier channel, as every transformer has
+    exact = x.double() @ weight.double().T
+    step = x.abs().amax(1, keepdim=True) / 127
+    eight_bit = ((x / step).round() * step).double() @ weight.double().T
+    loss = relative_error(PackedLinear(weight, "int8", library)(x), exact)
+    assert loss < 0.01 and loss < relative_error(eight_bit, exact)
+
+
+def test_zero_rows_zero_weights_and_the_largest_integers(library: KernelLibrary) -> None:
+    weight, x = torch.ones(32, 4096), torch.ones(3, 4096)
+    assert PackedLinear(weight, "int8", library)(x[:0]).shape == (0, 32)
+    # All products at their largest: the integer sum comes within a part in 2^31 of overflow.
+    torch.testing.assert_close(PackedLinear(weight, "int8", library)(x), torch.full((3, 32), 4096.0))
+    torch.testing.assert_close(PackedLinear(-weight, "int8", library)(x), torch.full((3, 32), -4096.0))
+    assert not PackedLinear(torch.zeros(32, 64), "int8", library)(torch.zeros(2, 64)).any()
+
+
+def test_what_cannot_be_packed_is_refused(library: KernelLibrary) -> None:
+    good = torch.ones(8, 8)
+    for weight, dtype in (
+        (good[:, :7], "float32"),
+        (good[0], "float32"),
+        (good.half(), "float32"),
+        (good, "float16"),
+        (good * float("nan"), "int8"),
+    ):
+        with pytest.raises(ValueError):
+            PackedLinear(weight, dtype, library)
+    linear = PackedLinear(good, "float32", library)
+    for x, out in ((good.double(), None), (good[:, :4], None), (good, good[:4].clone()), (good.T[:, ::2], None)):
+        with pytest.raises(ValueError):
+            linear(x, out)
+
+
+def test_an_arena_holds_several_weights_apart_and_refuses_one_too_many(library: KernelLibrary) -> None:
+    arena = WeightArena(2 * packed_bytes(50, 64, "int8"))
+    weights = [draw(50, 64, rows=1, seed=seed)[0] for seed in range(2)]
+    packed = [PackedLinear(weight, "int8", library, arena) for weight in weights]
+    x = torch.eye(64)
+    for weight, linear in zip(weights, packed, strict=True):
+        assert linear.c.packed % 64 == 0 and linear.c.scales % 64 == 0
+        assert relative_error(linear(x), weight.double().T) < 0.01
+    with pytest.raises(MemoryError):
+        PackedLinear(weights[0], "float32", library, arena)
