@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args, get_type_hints
 
-from serving.scheduler.planner import Limits
+from serving.scheduler.limits import Limits
 from serving.scheduler.slo import Target, Targets
 
 

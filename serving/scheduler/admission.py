@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from serving.core import LatencyClass, QueueFull, Request, StepShape
 from serving.scheduler.cost_model import CostModel
-from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.limits import Limits
+from serving.scheduler.planner import Planner
 
 _SHORTEST_RETRY, _LONGEST_RETRY = 1.0, 60.0
 

@@ -8,14 +8,14 @@ and its random state stay, so its output does not change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from serving.core import Chunk, LatencyClass, Residency, Sequence, Status, StepPlan, StepShape
 from serving.kv.pool import BlockPool
 from serving.scheduler.accounts import Accounts
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.counts import ClassCounts
+from serving.scheduler.draft import Draft
 from serving.scheduler.fairness import Prices
+from serving.scheduler.limits import Limits
 from serving.scheduler.preemption import victim_order, victims_for
 from serving.scheduler.queues import Deadlines, WaitQueue
 from serving.scheduler.slo import Targets
@@ -23,42 +23,6 @@ from serving.scheduler.tables import BlockTables
 
 # While a class has waited longer than it should, every fourth newcomer is one of its own.
 _TURNS_OF_OTHERS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """max_batched_tokens bounds one step's rows; max_num_seqs the running sequences; max_queue and max_tenant_queue the
-    waiting ones, in all and of one tenant (0: no limit of its own).
-
-    min_prefill_tokens: prompt tokens a step computes even when running decodes have no time left, so that prompts
-        progress under any load
-    quantum: service (in prompt tokens) a tenant may get in one turn for requests that begin alike
-    """
-
-    max_batched_tokens: int
-    max_num_seqs: int
-    max_queue: int
-    max_tenant_queue: int = 0
-    min_prefill_tokens: int = 32
-    quantum: float = 256.0
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A step while it is planned. rows: how many more fit; settled: sequences that must not give way to it any more;
-    short: somebody gave way for want of KV."""
-
-    plan: StepPlan
-    now: float
-    rows: int
-    late: set[Sequence]
-    settled: set[Sequence] = field(default_factory=set)
-    seconds: float = float("inf")
-    short: bool = False
-
-    @property
-    def shape(self) -> StepShape:
-        return self.plan.shape
 
 
 class Planner:
@@ -103,7 +67,7 @@ class Planner:
         """Decides one step. Sequences past their deadline are reported in `expired` and left to the caller to
         finish."""
         plan = StepPlan(expired=self._deadlines.passed(now))
-        draft = _Draft(plan, now, self.limits.max_batched_tokens, set(plan.expired))
+        draft = Draft(plan, now, self.limits, self.costs, self.pool.block_size, set(plan.expired))
         self.accounts.settle(self.running, now)
         self.waiting.age(now)
         self._make_way(draft)
@@ -135,7 +99,7 @@ class Planner:
 
     # -- decodes ----------------------------------------------------------------------------------------------------
 
-    def _plan_decodes(self, draft: _Draft) -> None:
+    def _plan_decodes(self, draft: Draft) -> None:
         decodes = [s for s in self.running if s not in draft.late and s.pending == 1 and _may_go_on(s)]
         decodes = self._in_time(decodes, draft)[: draft.rows]
         if sum(map(self.tables.missing, decodes)) > self.pool.available:
@@ -144,7 +108,7 @@ class Planner:
             if self._grow(sequence, draft):
                 self._add_chunk(sequence, 1, draft)
 
-    def _in_time(self, decodes: list[Sequence], draft: _Draft) -> list[Sequence]:
+    def _in_time(self, decodes: list[Sequence], draft: Draft) -> list[Sequence]:
         """Sets the time the step may take; where the decodes alone exceed it, leaves out those of lower classes that
         can wait for another step."""
         if not decodes:
@@ -161,7 +125,7 @@ class Planner:
         rank = min(s.request.latency_class.value for s in decodes)
         return [s for s in decodes if s.request.latency_class.value <= rank or slacks[s] < 2 * whole]
 
-    def _grow(self, sequence: Sequence, draft: _Draft) -> bool:
+    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
         """Makes room for the pending token; False if `sequence` itself had to give way."""
         if sequence.status is not Status.RUNNING:
             return False
@@ -177,7 +141,7 @@ class Planner:
 
     # -- prefills ---------------------------------------------------------------------------------------------------
 
-    def _plan_prefills(self, draft: _Draft) -> None:
+    def _plan_prefills(self, draft: Draft) -> None:
         begun = [s for s in self.running if s not in draft.late and s.pending > 1]
         self._blocked = None
         # A step that had to preempt admits nobody: the newcomer would take the very blocks that were just given back.
@@ -186,7 +150,7 @@ class Planner:
             running = min(begun, key=lambda s: self._turn(s, draft.now), default=None)
             waiting = self._next(draft) if admitting else None
             if waiting is not None and (running is None or self._goes_before(waiting, running, draft.now)):
-                if not self._has_time(waiting, draft):
+                if not draft.has_time_for(waiting, self.accounts.rank(waiting.digest)):
                     return
                 if not self._start(waiting, draft):
                     # Nobody overtakes the one whose turn it is, so long prompts do not starve.
@@ -198,7 +162,7 @@ class Planner:
                 sequence = running
             else:
                 return
-            count = self._chunk(sequence, draft)
+            count = draft.prefill_tokens(sequence, self.accounts.rank(sequence.digest))
             if count == 0:
                 return
             self._add_chunk(sequence, count, draft)
@@ -221,7 +185,7 @@ class Planner:
         """The class whose turn it is because it waited too long."""
         return self.waiting.starving if self._turns_of_others >= _TURNS_OF_OTHERS else None
 
-    def _next(self, draft: _Draft) -> Sequence | None:
+    def _next(self, draft: Draft) -> Sequence | None:
         """The waiting sequence whose turn it is among those that can start; the others block nobody."""
         for sequence in self.waiting.in_turn(self._tenant_key, self._promoted):
             if (
@@ -236,29 +200,7 @@ class Planner:
     def _tenant_key(self, tenant: str, first: Sequence) -> float:
         return self.accounts.turn_key(tenant, first, self.pool.block_size, self.limits.quantum)
 
-    def _has_time(self, sequence: Sequence, draft: _Draft) -> bool:
-        return draft.shape.prefill_rows == 0 or self._rows(sequence, 0, draft) >= self.pool.block_size
-
-    def _chunk(self, sequence: Sequence, draft: _Draft) -> int:
-        """How many tokens of its prompt this step computes; 0 when there is no time for more prompts."""
-        wanted = min(sequence.pending, draft.rows)
-        rows = self._rows(sequence, sequence.planned, draft)
-        if draft.shape.prefill_rows == 0:
-            rows = max(rows, self.limits.min_prefill_tokens, draft.shape.decode_rows)
-        if rows >= wanted:
-            return wanted
-        # Chunks end where blocks end: what they fill can be published and found at once.
-        size = self.pool.block_size
-        whole = (sequence.planned + rows) // size * size - sequence.planned
-        return whole if whole > 0 else rows if draft.shape.prefill_rows == 0 else 0
-
-    def _rows(self, sequence: Sequence, start: int, draft: _Draft) -> int:
-        if draft.seconds == float("inf"):
-            return draft.rows
-        rank = self.accounts.rank(sequence.digest)
-        return self.costs.prefill_rows_within(draft.shape, draft.seconds, start, sequence.digest, rank)
-
-    def _start(self, sequence: Sequence, draft: _Draft) -> bool:
+    def _start(self, sequence: Sequence, draft: Draft) -> bool:
         if len(self.running) >= self.limits.max_num_seqs:
             return False
         # One spare block per running sequence would be safest; one in all keeps the pool full and preemption rare.
@@ -280,7 +222,7 @@ class Planner:
 
     # -- giving way -------------------------------------------------------------------------------------------------
 
-    def _make_way(self, draft: _Draft) -> None:
+    def _make_way(self, draft: Draft) -> None:
         """Preempts lower classes for the sequence that found no room in the last step and is running late."""
         sequence = self._blocked
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
@@ -290,7 +232,7 @@ class Planner:
         for victim in victims_for(sequence, self.running, self.targets, draft.now, seats, blocks):
             self._preempt(victim, draft)
 
-    def _preempt(self, victim: Sequence, draft: _Draft) -> None:
+    def _preempt(self, victim: Sequence, draft: Draft) -> None:
         self._stop(victim)
         victim.status = Status.WAITING
         victim.preemptions += 1
@@ -315,22 +257,15 @@ class Planner:
 
     # -- shared -----------------------------------------------------------------------------------------------------
 
-    def _add_chunk(self, sequence: Sequence, count: int, draft: _Draft) -> None:
+    def _add_chunk(self, sequence: Sequence, count: int, draft: Draft) -> None:
         chunk = Chunk(sequence, sequence.planned, count)
-        draft.plan.chunks.append(chunk)
-        draft.settled.add(sequence)
-        draft.rows -= count
-        rank = self.accounts.charge(chunk)
-        if count == 1:
-            draft.shape.add_decode(chunk.end, sequence.digest, rank)
-        else:
-            draft.shape.add_prefill(chunk.start, count, sequence.digest, rank)
+        draft.add(chunk, self.accounts.charge(chunk))
         sequence.planned = chunk.end
         self.tables.launch(chunk)
         if chunk.samples:
             sequence.in_flight += 1
 
-    def _wanted(self, draft: _Draft) -> list[str]:
+    def _wanted(self, draft: Draft) -> list[str]:
         """Adapters that the sequences next in line wait for. Those further back do not load yet: they would push out
         what is needed before them."""
         wanted: dict[str, None] = {}

@@ -27,7 +27,8 @@ from serving.core import (
 )
 from serving.engine import Engine
 from serving.kv.pool import BlockPool
-from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.limits import Limits
+from serving.scheduler.planner import Planner
 from tests.serving.scheduler.fakes import FakeResidency, PlainText
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)

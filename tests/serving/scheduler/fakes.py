@@ -7,7 +7,8 @@ import random
 
 from serving.core import AdapterCost, AdapterRef, LatencyClass, Request, SamplingParams, Sequence
 from serving.kv.pool import BlockPool
-from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.limits import Limits
+from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Targets
 
 _ids = itertools.count()

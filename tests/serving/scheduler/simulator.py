@@ -29,7 +29,8 @@ from serving.kv.pool import BlockPool
 from serving.scheduler.admission import Outlook, observe, predict
 from serving.scheduler.cost_model import DEFAULTS, CostModel
 from serving.scheduler.fairness import Prices
-from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.limits import Limits
+from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
 
 GREEDY = SamplingParams(temperature=0)

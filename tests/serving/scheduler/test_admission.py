@@ -7,7 +7,8 @@ import pytest
 from serving.core import LatencyClass, QueueFull
 from serving.scheduler.admission import Admission, observe, predict
 from serving.scheduler.cost_model import CostModel
-from serving.scheduler.planner import Limits, Planner
+from serving.scheduler.limits import Limits
+from serving.scheduler.planner import Planner
 from tests.serving.scheduler.fakes import planner, run_step, sequence
 
 LIMITS = Limits(64, 4, 10, max_tenant_queue=3)

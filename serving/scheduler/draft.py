@@ -1,0 +1,57 @@
+"""A step while it is planned: what is in it, and how much more fits into its rows and its time."""
+
+from __future__ import annotations
+
+from serving.core import Chunk, Sequence, StepPlan, StepShape
+from serving.scheduler.cost_model import CostModel
+from serving.scheduler.limits import Limits
+
+
+class Draft:
+    """rows: how many more fit. seconds: how long the step may take. settled: sequences that must not give way to it any
+    more. late: sequences that are not computed. short: somebody gave way for want of KV."""
+
+    def __init__(
+        self, plan: StepPlan, now: float, limits: Limits, costs: CostModel, block_size: int, late: set[Sequence]
+    ) -> None:
+        self.plan, self.now, self.late = plan, now, late
+        self.rows, self.seconds = limits.max_batched_tokens, float("inf")
+        self.settled: set[Sequence] = set()
+        self.short = False
+        self._limits, self._costs, self._block_size = limits, costs, block_size
+
+    @property
+    def shape(self) -> StepShape:
+        return self.plan.shape
+
+    def add(self, chunk: Chunk, rank: int) -> None:
+        """Puts a chunk into the step; rank is its adapter's."""
+        self.plan.chunks.append(chunk)
+        self.settled.add(chunk.sequence)
+        self.rows -= chunk.count
+        if chunk.count == 1:
+            self.shape.add_decode(chunk.end, chunk.sequence.digest, rank)
+        else:
+            self.shape.add_prefill(chunk.start, chunk.count, chunk.sequence.digest, rank)
+
+    def has_time_for(self, newcomer: Sequence, rank: int) -> bool:
+        """Whether another prompt is worth starting."""
+        return self.shape.prefill_rows == 0 or self._rows_in_time(newcomer, rank) >= self._block_size
+
+    def prefill_tokens(self, sequence: Sequence, rank: int) -> int:
+        """How many tokens of its prompt this step computes; 0 when there is no time for more prompts. The first prompt
+        of a step gets a few even then."""
+        first = self.shape.prefill_rows == 0
+        wanted, rows = min(sequence.pending, self.rows), self._rows_in_time(sequence, rank)
+        if first:
+            rows = max(rows, self._limits.min_prefill_tokens, self.shape.decode_rows)
+        if rows >= wanted:
+            return wanted
+        # Chunks end where blocks end: what they fill can be published and found at once.
+        whole = (sequence.planned + rows) // self._block_size * self._block_size - sequence.planned
+        return whole if whole > 0 else rows if first else 0
+
+    def _rows_in_time(self, sequence: Sequence, rank: int) -> int:
+        if self.seconds == float("inf"):
+            return self.rows
+        return self._costs.prefill_rows_within(self.shape, self.seconds, sequence.planned, sequence.digest, rank)
