@@ -15,6 +15,7 @@ from lora_kernels.triton import backend, launch, tuning
 from tests.lora_kernels.factories import (
     activations,
     assert_near,
+    dense_delta,
     make_adapter,
     mixed_rank_pool,
     one_site,
@@ -168,6 +169,23 @@ def partial_targets_and_first_write() -> None:
         assert not written[untouched].any()
 
 
+def blends_equal_the_dense_sum() -> None:
+    """Pages of two adapters under one slot, each page with its own factor; K in one chunk and in two."""
+    for k in (80, 576):
+        spec = one_site(k, (48, 20), max_rank=64)
+        pool = AdapterPool(spec, 8, 3, torch.float32, backend="triton")
+        parts = [make_adapter(spec, 20, seed=1, scale=0.5), make_adapter(spec, 8, seed=2, scale=2.0)]
+        for slot, tensors in enumerate(parts):
+            pool.load(slot, tensors)
+        pool.blend(2, [(0, 0.7), (1, -0.3)])
+        meta = BatchMetadata.build([2, 0], [3, 1], pool)
+        y, x = activations(meta, torch.float32)
+        expected = y.double()
+        expected[:3] += 0.7 * dense_delta(spec, parts[0], x[:3]) - 0.3 * dense_delta(spec, parts[1], x[:3])
+        expected[3:] += dense_delta(spec, parts[0], x[3:])
+        assert_near(lora_apply(y, x, "site", 0, meta), expected.float(), torch.float32)
+
+
 def pages_used_again_after_eviction() -> None:
     """A shorter adapter on a longer one's pages."""
     spec = one_site(80, (48,), max_rank=64)
@@ -207,6 +225,7 @@ CASES: dict[str, Callable[[], None]] = {
         an_embedding,
         pages_of_fp8,
         partial_targets_and_first_write,
+        blends_equal_the_dense_sum,
         pages_used_again_after_eviction,
         rows_that_lie_far_apart,
     )
