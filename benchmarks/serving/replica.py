@@ -19,6 +19,7 @@ from benchmarks.serving.metrics import PeakMemory, Record, summarise
 from benchmarks.serving.workload import Item
 
 START_SECONDS, CELL_SECONDS = 300, 600
+BASE_NAME = "base"  # what a replica of plain folders calls its base model
 
 
 class Replica:
@@ -26,7 +27,7 @@ class Replica:
 
     def __init__(self, name: str, base: Path, adapters: Path, log: Path, *flags: str) -> None:
         """Starts the process and waits until it is ready. Raises RuntimeError when it is not in time."""
-        self.name, self.base_model = name, base.name
+        self.name, self.base_model = name, BASE_NAME
         self._log = log.open("wb")
         self.url = f"http://127.0.0.1:{_free_port()}"
         command = [
