@@ -65,11 +65,18 @@ def norm_shrink(
 ) -> torch.Tensor:  # fmt: skip
     """out = rmsnorm(x) · weight (Llama's rounding), and the planes of scale · out Aᵀ, for expand_planes.
 
-    x, out [T, K] of one dtype, columns adjacent; weight [K]; eps as in the norm. One launch, every row of out written.
+    x, out [T, K] of one dtype, columns adjacent; weight [K]; eps as in the norm. Every row of out is written. One
+    launch where the site's configuration says that it pays (`fused_norm`), else torch's norm and shrink.
     """
     plan = plan_for(storage, x.device)
     v = scratch(storage, meta, planes_for(plan, meta.rows), x.device)
-    launch_norm_shrink(x, weight, eps, out, storage, layer, meta, v, plan)
+    if plan.config.fused_norm:
+        launch_norm_shrink(x, weight, eps, out, storage, layer, meta, v, plan)
+    else:
+        wide = x.float()
+        factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        torch.mul((wide * factor).to(x.dtype), weight, out=out)
+        launch_shrink(out, storage, layer, meta, v, plan)
     return v
 
 
@@ -78,11 +85,17 @@ def silu_shrink(
 ) -> torch.Tensor:
     """out = silu(gate) · up (Llama's rounding), and the planes of scale · out Aᵀ, for expand_planes.
 
-    gate_up [T, 2K], gate first; out [T, K]; one dtype, columns adjacent. One launch, every row of out written.
+    gate_up [T, 2K], gate first; out [T, K]; one dtype, columns adjacent. Every row of out is written. One launch where
+    the site's configuration says that it pays (`fused_silu`), else torch's activation and shrink.
     """
     plan = plan_for(storage, gate_up.device)
     v = scratch(storage, meta, planes_for(plan, meta.rows), gate_up.device)
-    launch_silu_shrink(gate_up, out, storage, layer, meta, v, plan)
+    if plan.config.fused_silu:
+        launch_silu_shrink(gate_up, out, storage, layer, meta, v, plan)
+    else:
+        gate, up = gate_up.chunk(2, dim=1)
+        torch.mul(torch.nn.functional.silu(gate), up, out=out)
+        launch_shrink(out, storage, layer, meta, v, plan)
     return v
 
 

@@ -84,15 +84,16 @@ def a_vector_kernel_for_tiles_of_one_row() -> None:
 
 
 def fused_norm_and_shrink() -> None:
-    """The normalised rows, and apply on them, in one launch less."""
-    for dtype, k in ((torch.float32, 80), (BF16, 576)):
+    """The normalised rows, and apply on them, in one launch less or not."""
+    for dtype, k, fused in ((torch.float32, 80, True), (BF16, 576, True), (BF16, 80, False)):
         pool, _ = mixed_rank_pool(one_site(k, (64, 33)), dtype, "triton", ranks=(8, 40))
         site = pool.site("site")
         meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
         y, x = activations(meta, dtype)
         weight = torch.randn(k, generator=torch.Generator().manual_seed(1)).to(dtype)
         out = torch.full_like(x, torch.nan)
-        v = backend.norm_shrink(out, 3 * x, weight, 1e-5, site, 0, meta)
+        with tuning.using(replace(tuning.untuned(k), fused_norm=fused)):
+            v = backend.norm_shrink(out, 3 * x, weight, 1e-5, site, 0, meta)
         wide = (3 * x).float()
         rows = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(dtype) * weight
         torch.testing.assert_close(out, rows, rtol=2e-2 if dtype == BF16 else 1e-5, atol=1e-6)
@@ -102,15 +103,16 @@ def fused_norm_and_shrink() -> None:
 
 
 def fused_activation_and_shrink() -> None:
-    """silu(gate) · up, and apply on it, in one launch less."""
-    for dtype, k in ((torch.float32, 80), (BF16, 576)):
+    """silu(gate) · up, and apply on it, in one launch less or not."""
+    for dtype, k, fused in ((torch.float32, 80, True), (BF16, 576, True), (BF16, 80, False)):
         pool, _ = mixed_rank_pool(one_site(k, (64,)), dtype, "triton", ranks=(8, 40))
         site = pool.site("site")
         meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
         y, _ = activations(meta, dtype)
         gate_up = torch.randn(meta.rows, 2 * k, generator=torch.Generator().manual_seed(1)).to(dtype)
         out = torch.full((meta.rows, k), torch.nan, dtype=dtype)
-        v = backend.silu_shrink(out, gate_up, site, 0, meta)
+        with tuning.using(replace(tuning.untuned(k), fused_silu=fused)):
+            v = backend.silu_shrink(out, gate_up, site, 0, meta)
         product = torch.nn.functional.silu(gate_up[:, :k]) * gate_up[:, k:]
         torch.testing.assert_close(out, product, rtol=2e-2 if dtype == BF16 else 1e-5, atol=1e-6)
         expected = reference.lora_apply(y.clone(), out, "site", 0, meta)
