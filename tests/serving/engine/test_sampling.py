@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serving.core import AdapterRef, ConstraintFailed, Request, SamplingParams, Sequence
 from serving.sampling import sample
+from serving.sampling.draw import _from_wide
 from tests.serving.engine.test_parity import prompts
 from tests.serving.harness import running
 from tests.serving.scheduler.fakes import PlainText
@@ -86,6 +89,35 @@ def test_top_k_min_p_and_top_p_cut_one_after_the_other() -> None:
     assert len({draw(torch.zeros(2000), seed, top_k=600) for seed in range(2000)}) > 500
 
 
+@given(
+    st.integers(0, 2**31), st.sampled_from([300, 1000, 5000]), st.floats(0.3, 1, exclude_max=True),
+    st.sampled_from([0, 0, 257, 400, 900]), st.sampled_from([0.0, 0.0, 1e-4]), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_a_wide_cut_keeps_what_sorting_everything_would(
+    seed: int, vocab: int, top_p: float, top_k: int, min_p: float, ties: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(vocab, generator=generator)
+    probs = torch.softmax(logits.round() if ties else logits, -1)
+    params = SamplingParams(top_p=top_p, top_k=top_k, min_p=min_p)
+    values, ids = probs.sort(descending=True, stable=True)
+    kept, before, mass = [], 0.0, float(values[: top_k or vocab].double().sum())
+    for rank, (value, token) in enumerate(zip(values.double().tolist(), ids.tolist(), strict=True)):
+        edge = abs(before - top_p * mass) < 1e-9  # sums in another order may differ there
+        if (top_k and rank >= top_k) or before >= top_p * mass or value < min_p * float(values[0].double()) or edge:
+            break
+        kept.append(token)
+        before += value
+    cumulative = probs[sorted(kept)].double().cumsum(0)
+    points = torch.tensor([0.0, 0.25, 0.5, 0.75, 0.999], dtype=torch.float64)
+    drawn = [int(_from_wide(probs, point[None], params)[0]) for point in points]
+    assert len({*drawn} - {*kept}) <= (1 if edge else 0)
+    for point, token in zip(points.tolist(), drawn, strict=True):
+        expected = sorted(kept)[int(torch.searchsorted(cumulative, point * float(cumulative[-1]), right=True))]
+        assert abs(sorted(kept).index(token) - sorted(kept).index(expected)) <= 1 if token in kept else edge
+
+
 def test_penalties_follow_the_counts_of_the_text_so_far() -> None:
     def adjusted(**settings: Any) -> list[float]:
         one = sequence(prompt=(0,), output=(1, 1, 2), temperature=0, **settings)
@@ -112,11 +144,11 @@ def test_many_distinct_tokens_are_counted() -> None:
 def test_a_row_is_the_same_alone_and_among_others_with_every_setting() -> None:
     torch.manual_seed(0)
     logits = torch.randn(40, 3000) * 4
-    settings: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"temperature": 0}, {}, {"top_p": 0.9}, {"top_k": 50}, {"top_k": 700, "min_p": 0.01}, {"min_p": 0.2},
         {"temperature": 0.3, "frequency_penalty": 1.0, "logprobs": 4}, {"logit_bias": ((5, 8.0),), "logprobs": 0},
     ]  # fmt: skip
-    made = [(i, settings[i % len(settings)]) for i in range(40)]
+    made = [(i, rows[i % len(rows)]) for i in range(40)]
     together = sample(logits.clone(), [sequence(i, output=(i, i), **kwargs) for i, kwargs in made])
     alone = [
         sample(logits[i : i + 1].clone(), [sequence(i, output=(i, i), **kwargs)])[0] for i, kwargs in made
