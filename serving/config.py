@@ -53,6 +53,7 @@ class ServingConfig:
     ] = None
     adapter_workers: Annotated[int, "threads that decrypt and copy adapters"] = 2
     adapter_idle_s: Annotated[float, "seconds until an unused leased adapter is wiped and given back; 0: never"] = 600.0
+    trace: Annotated[Path | None, "write where each step's time went there at the end (Chrome trace format)"] = None
     max_body_bytes: Annotated[int, "largest accepted request body, in bytes"] = 1 << 20
     request_timeout_s: Annotated[float, "seconds a request may take before it is ended"] = 600.0
     shutdown_grace_s: Annotated[float, "seconds running requests get to finish after SIGTERM"] = 10.0

@@ -15,6 +15,7 @@ from serving.adapters.manager import AdapterManager
 from serving.adapters.source import AdapterSource
 from serving.config import ConfigError, ServingConfig
 from serving.core import Request
+from serving.debug.trace import Trace
 from serving.engine import Engine
 from serving.kv.pool import BlockPool
 from serving.models.config import ModelConfig
@@ -111,7 +112,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     def make_output(request: Request) -> CompletionText:
         return CompletionText(base.tokenizer.decode, request.sampling.stop)
 
-    return Engine(
+    engine = Engine(
         runner,
         planner,
         adapters,
@@ -120,6 +121,9 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         make_output=make_output,
         threads=config.thread_count,
     )
+    if config.trace is not None:
+        engine.trace = Trace(config.trace)
+    return engine
 
 
 def page_bytes(spec: PoolSpec, dtype: torch.dtype) -> int:

@@ -21,7 +21,17 @@ import torch
 
 from lora_kernels import AdapterPool, AdapterTensors
 from serving.adapters.directory import DirectoryAdapterSource
-from serving.core import AdapterRef, AdapterUnavailable, Chunk, Request, SamplingParams, Sequence, StepPlan
+from serving.core import (
+    AdapterRef,
+    AdapterUnavailable,
+    Chunk,
+    Request,
+    SamplingParams,
+    Sequence,
+    StepPlan,
+    StepRunner,
+    Synchronous,
+)
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.replica import Base
@@ -81,6 +91,7 @@ def our_states(
             threads=os.cpu_count() or 1,
         )  # fmt: skip
         runner = choose_runner(settings, adapters)
+        steps = runner if isinstance(runner, StepRunner) else Synchronous(runner)
         plan = StepPlan()
         for count in range(1, len(ids) + 1):
             prefix = tuple(ids[:count])
@@ -91,7 +102,7 @@ def our_states(
             plan.fresh_blocks += sequence.blocks
             plan.chunks.append(Chunk(sequence, 0, count))
         with torch.inference_mode():
-            answers = runner.execute(plan)
+            answers = steps.launch(plan).result()
         vectors = [torch.frombuffer(bytearray(a.embedding or b""), dtype=torch.float32) for a in answers]
         yield torch.stack(vectors)
 

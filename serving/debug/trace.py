@@ -6,6 +6,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 CAPACITY = 200_000  # spans kept: about ten a step; older ones give way
 _NOTHING = nullcontext()
@@ -25,19 +28,29 @@ class Tracer(Protocol):
     def span(self, name: str, **figures: int | float | str) -> AbstractContextManager[object]:
         """Times the block; `figures` (sizes, never contents) are shown beside it."""
 
+    def close(self) -> None:
+        """The engine has stopped: nothing more will come."""
+
 
 class _NoTrace:
     def span(self, name: str, **figures: int | float | str) -> AbstractContextManager[object]:
         return _NOTHING
+
+    def close(self) -> None:
+        pass
 
 
 NO_TRACE: Tracer = _NoTrace()
 
 
 class Trace:
-    """Keeps the last spans of every thread. Thread-safe: a deque takes appends from anywhere."""
+    """Keeps the last spans of every thread. Thread-safe: a deque takes appends from anywhere.
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    file: where `close` writes them
+    """
+
+    def __init__(self, file: Path | None = None, capacity: int = CAPACITY) -> None:
+        self._file = file
         self._spans: deque[tuple[str, int, int, int, dict[str, int | float | str]]] = deque(maxlen=capacity)
         self._threads: dict[int, str] = {}
 
@@ -67,6 +80,17 @@ class Trace:
             }
             for name, thread, began, length, figures in list(self._spans)
         ]  # fmt: skip
+
+    def close(self) -> None:
+        """Writes the file, if one was named; a failure is logged, for nothing depends on it."""
+        if self._file is None:
+            return
+        try:
+            self.write(self._file)
+        except OSError as error:
+            log.error("the trace cannot be written to %s: %s", self._file, error.strerror)
+        else:
+            log.info("trace of %d spans written to %s", len(self._spans), self._file)
 
     def write(self, path: Path) -> None:
         """Raises OSError."""

@@ -178,6 +178,7 @@ class Engine:
             self._active.fail(self._active.sequences(), EngineStopped("this replica is shutting down"))
             self._active.flush()
             self.adapters.close()
+            self.trace.close()
 
     def step(self) -> bool:
         """One turn. Where the runner overlaps, the host plans one step and commits the last while the device computes.

@@ -1,9 +1,10 @@
-"""Runs step plans on a device: `cpu` through the C kernels, `torch_runner` anywhere, in plain torch."""
+"""Runs step plans on a device: `cpu` through the C kernels, `gpu` through Triton, `torch_runner` in plain torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 
 import torch
 
@@ -13,13 +14,16 @@ from serving.kv.storage import BlockedKV
 from serving.models.attention import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import Llama
-from serving.models.loader import load_weights
+from serving.models.loader import ModelWeights, load_weights
 from serving.models.packed import load_packed
 from serving.runner.adapters import ResidentAdapters
 from serving.runner.cpu import CpuRunner
 from serving.runner.torch_runner import TorchRunner
 
-Runner = CpuRunner | TorchRunner
+if TYPE_CHECKING:
+    from serving.runner.gpu import GpuRunner
+
+Runner = Union[CpuRunner, TorchRunner, "GpuRunner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +94,21 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
         )
     weights = load_weights(s.folder, model, s.precision.weights, s.device)
     kv = PagedKV(model, s.num_blocks, s.block_size, s.precision.cache, s.device)
+    if s.device.type == "cuda":
+        return _gpu_runner(s, weights, kv, adapters)
     return TorchRunner(Llama(model, weights, s.max_len), kv, adapters)
+
+
+def _gpu_runner(s: RunnerSettings, weights: ModelWeights, kv: PagedKV, adapters: ResidentAdapters) -> GpuRunner:
+    # Imported late: Triton comes with CUDA builds of torch alone.
+    from serving.models.llama_gpu import GpuLlama
+    from serving.runner.gpu import GpuRunner
+
+    return GpuRunner(
+        GpuLlama(s.model, weights, s.max_len, s.max_sequences),
+        kv,
+        adapters,
+        max_rows=s.max_rows,
+        max_samples=s.max_sequences,
+        max_blocks=-(-s.max_len // s.block_size),
+    )

@@ -52,3 +52,13 @@ def test_old_spans_give_way_and_threads_are_named() -> None:
 def test_without_a_trace_a_span_is_nothing() -> None:
     with NO_TRACE.span("plan", rows=1) as nothing:
         assert nothing is None
+
+
+def test_the_end_writes_the_file_and_a_disk_that_refuses_hurts_nobody(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.json")
+    with trace.span("plan"):
+        pass
+    trace.close()
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) == 2
+    Trace(tmp_path / "missing" / "trace.json").close()
+    assert not (tmp_path / "missing").exists()
