@@ -11,7 +11,7 @@ typedef struct {
     /* Rows one after another, in the type under test. */
     float a[PAGES * PAGE * PADDED_K], b[PAGES * PAGE * N + 16], x[ROWS * K], y[ROWS * WIDTH];
     float v[ROWS][PAGES * PAGE];
-    float sums[ROWS * LK_UNIT * LK_LANES], panel[PAGES * PAGE * LK_CHUNK];
+    float panel[PAGES * PAGE * LK_CHUNK];
 } problem;
 
 static float next(uint32_t *state) {
@@ -52,10 +52,9 @@ static void solve(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype, pro
     for (int page = 0; page < PAGES; page++) {
         lk_unit unit = {(const char *)p->a + page * PAGE * PADDED_K * lk_element_size(dtype), ranks[page], page * PAGE,
                         0.5f};
-        /* Halves of k; one row, which takes other code paths than many. */
-        kernels->shrink(&unit, dtype, PADDED_K, 0, PADDED_K / 2, x, ROWS, v, p->sums);
-        kernels->shrink(&unit, dtype, PADDED_K, PADDED_K / 2, PADDED_K, x, ROWS, v, p->sums);
-        kernels->shrink(&unit, dtype, PADDED_K, 0, PADDED_K, x, 1, v, p->sums);
+        /* One row takes other code paths than many. */
+        kernels->shrink(&unit, dtype, PADDED_K, x, ROWS, v);
+        kernels->shrink(&unit, dtype, PADDED_K, x, 1, v);
         b[page] = (const char *)p->b + page * PAGE * N * lk_element_size(dtype);
     }
     lk_columns columns = {b, ranks, PAGES, PAGE, N, WIDTH};

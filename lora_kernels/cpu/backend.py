@@ -30,6 +30,14 @@ class _SiteHandle:
     offsets: ctypes.Array[ctypes.c_int64]
 
 
+@dataclass(frozen=True, eq=False)
+class _BatchHandle:
+    """The rows of a batch as C sees them; the arrays are the metadata's."""
+
+    struct: CBatch
+    address: int
+
+
 def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
     """y [T, N] += scale · (x [T, K] Aᵀ) Bᵀ, summed in float32, rounded once. Raises ShapeError (overlapping rows)."""
     if torch.compiler.is_compiling():
@@ -75,22 +83,25 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 
 
 def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
-    if y.stride(1) != 1:
+    y_stride, y_step = y.stride()
+    x_stride, x_step = x.stride()
+    if y_step != 1:
         adjacent = y.contiguous()
         _apply_at(adjacent, x, site, batch)
         y.copy_(adjacent)
         return
-    _check_rows_apart(y)
-    x = _with_adjacent_columns(x)
-    _finish(
-        library().apply(
-            pack_call(
-                site, batch,
-                y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
-                x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype], torch.get_num_threads(),
-            )
+    if y_stride < y.shape[1]:
+        _check_rows_apart(y)
+    if x_step != 1:
+        x = x.contiguous()
+        x_stride = x.shape[1]
+    status = library().apply(
+        pack_call(
+            site, batch, y.data_ptr(), y_stride, DTYPE_CODES[y.dtype], x.data_ptr(), x_stride, DTYPE_CODES[x.dtype],
+            torch.get_num_threads(),
         )
     )  # fmt: skip
+    _finish(status)
 
 
 def site_handle(storage: SiteStorage, layer: int, pool: AdapterPool) -> _SiteHandle:
@@ -131,11 +142,12 @@ def _describe_batch(row_order: torch.Tensor, segment_starts: torch.Tensor, segme
 
 def batch_address(meta: BatchMetadata) -> int:
     """The batch for C; lives as long as `meta`."""
-    struct = meta.cache.get("c")
-    if not isinstance(struct, CBatch):
+    handle = meta.cache.get("c")
+    if not isinstance(handle, _BatchHandle):
         struct = _describe_batch(meta.row_order, meta.segment_starts, meta.segment_slots)
-        meta.cache["c"] = struct
-    return ctypes.addressof(struct)
+        handle = _BatchHandle(struct, ctypes.addressof(struct))
+        meta.cache["c"] = handle
+    return handle.address
 
 
 def library() -> Library:

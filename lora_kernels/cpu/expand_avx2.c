@@ -58,17 +58,19 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
 
 /* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel unless that is NULL. */
 INLINE void expand_tile(const int rows, const int blocks, const int bf16, const lk_columns *from, const float *panel,
-                        const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
-    const int64_t n = panel ? 16 : from->n, first = panel ? c * from->page_size : c;
+                        int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
+    const int64_t n = panel ? 16 : from->n, first = panel ? (c - panel_c) * from->pages * from->page_size : c;
     pair sum[6][4];
 #pragma GCC unroll 6
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) sum[t][i].first = sum[t][i].second = _mm256_setzero_ps();
     for (int64_t j = 0; j < from->pages; j++) {
-        const void *b = panel ? panel + j * from->page_size * LK_CHUNK : from->b[j];
-        int64_t at = j * from->page_size, column = first;
-        for (int32_t r = 0; r < from->ranks[j]; r++, at++, column += n) {
+        const void *b = panel ? panel : from->b[j];
+        int64_t at = j * from->page_size, column = first + (panel ? at * 16 : 0), end = at + from->ranks[j];
+        /* Full pages are one run of ranks, in v as in the panel. */
+        while (panel && end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
+        for (; at < end; at++, column += n) {
             pair w[4];
 #pragma GCC unroll 4
             for (int i = 0; i < blocks; i++) w[i] = load16(b, column + 16 * i, bf16);
@@ -103,13 +105,16 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
 
 /* At least this many rows pay for copying B into a panel. */
 enum { PANEL_ROWS = 12 };
+/* Half a first-level cache. */
+enum { PANEL_FLOATS = 4096 };
 
-/* Page j at panel[j * page_size * LK_CHUNK], in blocks of 16 columns by ranks. */
-INLINE void fill_panel(const int bf16, const lk_columns *from, float *panel) {
+/* Columns [begin, end) in blocks of 16 columns by ranks, the pages one after another. */
+INLINE void fill_panel(const int bf16, const lk_columns *from, int64_t begin, int64_t end, float *panel) {
+    int64_t ranks = from->pages * from->page_size;
     for (int64_t j = 0; j < from->pages; j++)
         for (int64_t r = 0; r < from->ranks[j]; r++) {
-            float *out = panel + j * LK_CHUNK * from->page_size + r * 16;
-            for (int64_t c = 0; c < from->width; c += 16, out += from->page_size * 16) {
+            float *out = panel + (j * from->page_size + r) * 16;
+            for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
                 pair w = in_order(load16(from->b[j], r * from->n + c, bf16), bf16);
                 _mm256_storeu_ps(out, w.first);
                 _mm256_storeu_ps(out + 8, w.second);
@@ -119,19 +124,23 @@ INLINE void fill_panel(const int bf16, const lk_columns *from, float *panel) {
 
 INLINE void expand_panel(const int bf16, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
                          int rows, float *panel) {
-    fill_panel(bf16, from, panel);
-#define TILE(rows_) expand_tile(rows_, 1, 0, from, panel, v + t, y + t, y_dtype, c)
-    for (int t = 0; t < rows; t += 6)
-        for (int64_t c = 0; c < from->width; c += 16) {
-            switch (rows - t) {
-            case 1: TILE(1); break;
-            case 2: TILE(2); break;
-            case 3: TILE(3); break;
-            case 4: TILE(4); break;
-            case 5: TILE(5); break;
-            default: TILE(6);
+    int64_t most = PANEL_FLOATS / (from->pages * from->page_size) / 16 * 16, step = most > 16 ? most : 16;
+#define TILE(rows_) expand_tile(rows_, 1, 0, from, panel, begin, v + t, y + t, y_dtype, c)
+    for (int64_t begin = 0; begin < from->width; begin += step) {
+        int64_t end = begin + step < from->width ? begin + step : from->width;
+        fill_panel(bf16, from, begin, end, panel);
+        for (int t = 0; t < rows; t += 6)
+            for (int64_t c = begin; c < end; c += 16) {
+                switch (rows - t) {
+                case 1: TILE(1); break;
+                case 2: TILE(2); break;
+                case 3: TILE(3); break;
+                case 4: TILE(4); break;
+                case 5: TILE(5); break;
+                default: TILE(6);
+                }
             }
-        }
+    }
 #undef TILE
 }
 
@@ -141,7 +150,7 @@ INLINE void expand_typed(const int bf16, const lk_columns *from, const float *co
         expand_panel(bf16, from, v, y, y_dtype, rows, panel);
         return;
     }
-#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, bf16, from, NULL, v + t, y + t, y_dtype, c)
+#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, bf16, from, NULL, 0, v + t, y + t, y_dtype, c)
     int64_t c = 0;
     if (rows == 1)
         for (int t = 0; c + 64 <= from->width; c += 64) TILE(1, 4);

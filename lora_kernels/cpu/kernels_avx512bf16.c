@@ -35,15 +35,13 @@ AVX512 static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t p
     memset(row + k, 0, (size_t)(padded_k - k) * sizeof(uint16_t));
 }
 
-INLINE void dot_tile(const int rows, const lk_unit *unit, int64_t padded_k, int64_t begin, int64_t end,
-                     const void *const *x, float *const *v, float *sums) {
+INLINE void dot_tile(const int rows, const lk_unit *unit, int64_t padded_k, const void *const *x, float *const *v) {
     __m512 acc[8][3];
 #pragma GCC unroll 8
     for (int r = 0; r < 8; r++)
 #pragma GCC unroll 3
-        for (int t = 0; t < rows; t++)
-            acc[r][t] = begin ? _mm512_loadu_ps(sums + (t * LK_UNIT + r) * LK_LANES) : _mm512_setzero_ps();
-    for (int64_t k = begin; k < end; k += 32) {
+        for (int t = 0; t < rows; t++) acc[r][t] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < padded_k; k += 32) {
         __m512bh row[3];
 #pragma GCC unroll 3
         for (int t = 0; t < rows; t++) row[t] = load32(x[t], k);
@@ -57,25 +55,18 @@ INLINE void dot_tile(const int rows, const lk_unit *unit, int64_t padded_k, int6
 #pragma GCC unroll 3
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 8
-        for (int r = 0; r < 8; r++) {
-            if (end < padded_k)
-                _mm512_storeu_ps(sums + (t * LK_UNIT + r) * LK_LANES, acc[r][t]);
-            else
-                v[t][unit->v_offset + r] = unit->scale * _mm512_reduce_add_ps(acc[r][t]);
-        }
+        for (int r = 0; r < 8; r++) v[t][unit->v_offset + r] = unit->scale * _mm512_reduce_add_ps(acc[r][t]);
 }
 
-AVX512 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
-                          const void *const *x, int rows, float *const *v, float *sums) {
+AVX512 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
+                          float *const *v) {
     (void)dtype;
-#define TILE(rows_) dot_tile(rows_, unit, padded_k, begin, end, x + t, v + t, sums + t * LK_UNIT * LK_LANES)
     int t = 0;
-    for (; t + 3 <= rows; t += 3) TILE(3);
+    for (; t + 3 <= rows; t += 3) dot_tile(3, unit, padded_k, x + t, v + t);
     if (rows - t == 2)
-        TILE(2);
+        dot_tile(2, unit, padded_k, x + t, v + t);
     else if (rows - t == 1)
-        TILE(1);
-#undef TILE
+        dot_tile(1, unit, padded_k, x + t, v + t);
 }
 
 INLINE void add16(char *y, int64_t y_dtype, __m512 sum, int64_t columns) {

@@ -19,34 +19,27 @@ static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k
     memset(row + k, 0, (size_t)(padded_k - k) * sizeof(float));
 }
 
-/* <w, x> over [begin, end), 8 running sums. */
-static void dot(const void *a, int64_t dtype, const float *x, int64_t begin, int64_t end, float *lanes) {
+static float dot(const void *a, int64_t dtype, const float *x, int64_t k) {
+    float lanes[LANES] = {0};
     if (dtype == LK_BF16) {
         const uint16_t *w = a;
-        for (int64_t i = begin; i < end; i += LANES)
+        for (int64_t i = 0; i < k; i += LANES)
             for (int j = 0; j < LANES; j++) lanes[j] += lk_bf16_to_f32(w[i + j]) * x[i + j];
     } else {
         const float *w = a;
-        for (int64_t i = begin; i < end; i += LANES)
+        for (int64_t i = 0; i < k; i += LANES)
             for (int j = 0; j < LANES; j++) lanes[j] += w[i + j] * x[i + j];
     }
+    float sum = 0;
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return sum;
 }
 
-static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
-                   const void *const *x, int rows, float *const *v, float *sums) {
+static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
+                   float *const *v) {
     for (int64_t r = 0; r < unit->ranks; r++) {
         const char *weights = (const char *)unit->a + r * padded_k * lk_element_size(dtype);
-        for (int t = 0; t < rows; t++) {
-            float *kept = sums + (t * LK_UNIT + r) * LK_LANES, lanes[LANES] = {0}, sum = 0;
-            if (begin) memcpy(lanes, kept, sizeof lanes);
-            dot(weights, dtype, x[t], begin, end, lanes);
-            if (end < padded_k) {
-                memcpy(kept, lanes, sizeof lanes);
-            } else {
-                for (int j = 0; j < LANES; j++) sum += lanes[j];
-                v[t][unit->v_offset + r] = unit->scale * sum;
-            }
-        }
+        for (int t = 0; t < rows; t++) v[t][unit->v_offset + r] = unit->scale * dot(weights, dtype, x[t], padded_k);
     }
 }
 

@@ -13,15 +13,13 @@
 enum { LK_F32 = 0, LK_BF16 = 1 };
 
 enum {
-    /* Rows of one adapter that share a pass over its A: a multiple of the kernels' row groups of 3, and few enough that
-     * their x stays in a 512 KiB second-level cache up to K = 4096. */
+    /* Rows of one adapter that share a pass over its A: a multiple of the kernels' row groups of 3. Blocks of 512, 1024 or
+     * 2048 of a K of 4096 were 18, 5 and 5 % slower than whole rows; 12, 24 or 48 rows within 3 % of each other. */
     LK_SHRINK_ROWS = 24,
     /* Rows that share a pass over B: a multiple of the row groups of 6. */
     LK_EXPAND_ROWS = 96,
     /* Ranks a shrink kernel computes at once and may round up to. */
     LK_UNIT = 8,
-    /* Floats of one running sum: the widest vector there is. */
-    LK_LANES = 16,
     /* Most columns of y one call of expand gets. */
     LK_CHUNK = 256,
 };
@@ -76,10 +74,9 @@ typedef struct {
     int in_place[2];
     /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */
     void (*pack_row)(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
-    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to LK_UNIT. Only elements [begin, end) of k, both
-     * multiples of 32: before the last ones the running sums stay in sums, [rows, LK_UNIT, LK_LANES], as they are. */
-    void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
-                   const void *const *x, int rows, float *const *v, float *sums);
+    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to LK_UNIT. */
+    void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
+                   float *const *v);
     /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c < width.
      * panel has room for pages * page_size * LK_CHUNK floats. */
     void (*expand)(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,

@@ -44,17 +44,16 @@ INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
     return _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
 }
 
+/* Ranks from `first` on. */
 INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_unit *unit, int64_t first,
-                     int64_t padded_k, int64_t begin, int64_t end, const void *const *x, float *const *v, float *sums) {
+                     int64_t padded_k, const void *const *x, float *const *v) {
     const char *a = (const char *)unit->a + first * padded_k * (bf16 ? 2 : 4);
-    sums += first * LK_LANES;
     __m256 acc[8][3];
 #pragma GCC unroll 8
     for (int r = 0; r < ranks; r++)
 #pragma GCC unroll 3
-        for (int t = 0; t < rows; t++)
-            acc[r][t] = begin ? _mm256_loadu_ps(sums + (t * LK_UNIT + r) * LK_LANES) : _mm256_setzero_ps();
-    for (int64_t k = begin; k < end; k += 16) {
+        for (int t = 0; t < rows; t++) acc[r][t] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < padded_k; k += 16) {
         pair row[3];
 #pragma GCC unroll 3
         for (int t = 0; t < rows; t++) row[t] = load16(x[t], k, 0);
@@ -68,13 +67,6 @@ INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_u
             }
         }
     }
-    if (end < padded_k) {
-#pragma GCC unroll 8
-        for (int r = 0; r < ranks; r++)
-#pragma GCC unroll 3
-            for (int t = 0; t < rows; t++) _mm256_storeu_ps(sums + (t * LK_UNIT + r) * LK_LANES, acc[r][t]);
-        return;
-    }
     __m128 factor = _mm_set1_ps(unit->scale);
 #pragma GCC unroll 3
     for (int t = 0; t < rows; t++)
@@ -84,31 +76,28 @@ INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_u
                           _mm_mul_ps(factor, sum4(acc[r][t], acc[r + 1][t], acc[r + 2][t], acc[r + 3][t])));
 }
 
-INLINE void shrink_typed(const int bf16, const lk_unit *unit, int64_t padded_k, int64_t begin, int64_t end,
-                         const void *const *x, int rows, float *const *v, float *sums) {
+INLINE void shrink_typed(const int bf16, const lk_unit *unit, int64_t padded_k, const void *const *x, int rows,
+                         float *const *v) {
     if (rows == 1 && unit->ranks > 4) {
-        dot_tile(8, 1, bf16, unit, 0, padded_k, begin, end, x, v, sums);
+        dot_tile(8, 1, bf16, unit, 0, padded_k, x, v);
         return;
     }
     for (int64_t r = 0; r < unit->ranks; r += 4) {
-#define TILE(rows_) \
-    dot_tile(4, rows_, bf16, unit, r, padded_k, begin, end, x + t, v + t, sums + t * LK_UNIT * LK_LANES)
         int t = 0;
-        for (; t + 3 <= rows; t += 3) TILE(3);
+        for (; t + 3 <= rows; t += 3) dot_tile(4, 3, bf16, unit, r, padded_k, x + t, v + t);
         if (rows - t == 2)
-            TILE(2);
+            dot_tile(4, 2, bf16, unit, r, padded_k, x + t, v + t);
         else if (rows - t == 1)
-            TILE(1);
-#undef TILE
+            dot_tile(4, 1, bf16, unit, r, padded_k, x + t, v + t);
     }
 }
 
-AVX2 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, int64_t begin, int64_t end,
-                        const void *const *x, int rows, float *const *v, float *sums) {
+AVX2 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
+                        float *const *v) {
     if (dtype == LK_BF16)
-        shrink_typed(1, unit, padded_k, begin, end, x, rows, v, sums);
+        shrink_typed(1, unit, padded_k, x, rows, v);
     else
-        shrink_typed(0, unit, padded_k, begin, end, x, rows, v, sums);
+        shrink_typed(0, unit, padded_k, x, rows, v);
 }
 
 const lk_kernels lk_avx2 = {"avx2", {LK_F32, -1}, pack_row, shrink, lk_expand_avx2};

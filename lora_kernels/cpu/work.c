@@ -1,0 +1,152 @@
+/* Scheduling: every thread of a team walks the same list of work and does its own share of it.
+ *
+ * Two phases, shrink and expand, a barrier after each. Work is cut into granules: some rows of one adapter by LK_UNIT
+ * ranks (shrink) or LK_CHUNK columns (expand), and each thread takes an equal, contiguous share of the total cost.
+ * Nothing is allocated here, and no granule's arithmetic depends on whose share it is in.
+ */
+#include "work.h"
+
+/* Reading weights costs a granule as much as computing this many rows (float32 weights in the last-level cache). */
+enum { WEIGHT_ROWS = 2 };
+
+/* Rows of one adapter. */
+typedef struct {
+    const int32_t *order;  /* [rows], row ids */
+    int64_t first, rows;   /* place of the first one in row_order */
+    int64_t at, pages;     /* the slot's first page in the tables, and how many of them the site uses */
+} tile_t;
+
+/* One thread's part [begin, end) of a phase's cost, and how far the walk has come. */
+typedef struct {
+    int64_t at, begin, end;
+} share;
+
+static int takes(share *s, int64_t cost) {
+    int64_t at = s->at;
+    s->at += cost;
+    return at >= s->begin && at < s->end;
+}
+
+static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static char *row_at(const lk_rows *rows, int64_t row) {
+    return rows->data + row * rows->stride * lk_element_size(rows->dtype);
+}
+
+static tile_t segment_at(const lk_job *j, int64_t segment) {
+    int64_t first = j->batch->segment_starts[segment], slot = j->batch->segment_slots[segment];
+    return (tile_t){j->batch->row_order + first, first, j->batch->segment_starts[segment + 1] - first,
+                    slot * j->site->max_pages, j->site->live[slot]};
+}
+
+static tile_t tile_of(const tile_t *segment, int64_t offset, int64_t most_rows) {
+    return (tile_t){segment->order + offset, segment->first + offset, minimum(most_rows, segment->rows - offset),
+                    segment->at, segment->pages};
+}
+
+/* Ranks of all the pages a segment uses, each page rounded up to whole units. */
+static int64_t segment_ranks(const lk_job *j, const tile_t *segment) {
+    int64_t ranks = 0;
+    for (int64_t p = 0; p < segment->pages; p++)
+        ranks += (j->site->page_ranks[segment->at + p] + LK_UNIT - 1) / LK_UNIT * LK_UNIT;
+    return ranks;
+}
+
+int64_t lk_batch_cost(const lk_job *j, int64_t most_rows) {
+    int64_t cost = 0;
+    for (int64_t s = 0; s < j->batch->segments; s++) {
+        tile_t segment = segment_at(j, s);
+        int64_t tiles = (segment.rows + most_rows - 1) / most_rows;
+        cost += (segment.rows + tiles * WEIGHT_ROWS) * segment_ranks(j, &segment);
+    }
+    return cost;
+}
+
+/* Point x[] at the tile's rows as shrink wants them. */
+static void x_rows(const lk_job *j, const tile_t *tile, const void **x, const lk_thread_scratch *mine) {
+    const lk_site *site = j->site;
+    int lies_ready = site->k == site->padded_k && j->kernels->in_place[site->dtype] == j->x.dtype;
+    for (int64_t t = 0; t < tile->rows; t++) {
+        x[t] = row_at(&j->x, tile->order[t]);
+        if (!lies_ready) {
+            char *packed = mine->packed + t * site->padded_k * (int64_t)sizeof(float);
+            j->kernels->pack_row(x[t], j->x.dtype, site->k, site->padded_k, site->dtype, packed);
+            x[t] = packed;
+        }
+    }
+}
+
+static void v_pointers(const lk_job *j, const tile_t *tile, int64_t slice, float **out) {
+    float *first = j->v.data + slice * j->v.slice_stride;
+    for (int64_t t = 0; t < tile->rows; t++)
+        out[t] = first + (j->v.by_row_id ? tile->order[t] : tile->first + t) * j->v.row_stride;
+}
+
+/* Ranks [r, r + LK_UNIT) of the tile's page p. */
+static lk_unit unit_at(const lk_job *j, const tile_t *tile, int64_t p, int64_t slice, int64_t r) {
+    const lk_site *site = j->site;
+    int64_t at = tile->at + p, row = (site->page_table[at] * site->slices + slice) * site->page_size + r;
+    return (lk_unit){(const char *)site->a + row * site->padded_k * lk_element_size(site->dtype),
+                     minimum(LK_UNIT, site->page_ranks[at] - r), slice * j->v.slice_stride + p * site->page_size + r,
+                     site->page_scales[at]};
+}
+
+static void shrink_tile(const lk_job *j, const tile_t *tile, share *s, const lk_thread_scratch *mine) {
+    const void *x[LK_SHRINK_ROWS];
+    float *v[LK_SHRINK_ROWS];
+    int ready = 0;
+    for (int64_t p = 0; p < tile->pages; p++)
+        for (int64_t slice = 0; slice < j->site->slices; slice++)
+            for (int64_t r = 0; r < j->site->page_ranks[tile->at + p]; r += LK_UNIT) {
+                if (!takes(s, (tile->rows + WEIGHT_ROWS) * LK_UNIT * j->site->k)) continue;
+                if (!ready) {
+                    x_rows(j, tile, x, mine);
+                    v_pointers(j, tile, 0, v);
+                    ready = 1;
+                }
+                lk_unit unit = unit_at(j, tile, p, slice, r);
+                j->kernels->shrink(&unit, j->site->dtype, j->site->padded_k, x, (int)tile->rows, v);
+            }
+}
+
+static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, share *s, const lk_thread_scratch *mine) {
+    const lk_site *site = j->site;
+    float *v[LK_EXPAND_ROWS];
+    char *y[LK_EXPAND_ROWS];
+    for (int64_t slice = 0; slice < site->slices; slice++)
+        for (int64_t c = site->offsets[slice], width; c < site->offsets[slice + 1]; c += width) {
+            width = minimum(LK_CHUNK, site->offsets[slice + 1] - c);
+            if (!takes(s, (tile->rows + WEIGHT_ROWS) * ranks * width)) continue;
+            v_pointers(j, tile, slice, v);
+            for (int64_t t = 0; t < tile->rows; t++)
+                y[t] = row_at(&j->y, tile->order[t]) + c * lk_element_size(j->y.dtype);
+            for (int64_t p = 0; p < tile->pages; p++) {
+                int64_t first = site->page_table[tile->at + p] * site->page_size * site->n + c;
+                mine->b[p] = (const char *)site->b + first * lk_element_size(site->dtype);
+            }
+            lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->n, width};
+            j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows,
+                               mine->panel);
+        }
+}
+
+void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int thread, int threads) {
+    int64_t most_rows = phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS;
+    int64_t per_rank = phase == LK_SHRINK ? j->site->slices * j->site->k : j->site->n;
+    int64_t total = lk_batch_cost(j, most_rows) * per_rank;
+    share s = {0, total / threads * thread, thread + 1 == threads ? total : total / threads * (thread + 1)};
+    for (int64_t i = 0; i < j->batch->segments && s.at < s.end; i++) {
+        tile_t segment = segment_at(j, i);
+        int64_t ranks = segment_ranks(j, &segment);
+        for (int64_t offset = 0; offset < segment.rows && s.at < s.end; offset += most_rows) {
+            tile_t tile = tile_of(&segment, offset, most_rows);
+            int64_t cost = (tile.rows + WEIGHT_ROWS) * ranks * per_rank;
+            if (s.at + cost <= s.begin)
+                s.at += cost;
+            else if (phase == LK_SHRINK)
+                shrink_tile(j, &tile, &s, mine);
+            else
+                expand_tile(j, &tile, ranks, &s, mine);
+        }
+    }
+}
