@@ -28,6 +28,12 @@ static float largest(const float *row, int64_t k) {
     return most;
 }
 
+/* To nearest, ties to even, for sizes far below 2^22: the float's last bits are then the integer's. lrintf is a call. */
+static int8_t round_to_int8(float value) {
+    union { float value; int32_t bits; } u = {value + 12582912.0f};
+    return (int8_t)u.bits;
+}
+
 static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel, float *scales) {
     float inverse[SK_PANEL];
     if (dtype == SK_INT8)
@@ -45,7 +51,7 @@ static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel
             else if (dtype == SK_BF16)
                 ((uint16_t *)panel)[pair] = sk_f32_to_bf16(value);
             else
-                ((int8_t *)panel)[pair] = (int8_t)lrintf(value * inverse[r]);
+                ((int8_t *)panel)[pair] = round_to_int8(value * inverse[r]);
         }
 }
 
