@@ -96,11 +96,11 @@ async def first_token(engine: Engine, digest: str | None, prompt: int = 16) -> f
 async def cold_starts(engine: Engine, digests: list[str], repetitions: int) -> dict[str, float]:
     """Milliseconds on an idle replica; each adapter is put out of memory before it is asked for.
 
-    `cold_start`: time to first token less that of the bare base; levels: mean of a load.
+    `cold_start`: time to first token less that of the same request on a resident adapter; levels: mean of a load.
     """
-    base = statistics.median([await first_token(engine, None) for _ in range(20)])
     for digest in digests:  # layouts are read and memory is touched once
         await first_token(engine, digest)
+    resident = statistics.median([await first_token(engine, digests[-1]) for _ in range(20)])
     adapters = engine.adapters
     before, counters = adapters.seconds.snapshot(), adapters.counters
     loads, cold = counters.loads, counters.cold_seconds
@@ -108,7 +108,7 @@ async def cold_starts(engine: Engine, digests: list[str], repetitions: int) -> d
     for digest in digests * repetitions:
         await asyncio.wrap_future(engine.revoke(digest))
         await asyncio.wrap_future(engine.readmit(digest))
-        times.append(await first_token(engine, digest) - base)
+        times.append(await first_token(engine, digest) - resident)
     done = counters.loads - loads
     if done != len(times):
         raise RuntimeError(f"{done} loads for {len(times)} cold requests")

@@ -81,7 +81,8 @@ class SilentObserver:
 
 
 class InsecureAuthorizer:
-    """`--insecure`: everyone may call every adapter in the folder by its name, and the bare base as `base`."""
+    """`--insecure`: everyone may call every adapter in the folder by its name, blends of them
+    (`a:0.7+b:0.3`), and the bare base as `base`."""
 
     BASE = "base"
 
@@ -90,13 +91,17 @@ class InsecureAuthorizer:
 
     async def authorize(self, request: IncomingRequest) -> Admission:
         name = request.body.model
-        digest = None
+        adapter = AdapterRef()
         if name != self.BASE:
-            digest = await asyncio.to_thread(self._source.resolve, name)
-            if digest is None:
+            try:
+                found = await asyncio.to_thread(self._source.resolve_model, name)
+            except ValueError:  # not the name of anything
+                found = None
+            if found is None:
                 raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
+            adapter = found
         deadline = time.monotonic() + self._timeout
-        return Admission(str(uuid.uuid4()), "anyone", "anyone", AdapterRef(digest), deadline)
+        return Admission(str(uuid.uuid4()), "anyone", "anyone", adapter, deadline)
 
     async def model_names(self) -> list[str]:
         return [self.BASE, *await asyncio.to_thread(self._source.names)]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import http.server
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lora_kernels import AdapterPool, PoolSpec, SiteSpec
 from sealed_weights import SealedPackage
+from serving.adapters.manager import AdapterManager
 from serving.adapters.sealed import SealedAdapterSource
 from serving.core import AdapterRevoked, AdapterUnavailable
 from serving.platform.errors import LeaseRefused, PlatformError, VaultUnreachable
@@ -48,6 +51,13 @@ class Link:
         self.leases.grant(key.release_id, digest, 30, asked_at=self.leases.now())
         self.handed_out.append(key)
         return key
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class PackageServer(http.server.BaseHTTPRequestHandler):
@@ -215,3 +225,60 @@ def test_a_digest_that_is_a_path_is_refused(store: PackageStore, server: Any) ->
     with pytest.raises(ValueError, match="64 hex"):
         store.fetch("../../etc/passwd", 10)
     assert server.ranges == []
+
+
+def managed(source: SealedAdapterSource, clock: Clock) -> AdapterManager:
+    """Adapter memory over `source`, in a pool for the factories' base."""
+    sites = (
+        SiteSpec("qkv", 16, (16, 8, 8)), SiteSpec("o", 16, (16,)), SiteSpec("gate_up", 16, (24, 24)),
+        SiteSpec("down", 24, (16,)),
+    )  # fmt: skip
+    pool = AdapterPool(PoolSpec(sites, BASE.num_layers), num_pages=2, num_slots=2)
+    return AdapterManager(pool, source, idle_seconds=60, clock=clock)
+
+
+def ready(manager: AdapterManager, digest: str) -> None:
+    manager.want([digest])
+    limit = time.monotonic() + 10
+    while not manager.is_ready(digest):
+        assert time.monotonic() < limit and manager.poll() == []
+        time.sleep(0.001)
+
+
+def test_the_lease_of_what_is_used_is_kept_and_that_of_what_lies_idle_goes_back(
+    package: SealedPackage, store: PackageStore
+) -> None:
+    link, clock = Link(package), Clock()
+    manager = managed(source_of(link, store), clock)
+    ready(manager, package.digest)
+    manager.pin(package.digest)
+    clock.now += 120
+    manager.poll()
+    assert link.leases.is_live(package.digest)  # a sequence runs on it: heartbeats go on renewing the lease
+    manager.unpin(package.digest)
+    clock.now += 61
+    manager.poll()
+    assert link.leases.held() == [] and manager.states() == {}
+    assert not any(manager.pool.site(s.name).a.any() for s in manager.pool.spec.sites)
+    ready(manager, package.digest)
+    assert [purpose for _, purpose in link.asked] == ["serve", "serve"]  # with a lease of its own
+    manager.close()
+    assert link.leases.held() == []
+
+
+def test_a_lease_that_runs_out_kills_whatever_state_the_adapter_is_in(
+    package: SealedPackage, store: PackageStore
+) -> None:
+    link = Link(package)
+    manager = managed(source_of(link, store), Clock())
+    link.leases.on_end = manager.revoke
+    ready(manager, package.digest)
+    link.leases.drop_all()
+    assert manager.is_revoked(package.digest) and manager.states() == {} and link.leases.held() == []
+    manager.readmit(package.digest)
+    manager.want([package.digest])
+    link.leases.revoke([package.digest])  # while it is loaded, at whatever point
+    manager.want([])
+    manager.close()
+    assert manager.states() == {} and link.leases.held() == []
+    assert not any(manager.pool.site(s.name).a.any() for s in manager.pool.spec.sites)
