@@ -59,6 +59,7 @@ __attribute__((target("avx2"))) static void integer_avx2(int64_t rounds) {
             __m256i value = factor;
             KEEP(value);
             sums[chain] = _mm256_add_epi32(sums[chain], _mm256_madd_epi16(value, factor));
+            KEEP(sums[chain]);
         }
     }
 }
