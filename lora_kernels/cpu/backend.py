@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lora_kernels.cpu.library import CBatch, CSite, Library, load_library, pack_call
-from lora_kernels.errors import BackendError, ShapeError
+from lora_kernels.errors import BackendError
 from lora_kernels.ops import torch_path
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
     if y.dtype not in DTYPE_CODES or y.stride(1) != 1 or v.stride(2) != 1:
         torch_path.expand(v, storage, layer, meta, y)
         return
-    _check_rows_apart(y)
+    torch_path.check_rows_apart(y)
     _finish(
         library().expand(
             site_handle(storage, layer, meta.pool).address, batch_address(meta),
@@ -91,7 +91,7 @@ def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
         y.copy_(adjacent)
         return
     if y_stride < y.shape[1]:
-        _check_rows_apart(y)
+        torch_path.check_rows_apart(y)
     if x_step != 1:
         x = x.contiguous()
         x_stride = x.shape[1]
@@ -160,11 +160,6 @@ def library() -> Library:
 
 def _with_adjacent_columns(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(1) == 1 else x.contiguous()
-
-
-def _check_rows_apart(y: torch.Tensor) -> None:
-    if y.stride(0) < y.shape[1] and y.shape[0] > 1:
-        raise ShapeError(f"y: rows overlap (row stride {y.stride(0)}, width {y.shape[1]})")
 
 
 def _finish(status: int) -> None:

@@ -146,7 +146,7 @@ INLINE void expand_panel(const int bf16, const lk_columns *from, const float *co
 
 INLINE void expand_typed(const int bf16, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
                          int rows, float *panel) {
-    if (rows >= PANEL_ROWS && from->pages > 0) { // an adapter may leave this site alone
+    if (rows >= PANEL_ROWS) {
         expand_panel(bf16, from, v, y, y_dtype, rows, panel);
         return;
     }

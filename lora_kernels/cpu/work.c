@@ -138,6 +138,8 @@ void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int
     for (int64_t i = 0; i < j->batch->segments && s.at < s.end; i++) {
         tile_t segment = segment_at(j, i);
         int64_t ranks = segment_ranks(j, &segment);
+        /* An adapter that leaves this site alone: its rows keep their bits. */
+        if (!ranks) continue;
         for (int64_t offset = 0; offset < segment.rows && s.at < s.end; offset += most_rows) {
             tile_t tile = tile_of(&segment, offset, most_rows);
             int64_t cost = (tile.rows + WEIGHT_ROWS) * ranks * per_rank;

@@ -47,8 +47,6 @@ def meta() -> BatchMetadata:
     ],
 )
 def test_wrong_arguments_are_refused_before_y_is_written(error, y, x, site, layer, meta: BatchMetadata) -> None:
-    if error is ShapeError and y.stride(0) == 0 and load_library() is None:
-        pytest.skip("torch refuses overlapping rows itself")
     before = y.clone()
     with pytest.raises(error):
         lora_apply(y, x, site, layer, meta)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lora_kernels import BatchMetadata, lora_apply, lora_expand, lora_shrink
+from lora_kernels import AdapterPool, BatchMetadata, PoolSpec, SiteSpec, lora_apply, lora_expand, lora_shrink
 from lora_kernels.cpu.library import load_library
-from tests.lora_kernels.factories import RANKS, activations, mixed_rank_pool, one_site, requests_for
+from tests.lora_kernels.factories import RANKS, activations, make_adapter, mixed_rank_pool, one_site, requests_for
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
@@ -58,3 +58,20 @@ def test_a_nan_row_stays_alone(dtype: torch.dtype) -> None:
     assert y[1].isnan().all()
     others = [0, 2, 3, 4, 5, 6, 7]
     assert torch.equal(y[others], expected[others])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_rows_keep_their_bits_where_their_adapter_leaves_the_site_alone(two_threads, rows: int) -> None:
+    spec = PoolSpec((SiteSpec("site", 592, (512, 80)),), num_layers=2)
+    pool = AdapterPool(spec, 8, 2)
+    for slot, layer in ((0, 0), (1, 1)):
+        pool.load(slot, {key: pair for key, pair in make_adapter(spec, 20, seed=slot).items() if key[0] == layer})
+    meta = BatchMetadata.build([0, 1, 0], [rows, rows, rows], pool)
+    y, x = activations(meta, torch.float32)
+    # Adding zero would turn these into +0.
+    y[:, ::2] = -0.0
+    before = y.contiguous().view(torch.int32)
+    lora_apply(y, x, "site", 0, meta)
+    after, alone = y.contiguous().view(torch.int32), meta.row_slots == 1
+    assert torch.equal(after[alone], before[alone])
+    assert (after[~alone] != before[~alone]).any(dim=1).all()
