@@ -185,9 +185,14 @@ def observe(planner: Planner, used_share: float = 1.0) -> Outlook:
         else:
             decodes.add_decode(sequence.length, sequence.digest, planner.accounts.rank(sequence.digest))
             slack = min(slack, planner.targets.of(sequence).itl)
-    waiting: dict[LatencyClass, dict[str, Backlog]] = {}
+    counts: dict[tuple[LatencyClass, str], list[int]] = {}
     for sequence in planner.waiting:
-        _add(waiting, sequence.request, sequence.length)
+        count = counts.setdefault((sequence.request.latency_class, sequence.request.tenant), [0, 0])
+        count[0] += 1
+        count[1] += len(sequence.tokens)
+    waiting: dict[LatencyClass, dict[str, Backlog]] = {}
+    for (latency_class, tenant), (requests, tokens) in counts.items():
+        waiting.setdefault(latency_class, {})[tenant] = Backlog(requests, tokens)
     return Outlook(
         free_seats=planner.limits.max_num_seqs - len(planner.running),
         free_tokens=planner.pool.available * planner.pool.block_size,

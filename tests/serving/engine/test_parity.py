@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -54,7 +55,13 @@ async def test_a_mixed_batch_gets_the_reference_tokens(
 async def test_preempted_requests_get_the_reference_tokens(tiny: Tiny) -> None:
     work = prompts(8, low=150, high=170, seed=6)
     async with running(tiny, kv_cache_mb=1, prefix_caching=False) as run:
-        results = await asyncio.gather(*(run.tokens(prompt, NAMES[i % 5], tokens=60) for i, prompt in enumerate(work)))
+        await asyncio.gather(*(run.tokens([5], name, tokens=1) for name in NAMES))  # every adapter is there
+        together = threading.Event()
+        run.engine._inbox.post(lambda: together.wait(10))
+        tasks = [asyncio.create_task(run.tokens(p, NAMES[i % 5], tokens=60)) for i, p in enumerate(work)]
+        await asyncio.sleep(0)
+        together.set()
+        results = await asyncio.gather(*tasks)
         assert run.engine.stats.preemptions > 0
         await run.settled()
         assert run.engine.planner.pool.used == 0

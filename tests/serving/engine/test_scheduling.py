@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -63,11 +64,12 @@ class CountingRunner:
     vocab_size = 100
 
     def __init__(self, depth: int) -> None:
-        self.depth, self.fail = depth, False
+        self.depth, self.fail, self.seconds = depth, False, 0.0
         self.most_in_flight = self.in_flight = 0
         self._last: dict[Sequence, int] = {}
 
     def launch(self, plan: StepPlan) -> PendingStep:
+        time.sleep(self.seconds)
         if self.fail:
             raise RuntimeError("launch failed")
         sampled = []
@@ -164,6 +166,7 @@ async def test_preemption_under_overlap_loses_and_repeats_no_token(depth: int) -
 @pytest.mark.parametrize("depth", [0, 1])
 async def test_cancelled_and_failing_requests_leave_nothing_in_flight(depth: int) -> None:
     async with engine(depth) as built:
+        built.runner.seconds = 0.02  # nobody is done before it is cancelled
         handles = [built.submit(request(f"r{i}", [i] * 9, 150)) for i in range(6)]
         await asyncio.gather(*(anext(handle) for handle in handles))
         for handle in handles[:3]:
@@ -173,7 +176,7 @@ async def test_cancelled_and_failing_requests_leave_nothing_in_flight(depth: int
             with pytest.raises(StepFailed):
                 async for _ in handle:
                     pass
-        built.runner.fail = False
+        built.runner.fail, built.runner.seconds = False, 0.0
         assert await tokens(built, request("after", [5, 6], 4)) == expected([5, 6], 4)
 
 
