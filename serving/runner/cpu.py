@@ -48,6 +48,7 @@ class CpuRunner:
         self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32)
         self._final = torch.zeros(max_samples, model.config.hidden_size)
         self._best = np.zeros(max_samples, np.int32)
+        self._samples = 0
         self._model = self._describe(max_rows, max_len)
         self._scratch = _aligned(scratch_bytes(library, self._model, threads))
         self._model.scratch = self._scratch.data_ptr()
@@ -55,6 +56,11 @@ class CpuRunner:
     @property
     def vocab_size(self) -> int:
         return self.config.vocab_size
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """float32 [samples, vocab] of the last step, until the next; the sampler changes rows that it decides on."""
+        return self._logits[: self._samples]
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """One answer for each chunk that samples, in plan order. KV of every chunk is written."""
@@ -72,7 +78,8 @@ class CpuRunner:
         self.kv.zero(blocks)
 
     def _forward(self, step: PackedStep, batch: BatchMetadata | None) -> None:
-        samples, embeds = len(step.sampling), len(step.embedding)
+        self._samples = samples = len(step.sampling)
+        embeds = len(step.embedding)
         if samples + embeds > len(self._best):
             raise ValueError(f"{samples + embeds} sequences sample in one step, room is for {len(self._best)}")
         forward(
@@ -102,8 +109,8 @@ class CpuRunner:
         out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(sequences)].tolist()]
         rest = [row for row, sequence in enumerate(sequences) if not is_plain(sequence.request.sampling)]
         if rest:
-            logits = self._logits[: len(sequences)]
-            chosen = sample(logits if len(rest) == len(sequences) else logits[rest], [sequences[row] for row in rest])
+            logits = self.logits if len(rest) == len(sequences) else self.logits[rest]
+            chosen = sample(logits, [sequences[row] for row in rest])
             for row, token in zip(rest, chosen, strict=True):
                 out[row] = token
         return out

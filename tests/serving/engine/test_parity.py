@@ -7,9 +7,11 @@ import random
 import threading
 
 import pytest
+from peft import PeftModel
+from transformers import LlamaForCausalLM
 
 from tests.serving.harness import running
-from tests.serving.tiny import ADAPTERS, Tiny
+from tests.serving.tiny import ADAPTERS, ALL_TARGETS, Tiny, write_adapter
 
 NAMES = [None, *ADAPTERS]
 
@@ -79,6 +81,25 @@ async def test_adapters_beyond_the_pool_take_turns_and_still_get_the_reference_t
         assert dict(enumerate(results)) == expected
         assert run.engine.adapters.evictions > 0
         assert run.engine.stats.max_adapters_in_one_batch <= 2
+
+
+@pytest.fixture(scope="module")
+def extremes(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """The smallest and the largest rank that is sold."""
+    folder = tmp_path_factory.mktemp("extremes")
+    write_adapter(folder / "r1", tiny.model, 11, r=1, lora_alpha=2, target_modules=ALL_TARGETS)
+    write_adapter(folder / "r64", tiny.model, 12, r=64, lora_alpha=16, target_modules=ALL_TARGETS, use_rslora=True)
+    base = LlamaForCausalLM.from_pretrained(tiny.model)
+    peft = PeftModel.from_pretrained(base, folder / "r1", adapter_name="r1")
+    peft.load_adapter(folder / "r64", adapter_name="r64")
+    return Tiny(tiny.model, folder, peft.eval())
+
+
+async def test_ranks_1_and_64_side_by_side_get_the_reference_tokens(extremes: Tiny) -> None:
+    names, work = ["r1", "r64", None], prompts(6, seed=12)
+    async with running(extremes, max_batched_tokens=40, max_num_seqs=8) as run:
+        results = await asyncio.gather(*(run.tokens(p, names[i % 3], tokens=24) for i, p in enumerate(work)))
+    assert results == [extremes.reference(names[i % 3], p, 24) for i, p in enumerate(work)]
 
 
 async def test_usage_reports_cached_prompt_tokens(tiny: Tiny) -> None:
