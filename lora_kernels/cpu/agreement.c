@@ -5,7 +5,7 @@
 
 #include "sgmv.h"
 
-enum { K = 50, PADDED_K = 64, N = 90, WIDTH = 74, PAGE = 8, RANKS = 7, ROWS = 13, PAGES = 2 };
+enum { K = 50, PADDED_K = 64, N = 90, WIDTH = 74, PAGE = 8, RANKS = 7, ROWS = 53, PAGES = 2 };
 
 typedef struct {
     /* Rows one after another, in the type under test. */

@@ -21,10 +21,12 @@ typedef struct {
     int64_t at, begin, end;
 } share;
 
+/* Whether the next granule is this thread's: its middle lies in the share, so that no share is off by more than half of
+ * one. */
 static int takes(share *s, int64_t cost) {
-    int64_t at = s->at;
+    int64_t middle = s->at + cost / 2;
     s->at += cost;
-    return at >= s->begin && at < s->end;
+    return middle >= s->begin && middle < s->end;
 }
 
 static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }

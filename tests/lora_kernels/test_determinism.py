@@ -37,6 +37,19 @@ def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [100, 1024])
+def test_a_row_of_a_long_segment_has_the_bits_it_gets_alone(two_threads, dtype: torch.dtype, width: int) -> None:
+    """Long segments read weights in another way than short ones: each length takes its own path."""
+    pool, _ = mixed_rank_pool(one_site(80, (width,)), dtype, "c", ranks=(8, 40))
+    y, x = activations(BatchMetadata.build([1], [200], pool), dtype)
+    for slot in (0, 1):
+        whole = lora_apply(y.clone(), x, "site", 0, BatchMetadata.build([slot], [200], pool))
+        for rows in (1, 5, 11, 12, 13, 47, 48, 49, 96, 97):
+            meta = BatchMetadata.build([slot], [rows], pool)
+            assert torch.equal(lora_apply(y[:rows].clone(), x[:rows], "site", 0, meta), whole[:rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_shrink_then_expand_has_the_bits_of_apply(two_threads, dtype: torch.dtype) -> None:
     pool, _ = mixed_rank_pool(one_site(592, (528, 33)), dtype, "c")
     meta = BatchMetadata.build(*requests_for(33, "zipf", len(RANKS)), pool)
