@@ -81,7 +81,7 @@ def _cpu_status(options: argparse.Namespace) -> int:
         print("nothing measured: the budget was over before the first point")
         return 1
     report.write_json(file, results, about)
-    print(f"\n{report.aggregate_lines(report.aggregates(results))}\n\n{file}")
+    print(f"\n{report.aggregate_lines(results)}\n\n{file}")
     if len(done) + len(wanted) > len(results):
         print(f"{len(done) + len(wanted) - len(results)} points are left: the budget is over; go on with --resume")
     picture = file.with_suffix(".png")

@@ -19,11 +19,15 @@ MOST_SHARE_OF_BASE = 0.20
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One type's figures against the bars. `named_share` is None when the named point was not measured."""
+    """One type's figures against the bars. `named_share` is None when the named point was not measured.
+
+    `ceiling`: the geometric mean that kernels at this machine's limits, without any overhead, would have.
+    """
 
     dtype: str
     points: int
     geometric_mean: float
+    ceiling: float
     worst: float
     worst_point: str
     slower_points: int
@@ -40,7 +44,7 @@ class Aggregate:
 
 
 def aggregates(results: Sequence[Measured]) -> list[Aggregate]:
-    """One per type and number of threads measured, speed-ups over the best peer of each point."""
+    """One per type measured, speed-ups over the best peer of each point."""
     out = []
     for dtype in dict.fromkeys(result.point.dtype for result in results):
         mine = [result for result in results if result.point.dtype == dtype]
@@ -50,7 +54,8 @@ def aggregates(results: Sequence[Measured]) -> list[Aggregate]:
             Aggregate(
                 dtype,
                 len(mine),
-                math.exp(sum(math.log(result.speedup) for result in mine) / len(mine)),
+                geometric_mean([result.speedup for result in mine]),
+                geometric_mean([result.speedup / result.share_of_limit for result in mine]),
                 worst.speedup,
                 label(worst.point),
                 sum(result.speedup < LEAST_AT_ANY_POINT for result in mine),
@@ -58,6 +63,11 @@ def aggregates(results: Sequence[Measured]) -> list[Aggregate]:
             )
         )
     return out
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of at least one positive value."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def label(point: Point) -> str:
@@ -83,18 +93,20 @@ HEADER = (
 )
 
 
-def aggregate_lines(found: Sequence[Aggregate]) -> str:
-    """The figures that the README promises, each beside its bar."""
+def aggregate_lines(results: Sequence[Measured]) -> str:
+    """The figures that are promised, each beside its bar, type by type, and the geometric mean over all points."""
     lines = []
-    for one in found:
+    for one in aggregates(results):
         named = "not measured" if one.named_share is None else f"{one.named_share:.1%}"
         lines.append(
             f"{one.dtype}: geometric mean {one.geometric_mean:.2f}× the best peer over {one.points} points "
-            f"(bar {LEAST_GEOMETRIC_MEAN:.0f}×); worst {one.worst:.2f}× at {one.worst_point} "
-            f"(bar {LEAST_AT_ANY_POINT:.2f}×, {one.slower_points} below); "
+            f"(bar {LEAST_GEOMETRIC_MEAN:.0f}×, the machine's limit {one.ceiling:.2f}×); "
+            f"worst {one.worst:.2f}× at {one.worst_point} (bar {LEAST_AT_ANY_POINT:.2f}×, {one.slower_points} below); "
             f"T=32 D=32 r=16 576→1536: {named} of the base GEMM (bar {MOST_SHARE_OF_BASE:.0%})"
             f" – {'holds' if one.holds else 'DOES NOT HOLD'}"
         )
+    mean = geometric_mean([result.speedup for result in results])
+    lines.append(f"all {len(results)} points: geometric mean {mean:.2f}×")
     return "\n".join(lines)
 
 

@@ -61,6 +61,7 @@ def test_aggregates_hold_only_when_every_bar_is_met() -> None:
     ordinary, named = Point("float32", SHAPES[1], 32, 8, 8), Point("float32", *NAMED)
     (good,) = report.aggregates([measured(ordinary, 1, 4), measured(named, 0.2, 0.8)])
     assert good.holds and good.geometric_mean == pytest.approx(4) and good.named_share == pytest.approx(0.2)
+    assert good.ceiling == pytest.approx(8)
     (slow,) = report.aggregates([measured(ordinary, 1, 40), measured(named, 0.2, 0.18)])
     assert not slow.holds and slow.slower_points == 1 and "r=16" in slow.worst_point
     (heavy,) = report.aggregates([measured(named, 0.21, 2)])
