@@ -25,7 +25,7 @@ from torch.nn import functional
 from benchmarks import machine
 from lora_kernels.cpu.build import built_library
 from serving.kernels.library import KernelLibrary, load_library
-from serving.kernels.linear import DTYPES, PackedLinear, WeightArena, packed_bytes, scratch_bytes
+from serving.kernels.linear import DTYPES, PackedLinear, WeightArena, packed_bytes, run_products, scratch_bytes
 
 LAYERS, LAYER_SHAPES, HEAD = 30, ((960, 576), (576, 576), (3072, 576), (576, 1536)), (49152, 576)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -90,14 +90,9 @@ def _seconds(call: Callable[[], object]) -> float:
 class Ours:
     """Every packed weight of one type, run by one team as the forward pass does."""
 
-    def __init__(self, weights: list[torch.Tensor], dtype: str, library: KernelLibrary, limits: Limits) -> None:
+    def __init__(self, weights: list[torch.Tensor], dtype: str, library: KernelLibrary) -> None:
         arena = WeightArena(sum(packed_bytes(weight.shape[0], weight.shape[1], dtype) for weight in weights))
         self._linears = [PackedLinear(weight, dtype, library, arena) for weight in weights]
-        self._pointers = (ctypes.c_void_p * len(weights))(*(ctypes.addressof(each.c) for each in self._linears))
-        self._team = ctypes.cast(library.handle.sk_linear_team, ctypes.c_void_p)
-        self._run = limits.handle.limits_team
-        pointer, integer = ctypes.c_void_p, ctypes.c_int64
-        self._run.argtypes = (pointer, pointer, integer, pointer, integer, pointer, pointer, ctypes.c_int)
         self._library = library
 
     def bytes(self, count: int) -> int:
@@ -111,7 +106,7 @@ class Ours:
         aligned = -(-scratch.data_ptr() // 64) * 64
 
         def run() -> tuple[torch.Tensor, ...]:
-            self._run(self._team, self._pointers, count, x.data_ptr(), rows, y.data_ptr(), aligned, threads)
+            run_products(self._library, self._linears[:count], x.data_ptr(), k, rows, y.data_ptr(), n, aligned, threads)
             return x, y, scratch
 
         return run
@@ -208,7 +203,7 @@ def main() -> None:
     limits = Limits(arguments.threads)
     shapes = [*LAYER_SHAPES * LAYERS, HEAD]
     weights = [torch.randn(n, k) / k**0.5 for n, k in shapes]
-    ours = {dtype: Ours(weights, dtype, library, limits) for dtype in DTYPES}
+    ours = {dtype: Ours(weights, dtype, library) for dtype in DTYPES}
     figures: list[Figure] = []
     for rows in arguments.rows:
         figures += measure(rows, weights, ours, limits, library.instruction_set)

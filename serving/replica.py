@@ -21,6 +21,7 @@ from serving.kv.pool import BlockPool
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.runner import RunnerSettings, bytes_per_block, choose_precision, choose_runner
+from serving.runner.cpu import CpuRunner
 from serving.scheduler.planner import Planner
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
@@ -123,6 +124,8 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     )
     if config.trace is not None:
         engine.trace = Trace(config.trace)
+        if isinstance(runner, CpuRunner):
+            runner.trace = engine.trace
     return engine
 
 

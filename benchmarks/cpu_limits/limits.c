@@ -121,19 +121,3 @@ int64_t limits_multiply(const char *name, int64_t rounds, int threads) {
     (void)rounds;
     return 0;
 }
-
-typedef void team_function(const void *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                           int accumulate, void *scratch);
-
-/* sk_linear_team on `count` weights, one after another, with the barrier that it asks for. The structure's first two
- * members are n and k. */
-void limits_team(team_function *team, const void *const *weights, int64_t count, const float *x, int64_t rows, float *y,
-                 void *scratch, int threads) {
-    (void)threads;
-#pragma omp parallel num_threads(threads)
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t *shape = weights[i];
-        team(weights[i], x, shape[1], rows, y, shape[0], 0, scratch);
-#pragma omp barrier
-    }
-}

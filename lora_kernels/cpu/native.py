@@ -1,14 +1,15 @@
-"""Addresses for other native code: a model's own C forward pass calls the kernels from inside its own OpenMP team.
+"""Addresses for other native code: a model's own C forward pass calls the kernels from inside its own team of threads.
 
 The function at `team_function_address()` is, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
 
+    typedef struct { int64_t thread, threads; void (*wait)(void *barrier); void *barrier; } lk_member;
     void lk_apply_team(const void *site, const void *batch,
                        void *y, int64_t y_stride, int64_t y_dtype,
-                       const void *x, int64_t x_stride, int64_t x_dtype, void *scratch);
+                       const void *x, int64_t x_stride, int64_t x_dtype, void *scratch, const lk_member *me);
 
-Every thread of the innermost enclosing OpenMP team calls it with the same arguments (or one thread outside of any). x
-and y must be complete before, by a barrier of the caller's; it returns after a barrier, y then complete. It allocates
-nothing and cannot fail. Rows without an adapter are not touched; a row gets the same bits in a team of any size.
+Every thread of the team calls it with the same arguments and its own number; `wait` is the team's barrier. x and y must
+be complete before, by a barrier of the caller's; it returns after a barrier, y then complete. It allocates nothing and
+cannot fail. Rows without an adapter are not touched; a row gets the same bits in a team of any size.
 """
 
 from __future__ import annotations

@@ -77,8 +77,9 @@ int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads) {
     return LINE + threads * thread_ends(site).panel + whole_lines(v);
 }
 
-static void apply_by(const lk_site *site, const lk_batch *batch, lk_rows y, lk_rows x, void *scratch, int thread,
-                     int threads) {
+static void apply_by(const lk_site *site, const lk_batch *batch, lk_rows y, lk_rows x, void *scratch,
+                     const lk_member *me) {
+    int thread = (int)me->thread, threads = (int)me->threads;
     char *parts = on_a_line(scratch);
     lk_thread_scratch mine = thread_part(site, parts, thread);
     lk_job j = {lk_chosen(x.dtype, site->dtype), site, batch, x, y,
@@ -86,19 +87,19 @@ static void apply_by(const lk_site *site, const lk_batch *batch, lk_rows y, lk_r
     j.v.slice_stride = most_pages(&j) * site->page_size;
     j.v.row_stride = site->slices * j.v.slice_stride;
     lk_run_phase(&j, LK_SHRINK, &mine, thread, threads);
-    if (threads > 1) {
-#pragma omp barrier
-    }
+    if (threads > 1) me->wait(me->barrier);
     lk_run_phase(&j, LK_EXPAND, &mine, thread, threads);
-    if (threads > 1) {
-#pragma omp barrier
-    }
+    if (threads > 1) me->wait(me->barrier);
 }
 
 void lk_apply_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch) {
-    apply_by(site, batch, (lk_rows){y, y_stride, y_dtype}, (lk_rows){(char *)x, x_stride, x_dtype}, scratch,
-             omp_get_thread_num(), omp_get_num_threads());
+                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch, const lk_member *me) {
+    apply_by(site, batch, (lk_rows){y, y_stride, y_dtype}, (lk_rows){(char *)x, x_stride, x_dtype}, scratch, me);
+}
+
+static void wait_in_openmp(void *barrier) {
+    (void)barrier;
+#pragma omp barrier
 }
 
 static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int threads) {
@@ -115,10 +116,11 @@ int lk_apply(const lk_call *call) {
     void *scratch = memory->data;
     /* A team of one is not free either: 1.3 us. */
     if (threads == 1) {
-        apply_by(call->site, batch, call->y, call->x, scratch, 0, 1);
+        apply_by(call->site, batch, call->y, call->x, scratch, &(lk_member){0, 1, NULL, NULL});
     } else {
 #pragma omp parallel num_threads(threads)
-        apply_by(call->site, batch, call->y, call->x, scratch, omp_get_thread_num(), omp_get_num_threads());
+        apply_by(call->site, batch, call->y, call->x, scratch,
+                 &(lk_member){omp_get_thread_num(), omp_get_num_threads(), wait_in_openmp, NULL});
     }
     keep_scratch(memory);
     return 0;

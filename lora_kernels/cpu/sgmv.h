@@ -93,13 +93,19 @@ extern const lk_kernels lk_avx512bf16;
 /* The kernel set in use for these types. */
 const lk_kernels *lk_chosen(int64_t x_dtype, int64_t dtype);
 
-/* y += scale * (x A^T) B^T for every row of the batch, by every thread of the enclosing OpenMP team (or by one thread
- * outside of any): all call it with the same arguments. x and y must be complete before, by a barrier of the caller's;
- * it returns after a barrier, y then complete. Allocates nothing and cannot fail. `scratch` (any alignment) holds
- * lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an adapter, and is free for
- * other use on return. */
+/* A thread of the team that computes something together. wait(barrier) returns when all of them have called it. */
+typedef struct {
+    int64_t thread, threads;
+    void (*wait)(void *barrier);
+    void *barrier;
+} lk_member;
+
+/* y += scale * (x A^T) B^T for every row of the batch, by every thread of a team: all call it with the same arguments,
+ * each as itself. x and y must be complete before, by a barrier of the caller's; it returns after a barrier, y then
+ * complete. Allocates nothing and cannot fail. `scratch` (any alignment) holds lk_scratch_bytes(site, rows, threads)
+ * bytes for `rows` at least the batch's rows with an adapter, and is free for other use on return. */
 void lk_apply_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch);
+                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch, const lk_member *me);
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
 
 /* The same with at most `threads` threads of its own: 0, or -1 when memory is short and nothing was written. One

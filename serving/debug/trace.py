@@ -21,19 +21,22 @@ log = logging.getLogger(__name__)
 CAPACITY = 200_000  # spans kept: about ten a step; older ones give way
 _NOTHING = nullcontext()
 
+Figure = int | float | str
+
 
 class Tracer(Protocol):
     """What the engine talks to: `Trace`, or `NO_TRACE` where nobody looks."""
 
-    def span(self, name: str, **figures: int | float | str) -> AbstractContextManager[object]:
-        """Times the block; `figures` (sizes, never contents) are shown beside it."""
+    def span(self, name: str, **figures: Figure) -> AbstractContextManager[dict[str, Figure] | None]:
+        """Times the block; `figures` (sizes, never contents) are shown beside it. The block may add to the dict that it
+        gets; None where nobody looks."""
 
     def close(self) -> None:
         """The engine has stopped: nothing more will come."""
 
 
 class _NoTrace:
-    def span(self, name: str, **figures: int | float | str) -> AbstractContextManager[object]:
+    def span(self, name: str, **figures: Figure) -> AbstractContextManager[None]:
         return _NOTHING
 
     def close(self) -> None:
@@ -51,15 +54,15 @@ class Trace:
 
     def __init__(self, file: Path | None = None, capacity: int = CAPACITY) -> None:
         self._file = file
-        self._spans: deque[tuple[str, int, int, int, dict[str, int | float | str]]] = deque(maxlen=capacity)
+        self._spans: deque[tuple[str, int, int, int, dict[str, Figure]]] = deque(maxlen=capacity)
         self._threads: dict[int, str] = {}
 
     @contextmanager
-    def span(self, name: str, **figures: int | float | str) -> Iterator[None]:
+    def span(self, name: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
         """As `Tracer.span`."""
         began = time.perf_counter_ns()
         try:
-            yield
+            yield figures
         finally:
             thread = threading.get_ident()
             if thread not in self._threads:

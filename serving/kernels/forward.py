@@ -18,6 +18,16 @@ DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 SITES = ("qkv", "o", "gate_up", "down")
 
 
+# Order of SK_ROWS and so on
+PARTS = ("rows", "products", "adapters", "attention", "head", "waiting")
+
+
+class CTimes(ctypes.Structure):
+    """`sk_times`: nanoseconds that the first thread spent on each of PARTS."""
+
+    _fields_ = (("since", Integer), ("ns", Integer * len(PARTS)))
+
+
 class CLayer(ctypes.Structure):
     """`sk_layer`."""
 
@@ -71,6 +81,7 @@ class CStep(ctypes.Structure):
         ("embeds", Integer),
         *((name, Pointer) for name in ("sample_rows", "lora", "final", "logits", "best")),
         ("threads", Integer),
+        ("times", Pointer),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 
 import torch
 
@@ -125,13 +126,24 @@ class PackedLinear:
             raise ValueError(f"{x.shape[0]} rows of x, {out.shape[0]} of out")
         threads = threads or torch.get_num_threads()
         scratch = torch.empty(scratch_bytes(self._library, self.k, x.shape[0], threads) + _ALIGNMENT, dtype=torch.uint8)
-        run = self._library.handle.sk_linear_run
-        run.argtypes = (Pointer, *(Pointer, Integer, Integer), *(Pointer, Integer), ctypes.c_int, Pointer, ctypes.c_int)
-        run(
-            ctypes.byref(self.c), x.data_ptr(), x.stride(0), x.shape[0], out.data_ptr(), out.stride(0), accumulate,
-            -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT, threads,
+        run_products(
+            self._library, (self,), x.data_ptr(), x.stride(0), x.shape[0], out.data_ptr(), out.stride(0),
+            -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT, threads, accumulate,
         )  # fmt: skip
         return out
+
+
+def run_products(
+    library: KernelLibrary, weights: Sequence[PackedLinear], x: int, ldx: int, rows: int, y: int, ldy: int,
+    scratch: int, threads: int, accumulate: bool = False,
+) -> None:  # fmt: skip
+    """`sk_linear_run`: the products one after another, each from x into y, which have room for the largest."""
+    pointers = (Pointer * len(weights))(*(ctypes.addressof(weight.c) for weight in weights))
+    run = library.handle.sk_linear_run
+    run.argtypes = (
+        Pointer, Integer, *(Pointer, Integer, Integer), *(Pointer, Integer), ctypes.c_int, Pointer, ctypes.c_int
+    )  # fmt: skip
+    run(pointers, len(weights), x, ldx, rows, y, ldy, accumulate, scratch, threads)
 
 
 def scratch_bytes(library: KernelLibrary, k: int, rows: int, threads: int) -> int:

@@ -12,7 +12,8 @@ from lora_kernels import BatchMetadata
 from lora_kernels.cpu import native
 from serving.core import SampledToken, StepPlan
 from serving.core import Sequence as Running
-from serving.kernels.forward import DTYPE_CODES, SITES, CModel, CStep, forward, scratch_bytes
+from serving.debug.trace import NO_TRACE, Tracer
+from serving.kernels.forward import DTYPE_CODES, PARTS, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
 from serving.kv.storage import BlockedKV, lazy_zeros
 from serving.models.config import ModelConfig
@@ -27,7 +28,10 @@ class CpuRunner:
     """`serving.core.Executes` over packed weights. Belongs to the engine thread.
 
     max_rows: the most tokens of a step; max_samples: the most sequences
+    trace: where the times of a step's parts go
     """
+
+    trace: Tracer = NO_TRACE
 
     def __init__(
         self,
@@ -64,9 +68,16 @@ class CpuRunner:
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """One answer for each chunk that samples, in plan order. KV of every chunk is written."""
-        step = pack_step(plan.chunks, self.kv.block_size)
-        self._forward(step, batch_metadata(plan.chunks, self.adapters))
-        answers = dict(zip(map(id, step.sampling), self._sample(step.sampling), strict=True))
+        span = self.trace.span
+        with span("pack"):
+            step = pack_step(plan.chunks, self.kv.block_size)
+            batch = batch_metadata(plan.chunks, self.adapters)
+        with span("forward") as figures:
+            times = self._forward(step, batch, timed=figures is not None)
+            if figures is not None:
+                figures.update(times)
+        with span("sample"):
+            answers = dict(zip(map(id, step.sampling), self._sample(step.sampling), strict=True))
         if step.embedding:
             first = len(step.sampling)
             vectors = embed(self._final[first : first + len(step.embedding)])
@@ -77,7 +88,9 @@ class CpuRunner:
         """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
         self.kv.zero(blocks)
 
-    def _forward(self, step: PackedStep, batch: BatchMetadata | None) -> None:
+    def _forward(self, step: PackedStep, batch: BatchMetadata | None, *, timed: bool) -> dict[str, float]:
+        """`timed`: milliseconds that the first thread spent on each part, else nothing."""
+        times = CTimes() if timed else None
         self._samples = samples = len(step.sampling)
         embeds = len(step.embedding)
         if samples + embeds > len(self._best):
@@ -101,8 +114,10 @@ class CpuRunner:
                 logits=self._logits.data_ptr(),
                 best=self._best.ctypes.data,
                 threads=self._threads,
+                times=None if times is None else ctypes.addressof(times),
             ),
         )
+        return {} if times is None else {f"{part}_ms": ns / 1e6 for part, ns in zip(PARTS, times.ns, strict=True)}
 
     def _sample(self, sequences: Sequence[Running]) -> list[SampledToken]:
         """Plain greedy rows take the kernel's argmax; what is left goes through the sampler."""

@@ -1,4 +1,4 @@
-"""The seam for native callers: lk_apply_team inside somebody else's OpenMP team."""
+"""The seam for native callers: lk_apply_team inside somebody else's team of threads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,23 @@ pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
 # A forward pass in small: its own team, the same site applied `times` times on the same scratch.
 CALLER = """
+#include <omp.h>
 #include <stdint.h>
+typedef struct { int64_t thread, threads; void (*wait)(void *); void *barrier; } member;
 typedef void (*team_function)(const void *, const void *, void *, int64_t, int64_t, const void *, int64_t, int64_t,
-                              void *);
+                              void *, const member *);
+static void wait(void *calls) {
+    ++*(int64_t *)calls;
+#pragma omp barrier
+}
 void run(team_function function, const void *site, const void *batch, void *y, int64_t y_stride, const void *x,
          int64_t x_stride, int64_t dtype, void *scratch, int threads, int times) {
+    int64_t calls[8] = {0};
 #pragma omp parallel num_threads(threads)
-    for (int i = 0; i < times; i++) function(site, batch, y, y_stride, dtype, x, x_stride, dtype, scratch);
+    for (int i = 0; i < times; i++) {
+        member me = {omp_get_thread_num(), threads, wait, &calls[omp_get_thread_num()]};
+        function(site, batch, y, y_stride, dtype, x, x_stride, dtype, scratch, &me);
+    }
 }
 """
 

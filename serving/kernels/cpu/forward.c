@@ -1,22 +1,21 @@
-#include "forward.h"
+#define _POSIX_C_SOURCE 199309L
+#include "forward_run.h"
 
-#include <math.h>
-#include <stddef.h>
+#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #else
 static int omp_get_thread_num(void) { return 0; }
-static int omp_get_num_threads(void) { return 1; }
 #endif
 
-/* With so many sequences a thread, a thread attends all heads of one. */
-enum { TASKS_PER_THREAD = 4 };
+/* Rows between two products cost about a microsecond each: taking fewer at once would cost as much. */
+enum { LEAST_ROWS = 4 };
 
-static const sk_ops *ops = &sk_ops_portable;
+static const sk_ops *chosen = &sk_ops_portable;
 
 int sk_forward_use(const char *name) {
     const sk_ops *found = NULL;
-    ops = &sk_ops_portable;
+    chosen = &sk_ops_portable;
     if (!strcmp(name, "portable")) return 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -28,66 +27,39 @@ int sk_forward_use(const char *name) {
 #endif
     if (!found) return -1;
     if (!sk_ops_agree(found)) return -2;
-    ops = found;
+    chosen = found;
     return 0;
 }
 
-/* A thread's share of the work between two barriers: rows, by count. */
-typedef struct {
-    int64_t begin, end;
-} range;
-
-static range share(int64_t count) {
-    int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-    return (range){count * me / team, count * (me + 1) / team};
+static int64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Query positions of one chunk and some of its KV heads, attended by one thread. */
-typedef struct {
-    int32_t chunk, first, count;  /* first: within the chunk */
-    int32_t kv_head, kv_heads;
-} task;
-
-typedef struct {
-    const sk_model *model;
-    const sk_step *step;
-    task *tasks;
-    int64_t task_count;
-    char *linear_scratch;
-    float *attend_scratch;
-    int64_t attend_floats;  /* of one thread */
-} run;
-
-static int64_t group_heads(const sk_model *m) { return m->heads / m->kv_heads; }
-
-static int64_t task_queries(const sk_model *m) {
-    int64_t queries = SK_QUERY_ROWS / group_heads(m);
-    return queries ? queries : 1;
+/* What was done since the last call was this. */
+static void spent_on(const sk_run *r, int part) {
+    sk_times *times = r->step->times;
+    if (!times || omp_get_thread_num()) return;
+    int64_t now = clock_ns();
+    times->ns[part] += now - times->since;
+    times->since = now;
 }
 
-static sk_blocks layer_blocks(const sk_model *m, int64_t layer, int64_t kv_head) {
-    sk_blocks b = {m->kv, 0, m->block_size, sk_padded(m->block_size), m->head_dim, sk_padded(m->head_dim), m->kv_dtype};
-    b.stride = m->kv_heads * sk_head_elements(&b);
-    b.data += (layer * m->num_blocks * b.stride + kv_head * sk_head_elements(&b)) * sk_element_size(b.dtype);
-    return b;
+/* Until every thread has done this part. */
+static void finish(const sk_run *r, int part) {
+    spent_on(r, part);
+    sk_team_wait(r->team);
+    spent_on(r, SK_WAIT);
 }
-
-static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static int64_t linear_bytes(const sk_model *m, int64_t threads) {
     int64_t k = m->intermediate > m->heads * m->head_dim ? m->intermediate : m->heads * m->head_dim;
-    return aligned(sk_linear_scratch(k > m->hidden ? k : m->hidden, m->max_rows, threads));
-}
-
-static int64_t task_bytes(const sk_model *m) { return aligned(m->max_rows * m->kv_heads * (int64_t)sizeof(task)); }
-
-static int64_t attend_floats(const sk_model *m) {
-    sk_blocks blocks = layer_blocks(m, 0, 0);
-    return aligned(4 * sk_attend_floats(&blocks, task_queries(m) * group_heads(m))) / 4;
+    return sk_aligned(sk_linear_scratch(k > m->hidden ? k : m->hidden, m->max_rows, threads));
 }
 
 int64_t sk_scratch_bytes(const sk_model *m, int64_t threads) {
-    return linear_bytes(m, threads) + task_bytes(m) + threads * attend_floats(m) * 4;
+    return linear_bytes(m, threads) + sk_attention_bytes(m, threads);
 }
 
 static int valid(const sk_model *m, const sk_step *s) {
@@ -106,167 +78,101 @@ static int valid(const sk_model *m, const sk_step *s) {
     return 1;
 }
 
-/* Long tasks first, so that threads end together: later positions see more keys. All heads of a sequence make one task
- * where there are enough sequences: their keys lie side by side. */
-static void list_tasks(run *r) {
+/* What every row needs between two products: by whichever threads come first. */
+static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r, int64_t layer, int64_t row), int64_t layer) {
+    sk_range mine;
+    while ((mine = sk_team_take(r->team, rows, LEAST_ROWS, rows)).begin < rows)
+        for (int64_t row = mine.begin; row < mine.end; row++) work(r, layer, row);
+    finish(r, SK_ROWS);
+}
+
+static void norm(const sk_run *r, const float *weight, int64_t row, float *out) {
     const sk_model *m = r->model;
-    const sk_step *s = r->step;
-    int64_t queries = task_queries(m), count = 0, blocks = 0;
-    int64_t heads = s->chunks >= TASKS_PER_THREAD * s->threads ? m->kv_heads : 1;
-    for (int64_t c = 0; c < s->chunks; c++) {
-        int64_t of_chunk = (s->chunk_rows[c + 1] - s->chunk_rows[c] + queries - 1) / queries;
-        if (of_chunk > blocks) blocks = of_chunk;
-    }
-    for (int64_t block = blocks - 1; block >= 0; block--)
-        for (int64_t c = 0; c < s->chunks; c++) {
-            int64_t first = block * queries, rest = s->chunk_rows[c + 1] - s->chunk_rows[c] - first;
-            for (int64_t h = 0; rest > 0 && h < m->kv_heads; h += heads)
-                r->tasks[count++] = (task){(int32_t)c, (int32_t)first, (int32_t)(rest < queries ? rest : queries),
-                                           (int32_t)h, (int32_t)heads};
-        }
-    r->task_count = count;
+    r->ops->rms_norm(m->residual + row * m->hidden, weight, m->eps, m->hidden, out);
 }
 
-static void norm_rows(const sk_model *m, int64_t rows, const float *weight) {
-    range mine = share(rows);
-    for (int64_t i = mine.begin; i < mine.end; i++)
-        ops->rms_norm(m->residual + i * m->hidden, weight, m->eps, m->hidden, m->normed + i * m->hidden);
+static void norm_input(const sk_run *r, int64_t layer, int64_t row) {
+    norm(r, r->model->layer[layer].input_norm, row, r->model->normed + row * r->model->hidden);
 }
 
-static void store_kv(const sk_model *m, int64_t layer, int32_t block, int64_t at, int64_t head, const float *k,
-                     const float *v) {
-    sk_blocks b = layer_blocks(m, layer, head);
-    int64_t element = sk_element_size(b.dtype);
-    char *keys = b.data + (block * b.stride + at) * element;
-    char *values = b.data + (block * b.stride + sk_head_keys(&b) + at * b.padded) * element;
-    if (b.dtype == SK_BF16) {
-        for (int64_t d = 0; d < b.head_dim; d++) ((uint16_t *)keys)[d * b.lanes] = sk_to_bf16(k[d]);
-        for (int64_t d = 0; d < b.head_dim; d++) ((uint16_t *)values)[d] = sk_to_bf16(v[d]);
-    } else {
-        for (int64_t d = 0; d < b.head_dim; d++) ((float *)keys)[d * b.lanes] = k[d];
-        memcpy(values, v, (size_t)b.head_dim * sizeof(float));
-    }
+static void norm_attended(const sk_run *r, int64_t layer, int64_t row) {
+    norm(r, r->model->layer[layer].post_norm, row, r->model->normed + row * r->model->hidden);
 }
 
-/* Bias, norm and rotation of one row's queries and keys; keys and values go to the cache. */
-static void place_row(const sk_model *m, const sk_layer *layer, int64_t index, float *row, int64_t position,
-                      int32_t block) {
-    int64_t dim = m->head_dim, half = dim / 2, rotated = m->heads + m->kv_heads;
-    const float *cos = m->rope + position * dim, *sin = cos + half;
-    if (layer->qkv_bias)
-        for (int64_t i = 0; i < (rotated + m->kv_heads) * dim; i++) row[i] += layer->qkv_bias[i];
-    for (int64_t h = 0; h < rotated; h++) {
-        const float *norm = h < m->heads ? layer->q_norm : layer->k_norm;
-        if (norm) ops->rms_norm(row + h * dim, norm, m->eps, dim, row + h * dim);
-        ops->rotate(row + h * dim, cos, sin, half);
-    }
-    for (int64_t h = 0; h < m->kv_heads; h++)
-        store_kv(m, index, block, position % m->block_size, h, row + (m->heads + h) * dim, row + (rotated + h) * dim);
-}
-
-static void place_rows(const run *r, int64_t index) {
+static void activate(const sk_run *r, int64_t layer, int64_t row) {
+    (void)layer;
     const sk_model *m = r->model;
-    const sk_step *s = r->step;
-    int64_t width = (m->heads + 2 * m->kv_heads) * m->head_dim, chunk = 0;
-    range mine = share(s->rows);
-    for (int64_t i = mine.begin; i < mine.end; i++) {
-        while (i >= s->chunk_rows[chunk + 1]) chunk++;
-        int64_t position = s->chunk_starts[chunk] + i - s->chunk_rows[chunk];
-        int32_t block = s->blocks[s->chunk_tables[chunk] + position / m->block_size];
-        place_row(m, &m->layer[index], index, m->qkv + i * width, position, block);
-    }
+    const float *gate = m->gate_up + row * 2 * m->intermediate;
+    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, m->activated + row * m->intermediate);
 }
 
-static void attend_rows(const run *r, int64_t layer) {
-    const sk_model *m = r->model;
-    const sk_step *s = r->step;
-    int64_t dim = m->head_dim, group = group_heads(m), width = (m->heads + 2 * m->kv_heads) * dim;
-    float scale = 1.0f / sqrtf((float)dim);
-    float *scratch = r->attend_scratch + omp_get_thread_num() * r->attend_floats;
-#pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t i = 0; i < r->task_count; i++) {
-        task t = r->tasks[i];
-        int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
-        for (int64_t h = t.kv_head; h <= last; h++) {
-            sk_blocks blocks = layer_blocks(m, layer, h);
-            sk_span span = {m->qkv + row * width + h * group * dim, m->attended + (row * m->heads + h * group) * dim,
-                            width, m->heads * dim, t.count, group, s->chunk_starts[t.chunk] + t.first,
-                            s->blocks + s->chunk_tables[t.chunk], scale, h < last};
-            ops->attend(&span, &blocks, scratch);
-        }
-    }
-}
-
-static void activate_rows(const sk_model *m, int64_t rows) {
-    range mine = share(rows);
-    for (int64_t i = mine.begin; i < mine.end; i++) {
-        const float *gate = m->gate_up + i * 2 * m->intermediate;
-        ops->silu_mul(gate, gate + m->intermediate, m->intermediate, m->activated + i * m->intermediate);
-    }
-}
+static void wait_for_team(void *team) { sk_team_wait(team); }
 
 /* y (+)= x W^T plus the adapters' share, complete on return. */
-static void project(const run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
+static void project(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
     const sk_model *m = r->model;
     const sk_linear *w = &m->layer[layer].linear[site];
-    sk_linear_team(w, x, w->k, r->step->rows, y, w->n, accumulate, r->linear_scratch);
-#pragma omp barrier
-    if (r->step->lora)
-        m->lora_apply(m->layer[layer].lora[site], r->step->lora, y, w->n, SK_F32, x, w->k, SK_F32, m->lora_scratch);
+    sk_linear_team(w, x, w->k, r->step->rows, y, w->n, accumulate, r->linear_scratch, r->team);
+    finish(r, SK_PRODUCTS);
+    if (!r->step->lora) return;
+    sk_lora_member me = {omp_get_thread_num(), r->step->threads, wait_for_team, r->team};
+    m->lora_apply(m->layer[layer].lora[site], r->step->lora, y, w->n, SK_F32, x, w->k, SK_F32, m->lora_scratch, &me);
+    spent_on(r, SK_ADAPTERS);
 }
 
-static void run_layer(const run *r, int64_t index) {
+static void run_layer(const sk_run *r, int64_t layer) {
     const sk_model *m = r->model;
-    const sk_layer *layer = &m->layer[index];
     int64_t rows = r->step->rows;
-    norm_rows(m, rows, layer->input_norm);
-#pragma omp barrier
-    project(r, index, SK_QKV, m->normed, m->qkv, 0);
-    place_rows(r, index);
-#pragma omp barrier
-    attend_rows(r, index);
-#pragma omp barrier
-    project(r, index, SK_O, m->attended, m->residual, 1);
-    norm_rows(m, rows, layer->post_norm);
-#pragma omp barrier
-    project(r, index, SK_GATE_UP, m->normed, m->gate_up, 0);
-    activate_rows(m, rows);
-#pragma omp barrier
-    project(r, index, SK_DOWN, m->activated, m->residual, 1);
+    each_row(r, rows, norm_input, layer);
+    project(r, layer, SK_QKV, m->normed, m->qkv, 0);
+    each_row(r, rows, sk_place_row, layer);
+    sk_attend_rows(r, layer, omp_get_thread_num());
+    finish(r, SK_ATTENTION);
+    project(r, layer, SK_O, m->attended, m->residual, 1);
+    each_row(r, rows, norm_attended, layer);
+    project(r, layer, SK_GATE_UP, m->normed, m->gate_up, 0);
+    each_row(r, rows, activate, layer);
+    project(r, layer, SK_DOWN, m->activated, m->residual, 1);
 }
 
-static void embed_rows(const sk_model *m, const sk_step *s) {
-    range mine = share(s->rows);
-    for (int64_t i = mine.begin; i < mine.end; i++) {
-        const char *row = (const char *)m->embed + s->token_ids[i] * m->hidden * sk_element_size(m->embed_dtype);
-        ops->widen(row, m->embed_dtype, m->hidden, m->residual + i * m->hidden);
-    }
+static void embed(const sk_run *r, int64_t layer, int64_t row) {
+    (void)layer;
+    const sk_model *m = r->model;
+    const char *from = (const char *)m->embed + r->step->token_ids[row] * m->hidden * sk_element_size(m->embed_dtype);
+    r->ops->widen(from, m->embed_dtype, m->hidden, m->residual + row * m->hidden);
 }
 
-static void run_head(const run *r) {
+static void norm_sampled(const sk_run *r, int64_t layer, int64_t sample) {
+    (void)layer;
+    norm(r, r->model->norm, r->step->sample_rows[sample], r->step->final + sample * r->model->hidden);
+}
+
+static void choose(const sk_run *r, int64_t layer, int64_t sample) {
+    (void)layer;
+    int64_t vocab = r->model->vocab;
+    r->step->best[sample] = (int32_t)r->ops->argmax(r->step->logits + sample * vocab, vocab);
+}
+
+static void run_head(const sk_run *r) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;
-    range mine = share(s->samples + s->embeds);
-    for (int64_t i = mine.begin; i < mine.end; i++)
-        ops->rms_norm(m->residual + s->sample_rows[i] * m->hidden, m->norm, m->eps, m->hidden, s->final + i * m->hidden);
-#pragma omp barrier
+    each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
-    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, r->linear_scratch);
-#pragma omp barrier
-    mine = share(s->samples);
-    for (int64_t i = mine.begin; i < mine.end; i++)
-        s->best[i] = (int32_t)ops->argmax(s->logits + i * m->vocab, m->vocab);
+    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, r->linear_scratch, r->team);
+    finish(r, SK_HEAD);
+    each_row(r, s->samples, choose, 0);
 }
 
 int sk_forward(const sk_model *m, const sk_step *s) {
     if (!valid(m, s)) return -1;
-    char *scratch = m->scratch;
-    run r = {m, s, (task *)(scratch + linear_bytes(m, s->threads)), 0, scratch, NULL, attend_floats(m)};
-    r.attend_scratch = (float *)((char *)r.tasks + task_bytes(m));
-    list_tasks(&r);
+    sk_team team;
+    sk_team_start(&team, (int)s->threads);
+    sk_run r = {.ops = chosen, .model = m, .step = s, .team = &team, .linear_scratch = m->scratch};
+    sk_list_attention(&r, (char *)m->scratch + linear_bytes(m, s->threads));
+    if (s->times) s->times->since = clock_ns();
 #pragma omp parallel num_threads((int)s->threads)
     {
-        embed_rows(m, s);
+        each_row(&r, s->rows, embed, 0);
         for (int64_t layer = 0; layer < m->layers; layer++) run_layer(&r, layer);
         run_head(&r);
     }

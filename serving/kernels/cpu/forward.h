@@ -11,10 +11,16 @@
 
 enum { SK_QKV = 0, SK_O = 1, SK_GATE_UP = 2, SK_DOWN = 3, SK_SITES = 4 };
 
-/* lk_apply_team of lora_kernels: y += scale * (x A^T) B^T for the rows of a batch that have an adapter, by every thread
- * of the enclosing team. x and y complete before by a barrier; returns after one. */
+/* lk_member and lk_apply_team of lora_kernels: y += scale * (x A^T) B^T for the rows of a batch that have an adapter, by
+ * every thread of the team. x and y complete before by a barrier; returns after one. */
+typedef struct {
+    int64_t thread, threads;
+    void (*wait)(void *barrier);
+    void *barrier;
+} sk_lora_member;
 typedef void (*sk_lora_apply)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                              const void *x, int64_t x_stride, int64_t x_dtype, void *scratch);
+                              const void *x, int64_t x_stride, int64_t x_dtype, void *scratch,
+                              const sk_lora_member *me);
 
 typedef struct {
     sk_linear linear[SK_SITES];
@@ -42,6 +48,14 @@ typedef struct {
     void *scratch;                         /* sk_scratch_bytes, aligned to 64 */
 } sk_model;
 
+/* What thread 0 spends a step on; SK_WAIT: at barriers, for the others. */
+enum { SK_ROWS = 0, SK_PRODUCTS = 1, SK_ADAPTERS = 2, SK_ATTENTION = 3, SK_HEAD = 4, SK_WAIT = 5, SK_PARTS = 6 };
+
+typedef struct {
+    int64_t since;         /* the clock when the last part ended */
+    int64_t ns[SK_PARTS];
+} sk_times;
+
 typedef struct {
     int64_t rows, chunks;
     const int32_t *token_ids;              /* [rows] */
@@ -56,6 +70,7 @@ typedef struct {
     float *logits;                         /* [samples, vocab] */
     int32_t *best;                         /* [samples]: argmax, -1 when the row is not finite */
     int64_t threads;
+    sk_times *times;                       /* added to, or NULL */
 } sk_step;
 
 /* Bytes of scratch for steps of this model on up to `threads` threads. */

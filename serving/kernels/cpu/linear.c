@@ -11,6 +11,8 @@ enum { X_BLOCK_BYTES = 128 << 10 };
 enum { W_BLOCK_BYTES = 24 << 10 };
 /* Up to this many rows every thread prepares x for itself: cheaper than a barrier. */
 enum { PRIVATE_ROWS = 4 };
+/* Fewest panels of few rows that a thread takes at once: their weights stream in in order. */
+enum { STREAMED_PANELS = 2 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
 enum { AHEAD_BYTES = 2048 };
 
@@ -67,7 +69,7 @@ typedef struct {
 } rows_of_x;
 
 static rows_of_x prepared_rows(const sk_kernels *kernels, int64_t k, const float *x, int64_t ldx, int64_t rows,
-                               void *scratch) {
+                               void *scratch, sk_team *team) {
     if (!kernels->prepared_bytes) return (rows_of_x){(const char *)x, ldx * (int64_t)sizeof(float), NULL};
     int64_t thread = sk_thread(), threads = sk_threads(), stride = prepared_stride(k, kernels->prepared_bytes);
     int private = rows <= PRIVATE_ROWS;
@@ -76,9 +78,7 @@ static rows_of_x prepared_rows(const sk_kernels *kernels, int64_t k, const float
     char *data = (char *)scratch + round_up(held * (int64_t)sizeof(float), 64) + first * stride;
     for (int64_t row = private ? 0 : thread; row < rows; row += private ? 1 : threads)
         kernels->prepare(x + row * ldx, k, data + row * stride, scales + row);
-    if (!private) {
-#pragma omp barrier
-    }
+    if (!private) sk_team_wait(team);
     return (rows_of_x){data, stride, scales};
 }
 
@@ -169,45 +169,68 @@ static void run_groups(const job *j, int64_t panel, int64_t panels, int64_t row,
     }
 }
 
-/* Many rows: blocks of k, so that a tile's weights stay in the first-level cache, and blocks of rows, so that x stays in
- * the second. Where all of x fits there, panels are finished one by one: the weights then stream in in order. */
-static void run_blocked(const job *j, int64_t rows, int64_t first, int64_t last) {
+/* How many rows are cut, so that weights stay in the first-level cache and x in the second. */
+typedef struct {
+    int64_t k;     /* of a tile */
+    int64_t outer; /* k of all panels before the next k: all of it where x fits, the weights then stream in in order */
+    int64_t rows;
+} blocks;
+
+static blocks cut(const job *j, int64_t rows) {
     int64_t k = j->w->k, x_bytes = j->kernels->prepared_bytes ? j->kernels->prepared_bytes : (int64_t)sizeof(float);
     int64_t most = j->kernels->panels[3] * j->panel_bytes;
-    int64_t blocks = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
-    int64_t k_block = round_up((k + blocks - 1) / blocks, 2);
-    int64_t outer = rows * k * x_bytes <= X_BLOCK_BYTES ? k : k_block;
-    int64_t row_block = X_BLOCK_BYTES / (outer * x_bytes) / j->kernels->rows * j->kernels->rows;
-    if (row_block < j->kernels->rows) row_block = j->kernels->rows;
-    for (int64_t row = 0; row < rows; row += row_block)
-        for (int64_t start = 0; start < k; start += outer)
-            for (int64_t panel = first, panels; panel < last; panel += panels) {
-                panels = count_panels(j, panel, last, j->kernels->rows);
-                for (int64_t at = start; at < least(start + outer, k); at += k_block) {
-                    int in_order = outer == k && at + k_block < k;
-                    int64_t then = in_order ? panel : panel + panels, then_k = in_order ? at + k_block : start;
-                    const char *next = weights_at(j, then, then_k);
-                    run_groups(j, panel, panels, row, least(row + row_block, rows), at, least(k_block, k - at), next);
-                }
+    int64_t parts = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
+    blocks b = {.k = round_up((k + parts - 1) / parts, 2)};
+    b.outer = rows * k * x_bytes <= X_BLOCK_BYTES ? k : b.k;
+    b.rows = X_BLOCK_BYTES / (b.outer * x_bytes) / j->kernels->rows * j->kernels->rows;
+    if (b.rows < j->kernels->rows) b.rows = j->kernels->rows;
+    return b;
+}
+
+/* Rows [row, end) for panels [first, last). */
+static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last) {
+    int64_t k = j->w->k;
+    for (int64_t start = 0; start < k; start += b->outer)
+        for (int64_t panel = first, panels; panel < last; panel += panels) {
+            panels = count_panels(j, panel, last, j->kernels->rows);
+            for (int64_t at = start; at < least(start + b->outer, k); at += b->k) {
+                int in_order = b->outer == k && at + b->k < k;
+                const char *next = weights_at(j, in_order ? panel : panel + panels, in_order ? at + b->k : start);
+                run_groups(j, panel, panels, row, end, at, least(b->k, k - at), next);
             }
+        }
 }
 
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, void *scratch) {
+                    int accumulate, void *scratch, sk_team *team) {
     const sk_kernels *kernels = chosen[w->dtype];
-    int64_t thread = sk_thread(), threads = sk_threads(), panels = sk_panels(w->n);
-    job j = {kernels, w, prepared_rows(kernels, w->k, x, ldx, rows, scratch), y, ldy, accumulate,
+    int64_t panels = sk_panels(w->n);
+    job j = {kernels, w, prepared_rows(kernels, w->k, x, ldx, rows, scratch, team), y, ldy, accumulate,
              2 * SK_PANEL * sk_element_size(w->dtype), sk_panel_bytes(w->k, w->dtype)};
-    int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
-    if (rows && rows <= kernels->rows)
-        run_streaming(&j, rows, first, last);
-    else
-        run_blocked(&j, rows, first, last);
+    sk_range mine;
+    if (rows && rows <= kernels->rows) {
+        while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels)
+            run_streaming(&j, rows, mine.begin, mine.end);
+        return;
+    }
+    /* Panels of the first block of rows, panels of the second, and so on. */
+    blocks b = cut(&j, rows);
+    int64_t count = (rows + b.rows - 1) / b.rows * panels;
+    while ((mine = sk_team_take(team, count, 1, count)).begin < count)
+        for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
+            int64_t block = at / panels, first = block * panels;
+            upto = least(mine.end, first + panels);
+            run_block(&j, &b, block * b.rows, least((block + 1) * b.rows, rows), at - first, upto - first);
+        }
 }
 
-void sk_linear_run(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy, int accumulate,
-                   void *scratch, int threads) {
-    (void)threads;
+void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
+                   int64_t ldy, int accumulate, void *scratch, int threads) {
+    sk_team team;
+    sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
-    sk_linear_team(w, x, ldx, rows, y, ldy, accumulate, scratch);
+    for (int64_t i = 0; i < count; i++) {
+        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, scratch, &team);
+        sk_team_wait(&team);
+    }
 }

@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "team.h"
+
 /* Types of weights. Activations are float32; with SK_INT8 they are rounded, row by row, to 16-bit integers. */
 enum { SK_F32 = 0, SK_BF16 = 1, SK_INT8 = 2, SK_DTYPES = 3 };
 
@@ -29,18 +31,18 @@ typedef struct {
 /* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows are ldx and ldy floats
  * apart.
  *
- * Every thread of the enclosing OpenMP team calls it with the same arguments; x must be complete (a barrier before),
- * and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by the team:
- * sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
+ * Every thread of the team, one OpenMP parallel region, calls it with the same arguments; x must be complete (a barrier
+ * before), and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by
+ * the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, void *scratch);
+                    int accumulate, void *scratch, sk_team *team);
 
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);
 
-/* The same from outside a parallel region, with a team of its own. */
-void sk_linear_run(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy, int accumulate,
-                   void *scratch, int threads);
+/* The same for `count` weights one after another, from outside a parallel region, with a team of its own. */
+void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
+                   int64_t ldy, int accumulate, void *scratch, int threads);
 
 /* Use the kernels of one instruction set ("portable", "avx2", "avx512"), each only after it agreed with the portable
  * ones on this processor. 0; -1 when the processor lacks it; -2 when it disagreed. Not 0: portable is in use. Not to be

@@ -2,11 +2,18 @@
  *
  * 6 rows x 16 columns: 12 accumulators, 2 registers of weights, 1 of x. Fewer rows take 2 or 4 panels at once, so that
  * the latency of an FMA (4 cycles, 2 a cycle) stays covered and several streams of memory are open.
- * bfloat16 weights are widened in registers, one shift or mask for 8 of them: it hides behind the FMAs.
+ * bfloat16 weights are widened in registers, a shift or a mask for 8 of them.
+ * Instructions count: where the other hardware thread of a core belongs to somebody else, half of the decoder is theirs,
+ * 3 instructions a cycle are left, and with 27 for the 12 FMAs of one k (as gcc 12 makes of a plain loop) a third of the
+ * peak is gone. The loop over one panel takes 23.
  * 8-bit weights are widened to 16 bits and multiplied with 16-bit x by vpmaddwd, 16 products an instruction: twice the
  * rate of an FMA, exact, and with none of vpmaddubsw's saturation.
  */
 #if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+/* It would keep a pointer for each offset of an unrolled loop, most of them on the stack. */
+#pragma GCC optimize("no-ivopts")
+#endif
 #include <immintrin.h>
 #include <math.h>
 
@@ -18,18 +25,14 @@
 static const uint32_t odd_mask[8] __attribute__((aligned(32))) = {
     0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
 
-/* The second of each pair of bfloat16. The mask comes from memory: a register for it would be the 17th. */
-INLINE __m256 odd_floats(__m256i pairs) {
-    __m256 floats;
-    __asm__("vandps %2, %1, %0" : "=x"(floats) : "x"(pairs), "m"(*(const __m256i *)odd_mask));
-    return floats;
-}
-
 /* 8 of the 16 columns: half 0 or 1 of a panel, for the even or the odd k of a pair. */
-INLINE __m256 weights(const int dtype, const char *pair, int odd, int half) {
+INLINE __m256 weights(const int dtype, const char *pair, int odd, int half, __m256 mask) {
     if (dtype == SK_F32) return _mm256_load_ps((const float *)pair + (odd * 2 + half) * 8);
-    __m256i both = _mm256_load_si256((const __m256i *)pair + half);
-    return odd ? odd_floats(both) : _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    const __m256i *both = (const __m256i *)pair + half;
+    if (!odd) return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_load_si256(both), 16));
+    __m256 floats;
+    __asm__("vandps %1, %2, %0" : "=x"(floats) : "m"(*both), "x"(mask));
+    return floats;
 }
 
 /* sum += value * w. Written out because gcc 12, given the intrinsic, lets sums wander between registers and spills half of
@@ -38,25 +41,49 @@ INLINE void multiply_add(__m256 *sum, __m256 value, __m256 w) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(value), "x"(w));
 }
 
-INLINE void tile_float(const int dtype, const int rows, const int panels, const sk_tile *t) {
-    const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64;
-    __m256 sum[4][6][2];
-    /* Two bases, and 0, 1 or 2 strides from them: one addressing mode each, and few registers. */
-    const char *x0 = t->x, *x3 = t->x + 3 * t->x_stride;
-    const int64_t stride = t->x_stride;
+typedef __m256 sums[4][6][2];  /* of panel, row, half: those that a tile uses stay in registers */
+
+/* One k, for one panel; `at` is its place in the rows of x. */
+INLINE void multiply_column(const int dtype, const int rows, __m256 sum[6][2], const char *pair, int odd, __m256 mask,
+                            const char *const *x, int64_t at) {
+    __m256 w0 = weights(dtype, pair, odd, 0, mask), w1 = weights(dtype, pair, odd, 1, mask);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++)
-                sum[p][r][h] = t->from_y ? _mm256_loadu_ps(t->y + r * t->ldy + p * SK_PANEL + h * 8)
-                                         : _mm256_setzero_ps();
+        __m256 value = _mm256_broadcast_ss((const float *)(x[r] + at) + odd);
+        multiply_add(&sum[r][0], value, w0);
+        multiply_add(&sum[r][1], value, w1);
     }
+}
+
+/* One panel: what is fetched ahead lies in one stretch, so one loop does, four pairs a turn. */
+INLINE void multiply_panel(const int dtype, const int rows, __m256 sum[6][2], const sk_tile *t, __m256 mask,
+                           const char *const *x) {
+    enum { TURN = 4 };
+    const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64, pair_of_x = 8, ahead_step = TURN * t->ahead_step;
+    const int64_t turns = t->k / (2 * TURN) * TURN * pair_of_x, end = t->k / 2 * pair_of_x;
     const char *w = t->w, *ahead = t->ahead;
-    int64_t panel_bytes = t->panel_bytes, k = 0, end = t->turn;
+    int64_t at = 0;
+    for (; at < turns; at += TURN * pair_of_x, w += TURN * pair_bytes, ahead += ahead_step) {
+#pragma GCC unroll 8
+        for (int line = 0; line < TURN * pair_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (int i = 0; i < TURN; i++)
+#pragma GCC unroll 2
+            for (int odd = 0; odd < 2; odd++)
+                multiply_column(dtype, rows, sum, w + i * pair_bytes, odd, mask, x, at + i * pair_of_x);
+    }
+    for (; at < end; at += pair_of_x, w += pair_bytes)
+        for (int odd = 0; odd < 2; odd++) multiply_column(dtype, rows, sum, w, odd, mask, x, at);
+}
+
+/* Two or four panels, few rows. */
+INLINE void multiply_panels(const int dtype, const int rows, const int panels, sums sum, const sk_tile *t, __m256 mask,
+                            const char *const *x) {
+    const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64, panel_bytes = t->panel_bytes;
+    const char *w = t->w, *ahead = t->ahead;
+    int64_t k = 0, end = t->turn;
     for (int part = 0; part < 2; part++) {
-        for (; k < end; k += 2, x0 += 8, x3 += 8, w += pair_bytes, ahead += t->ahead_step) {
+        for (; k < end; k += 2, w += pair_bytes, ahead += t->ahead_step) {
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
                 for (int line = 0; line < pair_bytes; line += 64)
@@ -64,20 +91,32 @@ INLINE void tile_float(const int dtype, const int rows, const int panels, const 
 #pragma GCC unroll 2
             for (int odd = 0; odd < 2; odd++)
 #pragma GCC unroll 4
-                for (int p = 0; p < panels; p++) {
-                    __m256 w0 = weights(dtype, w + p * panel_bytes, odd, 0);
-                    __m256 w1 = weights(dtype, w + p * panel_bytes, odd, 1);
-#pragma GCC unroll 6
-                    for (int r = 0; r < rows; r++) {
-                        __m256 value = _mm256_broadcast_ss((const float *)((r < 3 ? x0 : x3) + r % 3 * stride) + odd);
-                        multiply_add(&sum[p][r][0], value, w0);
-                        multiply_add(&sum[p][r][1], value, w1);
-                    }
-                }
+                for (int p = 0; p < panels; p++)
+                    multiply_column(dtype, rows, sum[p], w + p * panel_bytes, odd, mask, x, 4 * k);
         }
         ahead = t->ahead_then;
         end = t->k;
     }
+}
+
+INLINE void tile_float(const int dtype, const int rows, const int panels, const sk_tile *t) {
+    sums sum;
+    const char *x[6];
+    const __m256 mask = _mm256_load_ps((const float *)odd_mask);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        x[r] = t->x + r * t->x_stride;
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++)
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++)
+                sum[p][r][h] = t->from_y ? _mm256_loadu_ps(t->y + r * t->ldy + p * SK_PANEL + h * 8)
+                                         : _mm256_setzero_ps();
+    }
+    if (panels == 1)
+        multiply_panel(dtype, rows, sum[0], t, mask, x);
+    else
+        multiply_panels(dtype, rows, panels, sum, t, mask, x);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -86,15 +125,43 @@ INLINE void tile_float(const int dtype, const int rows, const int panels, const 
             for (int h = 0; h < 2; h++) _mm256_storeu_ps(t->y + r * t->ldy + p * SK_PANEL + h * 8, sum[p][r][h]);
 }
 
-INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
-    __m256i sum[4][6][2];
-    const int16_t *x[6];
+typedef __m256i integers[4][6][2];
+
+/* sum += the products of pairs; written out for the same reason. */
+INLINE void multiply_add_pairs(__m256i *sum, __m256i value, __m256i w) {
+    __m256i products = _mm256_madd_epi16(value, w);
+    __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "x"(products));
+}
+
+/* One pair of k, for one panel. */
+INLINE void multiply_pair(const int rows, __m256i sum[6][2], const char *pair, const char *const *x, int64_t at) {
+    __m256i w0 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)pair));
+    __m256i w1 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)pair + 1));
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
-        x[r] = (const int16_t *)(t->x + r * t->x_stride);
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) sum[p][r][0] = sum[p][r][1] = _mm256_setzero_si256();
+        __m256i value = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x[r] + at)));
+        multiply_add_pairs(&sum[r][0], value, w0);
+        multiply_add_pairs(&sum[r][1], value, w1);
     }
+}
+
+/* As multiply_panel. */
+INLINE void multiply_integer_panel(const int rows, __m256i sum[6][2], const sk_tile *t, const char *const *x) {
+    enum { TURN = 4 };
+    const int64_t pair_bytes = 32, pair_of_x = 4, ahead_step = TURN * t->ahead_step;
+    const int64_t turns = t->k / (2 * TURN) * TURN * pair_of_x, end = t->k / 2 * pair_of_x;
+    const char *w = t->w, *ahead = t->ahead;
+    int64_t at = 0;
+    for (; at < turns; at += TURN * pair_of_x, w += TURN * pair_bytes, ahead += ahead_step) {
+        for (int line = 0; line < TURN * pair_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (int i = 0; i < TURN; i++) multiply_pair(rows, sum, w + i * pair_bytes, x, at + i * pair_of_x);
+    }
+    for (; at < end; at += pair_of_x, w += pair_bytes) multiply_pair(rows, sum, w, x, at);
+}
+
+INLINE void multiply_integer_panels(const int rows, const int panels, integers sum, const sk_tile *t,
+                                    const char *const *x) {
     const char *w = t->w, *ahead = t->ahead;
     int64_t panel_bytes = t->panel_bytes, k = 0, end = t->turn;
     for (int part = 0; part < 2; part++) {
@@ -102,21 +169,26 @@ INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
 #pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) {
-                const __m128i *pair = (const __m128i *)(w + p * panel_bytes);
-                __m256i w0 = _mm256_cvtepi8_epi16(_mm_load_si128(pair));
-                __m256i w1 = _mm256_cvtepi8_epi16(_mm_load_si128(pair + 1));
-#pragma GCC unroll 6
-                for (int r = 0; r < rows; r++) {
-                    __m256i value = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x[r] + k)));
-                    sum[p][r][0] = _mm256_add_epi32(sum[p][r][0], _mm256_madd_epi16(value, w0));
-                    sum[p][r][1] = _mm256_add_epi32(sum[p][r][1], _mm256_madd_epi16(value, w1));
-                }
-            }
+            for (int p = 0; p < panels; p++) multiply_pair(rows, sum[p], w + p * panel_bytes, x, 2 * k);
         }
         ahead = t->ahead_then;
         end = t->k;
     }
+}
+
+INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
+    integers sum;
+    const char *x[6];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        x[r] = t->x + r * t->x_stride;
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) sum[p][r][0] = sum[p][r][1] = _mm256_setzero_si256();
+    }
+    if (panels == 1)
+        multiply_integer_panel(rows, sum[0], t, x);
+    else
+        multiply_integer_panels(rows, panels, sum, t, x);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
         __m256 x_scale = _mm256_set1_ps(t->x_scales[r]);

@@ -7,7 +7,13 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from serving.debug.trace import NO_TRACE, Trace
+from serving.kernels.forward import PARTS
+from serving.kernels.library import load_library
+from tests.serving.harness import running
+from tests.serving.tiny import ADAPTERS, Tiny
 
 
 def test_spans_nest_and_carry_their_sizes(tmp_path: Path) -> None:
@@ -62,3 +68,19 @@ def test_the_end_writes_the_file_and_a_disk_that_refuses_hurts_nobody(tmp_path: 
     assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) == 2
     Trace(tmp_path / "missing" / "trace.json").close()
     assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.skipif(load_library() is None, reason="no C compiler")
+async def test_a_replica_traces_what_each_forward_pass_spent_its_time_on(tiny: Tiny, tmp_path: Path) -> None:
+    async with running(tiny, trace=tmp_path / "trace.json") as run:
+        for adapter in (None, *ADAPTERS):
+            await run.tokens(range(3, 40), adapter, tokens=4)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    passes = [event for event in events if event["name"] == "forward"]
+    launches = [event for event in events if event["name"] == "launch"]
+    assert len(passes) == len(launches) > 4
+    for event, launch in zip(passes, launches, strict=True):
+        parts = {name.removesuffix("_ms"): value for name, value in event["args"].items()}
+        assert set(parts) == set(PARTS) and min(parts.values()) >= 0
+        assert parts["products"] > 0 and parts["attention"] > 0 and sum(parts.values()) * 1000 <= event["dur"]
+        assert (parts["adapters"] > 0) == (launch["args"]["adapters"] > 0)

@@ -42,7 +42,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for sources, output, *flags in jobs:
         command = ["cc", *FLAGS, "-fopenmp", "-mfma", "-ffp-contract=off", *flags, "-c", *map(str, sources)]
         subprocess.run([*command, "-o", str(folder / output)], check=True, timeout=120)
-    rest = [*(SOURCE_FOLDER.glob("linear_*.c")), SOURCE_FOLDER / "pack.c"]
+    rest = [*(SOURCE_FOLDER.glob("linear_*.c")), SOURCE_FOLDER / "pack.c", SOURCE_FOLDER / "team.c"]
     objects = [folder / output for _, output, *_ in jobs]
     sources = [path for path in rest if path != kernels]
     command = ["cc", *FLAGS, "-fopenmp", "-shared", *map(str, [*sources, *objects]), "-o", str(folder / "library.so")]

@@ -1,0 +1,127 @@
+/* Keys and values into the cache, and attention over it, shared out to the threads of a step. */
+#include <math.h>
+
+#include "forward_run.h"
+
+/* With so many sequences a thread, a thread attends all heads of one. */
+enum { TASKS_PER_THREAD = 4 };
+
+static int64_t group_heads(const sk_model *m) { return m->heads / m->kv_heads; }
+
+static int64_t task_queries(const sk_model *m) {
+    int64_t queries = SK_QUERY_ROWS / group_heads(m);
+    return queries ? queries : 1;
+}
+
+static sk_blocks layer_blocks(const sk_model *m, int64_t layer, int64_t kv_head) {
+    sk_blocks b = {m->kv, 0, m->block_size, sk_padded(m->block_size), m->head_dim, sk_padded(m->head_dim), m->kv_dtype};
+    b.stride = m->kv_heads * sk_head_elements(&b);
+    b.data += (layer * m->num_blocks * b.stride + kv_head * sk_head_elements(&b)) * sk_element_size(b.dtype);
+    return b;
+}
+
+static int64_t place_bytes(const sk_model *m) { return sk_aligned(m->max_rows * (int64_t)sizeof(sk_spot)); }
+
+static int64_t task_bytes(const sk_model *m) { return sk_aligned(m->max_rows * m->kv_heads * (int64_t)sizeof(sk_task)); }
+
+static int64_t attend_floats(const sk_model *m) {
+    sk_blocks blocks = layer_blocks(m, 0, 0);
+    return sk_aligned(4 * sk_attend_floats(&blocks, task_queries(m) * group_heads(m))) / 4;
+}
+
+/* Long tasks first, so that threads end together: later positions see more keys. All heads of a sequence make one task
+ * where there are enough sequences: their keys lie side by side. */
+static void list_tasks(sk_run *r) {
+    const sk_model *m = r->model;
+    const sk_step *s = r->step;
+    int64_t queries = task_queries(m), count = 0, blocks = 0;
+    int64_t heads = s->chunks >= TASKS_PER_THREAD * s->threads ? m->kv_heads : 1;
+    for (int64_t c = 0; c < s->chunks; c++) {
+        int64_t of_chunk = (s->chunk_rows[c + 1] - s->chunk_rows[c] + queries - 1) / queries;
+        if (of_chunk > blocks) blocks = of_chunk;
+    }
+    for (int64_t block = blocks - 1; block >= 0; block--)
+        for (int64_t c = 0; c < s->chunks; c++) {
+            int64_t first = block * queries, rest = s->chunk_rows[c + 1] - s->chunk_rows[c] - first;
+            for (int64_t h = 0; rest > 0 && h < m->kv_heads; h += heads)
+                r->tasks[count++] = (sk_task){(int32_t)c, (int32_t)first, (int32_t)(rest < queries ? rest : queries),
+                                           (int32_t)h, (int32_t)heads};
+        }
+    r->task_count = count;
+}
+
+/* Where every row's keys and values go. */
+static void list_places(sk_run *r) {
+    const sk_model *m = r->model;
+    const sk_step *s = r->step;
+    for (int64_t c = 0; c < s->chunks; c++)
+        for (int64_t row = s->chunk_rows[c]; row < s->chunk_rows[c + 1]; row++) {
+            int64_t position = s->chunk_starts[c] + row - s->chunk_rows[c];
+            r->places[row] = (sk_spot){(int32_t)position, s->blocks[s->chunk_tables[c] + position / m->block_size]};
+        }
+}
+
+int64_t sk_attention_bytes(const sk_model *m, int64_t threads) {
+    return place_bytes(m) + task_bytes(m) + threads * attend_floats(m) * (int64_t)sizeof(float);
+}
+
+void sk_list_attention(sk_run *r, char *memory) {
+    r->places = (sk_spot *)memory;
+    r->tasks = (sk_task *)(memory + place_bytes(r->model));
+    r->attend_scratch = (float *)((char *)r->tasks + task_bytes(r->model));
+    r->attend_floats = attend_floats(r->model);
+    list_places(r);
+    list_tasks(r);
+}
+
+static void store_kv(const sk_model *m, int64_t layer, int32_t block, int64_t at, int64_t head, const float *k,
+                     const float *v) {
+    sk_blocks b = layer_blocks(m, layer, head);
+    int64_t element = sk_element_size(b.dtype);
+    char *keys = b.data + (block * b.stride + at) * element;
+    char *values = b.data + (block * b.stride + sk_head_keys(&b) + at * b.padded) * element;
+    if (b.dtype == SK_BF16) {
+        for (int64_t d = 0; d < b.head_dim; d++) ((uint16_t *)keys)[d * b.lanes] = sk_to_bf16(k[d]);
+        for (int64_t d = 0; d < b.head_dim; d++) ((uint16_t *)values)[d] = sk_to_bf16(v[d]);
+    } else {
+        for (int64_t d = 0; d < b.head_dim; d++) ((float *)keys)[d * b.lanes] = k[d];
+        memcpy(values, v, (size_t)b.head_dim * sizeof(float));
+    }
+}
+
+void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
+    const sk_model *m = r->model;
+    const sk_layer *layer = &m->layer[index];
+    int64_t dim = m->head_dim, half = dim / 2, rotated = m->heads + m->kv_heads, width = rotated + m->kv_heads;
+    float *row = m->qkv + at * width * dim;
+    const float *cos = m->rope + r->places[at].position * dim, *sin = cos + half;
+    if (layer->qkv_bias)
+        for (int64_t i = 0; i < width * dim; i++) row[i] += layer->qkv_bias[i];
+    for (int64_t h = 0; h < rotated; h++) {
+        const float *norm = h < m->heads ? layer->q_norm : layer->k_norm;
+        if (norm) r->ops->rms_norm(row + h * dim, norm, m->eps, dim, row + h * dim);
+        r->ops->rotate(row + h * dim, cos, sin, half);
+    }
+    for (int64_t h = 0; h < m->kv_heads; h++)
+        store_kv(m, index, r->places[at].block, r->places[at].position % m->block_size, h,
+                 row + (m->heads + h) * dim, row + (rotated + h) * dim);
+}
+
+void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
+    const sk_model *m = r->model;
+    const sk_step *s = r->step;
+    int64_t dim = m->head_dim, group = group_heads(m), width = (m->heads + 2 * m->kv_heads) * dim;
+    float scale = 1.0f / sqrtf((float)dim);
+    float *scratch = r->attend_scratch + thread * r->attend_floats;
+    for (int64_t i; (i = sk_team_take(r->team, r->task_count, 1, 1).begin) < r->task_count;) {
+        sk_task t = r->tasks[i];
+        int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
+        for (int64_t h = t.kv_head; h <= last; h++) {
+            sk_blocks blocks = layer_blocks(m, layer, h);
+            sk_span span = {m->qkv + row * width + h * group * dim, m->attended + (row * m->heads + h * group) * dim,
+                            width, m->heads * dim, t.count, group, s->chunk_starts[t.chunk] + t.first,
+                            s->blocks + s->chunk_tables[t.chunk], scale, h < last};
+            r->ops->attend(&span, &blocks, scratch);
+        }
+    }
+}

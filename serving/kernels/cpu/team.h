@@ -1,0 +1,35 @@
+/* Threads that compute a step together: where they wait for one another, and how they share the work in between.
+ *
+ * Not OpenMP's barrier: a process with more of libgomp's threads than cores (torch keeps a pool for every thread that
+ * called it) has them sleep at once, and a step has hundreds of barriers: on two cores half its time went there.
+ */
+#ifndef SERVING_KERNELS_TEAM_H
+#define SERVING_KERNELS_TEAM_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* One per parallel region: start before it, with as many threads as will call sk_team_wait. */
+typedef struct {
+    _Alignas(64) atomic_uint turn;  /* how often all have met */
+    atomic_int sleepers;
+    _Alignas(64) atomic_int arrived;
+    int threads;
+    _Alignas(64) atomic_llong taken;  /* of the items of this phase */
+} sk_team;
+
+typedef struct {
+    int64_t begin, end;
+} sk_range;
+
+void sk_team_start(sk_team *team, int threads);
+
+/* Returns when every thread of the team has called it; what they wrote before is seen after. */
+void sk_team_wait(sk_team *team);
+
+/* The next items, of `count` in all, that are the caller's to do; none are left: an empty range. At first up to `most` at
+ * once, at last `least`: threads end together, though another process, or another machine on the same processor, may
+ * hold one of them up. One such loop between two calls of sk_team_wait, in which every thread gives the same numbers. */
+sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most);
+
+#endif
