@@ -6,10 +6,16 @@ import argparse
 import logging
 import socket
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
 
 from serving import config as settings
 from serving import logs
 from serving.platform import config as platform_settings
+
+_Result = TypeVar("_Result")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,11 +41,32 @@ def main(argv: list[str] | None = None) -> int:
     except settings.ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return _serve_folders(config, listener) if platform is None else _serve_platform(config, platform, listener)
+    # While one core imports torch, the other reads and hashes the weights.
+    fingerprint = _begun(lambda: _fingerprint(config.model))
+    if platform is None:
+        return _serve_folders(config, listener, fingerprint)
+    return _serve_platform(config, platform, listener, fingerprint)
+
+
+def _begun(work: Callable[[], _Result]) -> Future[_Result]:
+    """Runs `work` in a thread of its own."""
+    with_thread = ThreadPoolExecutor(1)
+    future = with_thread.submit(work)
+    with_thread.shutdown(wait=False)
+    return future
+
+
+def _fingerprint(folder: Path) -> bytes:
+    from sealed_weights import base_fingerprint
+
+    return base_fingerprint(folder)
 
 
 def _serve_platform(
-    config: settings.ServingConfig, platform: platform_settings.PlatformConfig, listener: socket.socket
+    config: settings.ServingConfig,
+    platform: platform_settings.PlatformConfig,
+    listener: socket.socket,
+    fingerprint: Future[bytes],
 ) -> int:
     # Imported late, as below.
     from sealed_weights import SealError
@@ -49,7 +76,7 @@ def _serve_platform(
     from serving.tokenization.tokenizer import TokenizerError
 
     try:
-        return run(config, platform, listener)
+        return run(config, platform, listener, fingerprint)
     except (
         settings.ConfigError, ModelConfigError, TokenizerError, SealError, JournalUnavailable, OSError
     ) as error:  # fmt: skip
@@ -57,21 +84,24 @@ def _serve_platform(
         return 1
 
 
-def _serve_folders(config: settings.ServingConfig, listener: socket.socket) -> int:
+def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fingerprint: Future[bytes]) -> int:
     # Imported late: a wrong flag should not take torch's start-up time to be told.
     from sealed_weights import SealError
     from serving.adapters.directory import DirectoryAdapterSource
-    from serving.http.admission import InsecureAuthorizer
-    from serving.http.app import create_app
-    from serving.http.server import run_server
     from serving.models.config import ModelConfigError
     from serving.replica import Base, build_engine
     from serving.tokenization.tokenizer import TokenizerError
 
     try:
-        base = Base.from_dir(config.model)
+        base = Base.from_dir(config.model, fingerprint)
         source = DirectoryAdapterSource(config.adapters, base.spec)
-        engine = build_engine(config, base, source)
+        building = _begun(lambda: build_engine(config, base, source))
+        # Meanwhile: these take a fifth of a second.
+        from serving.http.admission import InsecureAuthorizer
+        from serving.http.app import create_app
+        from serving.http.server import run_server
+
+        engine = building.result()
     except (settings.ConfigError, ModelConfigError, TokenizerError, SealError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

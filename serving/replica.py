@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,11 @@ class Base:
     tokenizer: Tokenizer
 
     @classmethod
-    def from_dir(cls, folder: Path) -> Base:
-        """Reads config and tokenizer and hashes the weights (about a second a gigabyte)."""
+    def from_dir(cls, folder: Path, fingerprint: Future[bytes] | None = None) -> Base:
+        """Reads config and tokenizer, and hashes the weights (about a second a gigabyte) unless that was begun before."""
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        spec = BaseSpec.from_hf_config(raw, base_fingerprint(folder), folder.name)
+        digest = base_fingerprint(folder) if fingerprint is None else fingerprint.result()
+        spec = BaseSpec.from_hf_config(raw, digest, folder.name)
         return cls(folder, ModelConfig.from_hf(raw), spec, Tokenizer.from_dir(folder))
 
     @property

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import socket
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,21 +53,25 @@ class PlatformReplica:
         self.journal.close()
 
 
-def build_replica(config: ServingConfig, platform: PlatformConfig) -> PlatformReplica:
+def build_replica(
+    config: ServingConfig, platform: PlatformConfig, fingerprint: Future[bytes] | None = None
+) -> PlatformReplica:
     """Load the base model and open the journal. Nothing is sent to the platform yet.
 
     Raises JournalUnavailable, and what `Base.from_dir` and `build_engine` raise.
     """
     journal = UsageJournal(platform.journal_dir)  # first: it is the one with a lock
     try:
-        return _build(config, platform, journal)
+        return _build(config, platform, journal, fingerprint)
     except BaseException:
         journal.close()
         raise
 
 
-def _build(config: ServingConfig, platform: PlatformConfig, journal: UsageJournal) -> PlatformReplica:
-    base = Base.from_dir(config.model)
+def _build(
+    config: ServingConfig, platform: PlatformConfig, journal: UsageJournal, fingerprint: Future[bytes] | None
+) -> PlatformReplica:
+    base = Base.from_dir(config.model, fingerprint)
     signer, tickets, leases = ReceiptSigner(base.fingerprint), TicketVerifier(), LeaseTable()
     client = VaultClient(platform.platform_url, platform.enrolment_token)
     packages = PackageStore(platform.package_dir, client)
@@ -116,9 +121,11 @@ class ReadyWhenRegistered:
             await self._app(scope, receive, send)
 
 
-def run(config: ServingConfig, platform: PlatformConfig, listener: socket.socket) -> int:
+def run(
+    config: ServingConfig, platform: PlatformConfig, listener: socket.socket, fingerprint: Future[bytes] | None = None
+) -> int:
     """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
-    replica = build_replica(config, platform)
+    replica = build_replica(config, platform, fingerprint)
     try:
         replica.link.start(replica.introduction, replica.engine.ready)
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)

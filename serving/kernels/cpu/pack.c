@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "linear.h"
 #include "linear_kernels.h"
@@ -55,14 +56,27 @@ static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel
         }
 }
 
+/* bfloat16 to bfloat16: a panel is its rows' pairs, transposed. Most checkpoints are this, and a replica waits for it. */
+static void move_pairs(const uint16_t *source, int64_t stride, int64_t rows, int64_t k, uint32_t *panel) {
+    for (int64_t i = 0; i < k / 2; i++)
+        for (int64_t r = 0; r < rows; r++) memcpy(panel + i * SK_PANEL + r, source + r * stride + 2 * i, sizeof *panel);
+    for (int64_t i = 0; rows < SK_PANEL && i < k / 2; i++)
+        memset(panel + i * SK_PANEL + rows, 0, (size_t)(SK_PANEL - rows) * sizeof *panel);
+}
+
 void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n, int64_t k, int64_t dtype,
              void *packed, float *scales, float *scratch, int threads) {
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t p = 0; p < sk_panels(n); p++) {
         float *rows = scratch + sk_thread() * SK_PANEL * k;
-        int64_t first = p * SK_PANEL;
-        read_rows(source, source_dtype, stride, first, n - first < SK_PANEL ? n - first : SK_PANEL, k, rows);
-        write_panel(rows, k, dtype, (char *)packed + p * sk_panel_bytes(k, dtype), scales ? scales + first : NULL);
+        int64_t first = p * SK_PANEL, count = n - first < SK_PANEL ? n - first : SK_PANEL;
+        char *panel = (char *)packed + p * sk_panel_bytes(k, dtype);
+        if (source_dtype == SK_BF16 && dtype == SK_BF16) {
+            move_pairs((const uint16_t *)source + first * stride, stride, count, k, (uint32_t *)panel);
+            continue;
+        }
+        read_rows(source, source_dtype, stride, first, count, k, rows);
+        write_panel(rows, k, dtype, panel, scales ? scales + first : NULL);
     }
 }
