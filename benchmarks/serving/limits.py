@@ -21,15 +21,20 @@ class Limits:
 
 def measure(threads: int, rows: tuple[int, ...] = (1, 4, 16, 32), repetitions: int = 5) -> Limits:
     """Takes about ten seconds."""
-    torch.set_num_threads(threads)
-    data = torch.ones(1 << 27)  # 512 MB: far beyond any cache
-    data.sum()
-    read = statistics.median(_seconds(data.sum, repetitions))
+    read = read_rate(threads, repetitions)
     rates = {}
     for count in rows:
         # 28 MB of weights in turn, so that they come from memory as a model's do.
         rates[count] = max(_gemm_rate(count, dtype, repetitions) for dtype in (torch.float32, torch.bfloat16))
-    return Limits(data.numel() * 4 / read / 1e9, rates)
+    return Limits(read, rates)
+
+
+def read_rate(threads: int, repetitions: int = 3) -> float:
+    """Read bandwidth alone, in GB/s: a tenth of a second."""
+    torch.set_num_threads(threads)
+    data = torch.ones(1 << 27)  # 512 MB: far beyond any cache
+    data.sum()
+    return data.numel() * 4 / statistics.median(_seconds(data.sum, repetitions)) / 1e9
 
 
 def _gemm_rate(rows: int, dtype: torch.dtype, repetitions: int) -> float:

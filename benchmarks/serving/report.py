@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from benchmarks.serving.limits import Limits
 from benchmarks.serving.metrics import median
 
 OURS, INT8, VLLM, VLLM_LORA, PEFT = "intarsia", "intarsia int8", "vLLM", "vLLM 32 LoRAs", "transformers + PEFT"
+# In cells with adapters: the same prompts, measured next to it.
+OURS_WITHOUT = "intarsia, no adapters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,11 @@ class Results:
         return list(dict.fromkeys(cell.engine for cell in self.cells))
 
 
-def promises(results: Results, limits: Limits, model: ModelSize) -> list[Promise]:
+def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: Mapping[str, float]) -> list[Promise]:
     """The bars of this project for the machine class the benchmark is for: two cores, no GPU."""
-    out = []
+    out = [Promise("ready after a start, seconds", ready_seconds.get(OURS), 5, at_most=True)]
+    memory = [cell.figures["peak_memory_mb"] for cell in results.cells if cell.engine == OURS]
+    out.append(Promise("resident memory at its peak, MB", max(memory, default=None), 1200, at_most=True))
     for concurrency, bar in ((1, 1.6), (4, 1.25), (16, 1.25), (32, 1.25)):
         ratio = results.ratio((OURS, "base", concurrency), (VLLM, "base", concurrency))
         out.append(Promise(f"no adapter, {concurrency} clients: tokens/s over vLLM without LoRA", ratio, bar))
@@ -105,7 +110,9 @@ def promises(results: Results, limits: Limits, model: ModelSize) -> list[Promise
             continue
         place = f"{scenario}, {concurrency} clients"
         cell = (OURS, scenario, concurrency)
-        out.append(Promise(f"{place}: share of our own base", results.ratio(cell, (OURS, "base", concurrency)), 0.85))
+        out.append(
+            Promise(f"{place}: share of our own base", results.ratio(cell, (OURS_WITHOUT, scenario, concurrency)), 0.85)
+        )
         out.append(Promise(f"{place}: over vLLM with LoRA", results.ratio(cell, (VLLM_LORA, scenario, concurrency)), 6))
         out.append(Promise(f"{place}: over PEFT, mixed", results.ratio(cell, (PEFT, scenario, concurrency)), 6))
         first = results.ratio(cell, (VLLM, "base", concurrency), "ttft_p50_ms")
