@@ -97,7 +97,7 @@ def _record(
         _say(name, scenario, concurrency, figures, time.perf_counter() - began)
 
     record(engine.name, lambda: _measure(engine, requests, scenario, concurrency, scale, warm_up=False))
-    if engine.name == report.OURS and scenario != "base":
+    if isinstance(engine, Replica) and engine.name == report.OURS and scenario != "base":
         plain = [replace(item, adapter=None) for item in workload.read(requests, scenario, concurrency, scale)]
         record(report.OURS_WITHOUT, lambda: engine.run(plain, concurrency))
 

@@ -51,7 +51,7 @@ static void solve(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype, pro
     }
     for (int page = 0; page < PAGES; page++) {
         lk_unit unit = {(const char *)p->a + page * PAGE * PADDED_K * lk_element_size(dtype), ranks[page], page * PAGE,
-                        0.5f};
+                        0.5f, p->a};
         /* One row takes other code paths than many. */
         kernels->shrink(&unit, dtype, PADDED_K, x, ROWS, v);
         kernels->shrink(&unit, dtype, PADDED_K, x, 1, v);

@@ -26,6 +26,11 @@ INLINE pair load16(const void *data, int64_t at, int bf16) {
     return p;
 }
 
+/* sum += a * b. Written out because gcc 12, given the intrinsic, lets sums wander between registers. */
+INLINE void multiply_add(__m256 *sum, __m256 a, __m256 b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+}
+
 /* The kernel set's expand: see lk_kernels. */
 void lk_expand_avx2(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
                     int rows, float *panel);

@@ -56,6 +56,9 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
             ((float *)y)[c] += sums[c];
 }
 
+/* How far ahead of its use one row's B is fetched: two tiles. */
+enum { AHEAD_COLUMNS = 128 };
+
 /* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel unless that is NULL. */
 INLINE void expand_tile(const int rows, const int blocks, const int bf16, const lk_columns *from, const float *panel,
                         int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
@@ -70,8 +73,15 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
         int64_t at = j * from->page_size, column = first + (panel ? at * 16 : 0), end = at + from->ranks[j];
         /* Full pages are one run of ranks, in v as in the panel. */
         while (panel && end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
+#pragma GCC unroll 4
         for (; at < end; at++, column += n) {
             pair w[4];
+            if (blocks == 4) {
+                /* One row: as in shrink. */
+                const char *ahead = (const char *)b + (column + AHEAD_COLUMNS) * (bf16 ? 2 : 4);
+#pragma GCC unroll 4
+                for (int line = 0; line < 4 * (bf16 ? 32 : 64); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            }
 #pragma GCC unroll 4
             for (int i = 0; i < blocks; i++) w[i] = load16(b, column + 16 * i, bf16);
 #pragma GCC unroll 6

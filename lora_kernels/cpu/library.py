@@ -36,6 +36,8 @@ class CSite(ctypes.Structure):
         ("slices", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
         ("max_pages", ctypes.c_int64),
+        ("a_page", ctypes.c_int64),
+        ("b_page", ctypes.c_int64),
         ("dtype", ctypes.c_int64),
     )
 

@@ -26,14 +26,14 @@ enum {
 
 /* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written. */
 typedef struct {
-    const void *a;              /* [pages, slices, page_size, padded_k] */
-    const void *b;              /* [pages, page_size, n]; 15 columns past any row in use may be read */
+    const void *a;              /* [pages, slices, page_size, padded_k], pages a_page elements apart */
+    const void *b;              /* [pages, page_size, n], likewise; 15 columns past any row in use may be read */
     const int32_t *page_table;  /* [slots, max_pages] */
     const int32_t *page_ranks;  /* [slots, max_pages] */
     const float *page_scales;   /* [slots, max_pages] */
     const int32_t *live;        /* [slots], pages of the slot that this site and layer use */
     const int64_t *offsets;     /* [slices + 1], columns of y */
-    int64_t k, padded_k, n, slices, page_size, max_pages;
+    int64_t k, padded_k, n, slices, page_size, max_pages, a_page, b_page;
     int64_t dtype;              /* of a and b */
 } lk_site;
 
@@ -58,6 +58,7 @@ typedef struct {
     int64_t ranks;
     int64_t v_offset;   /* where their products go in a row of v */
     float scale;
+    const void *ahead;  /* what will probably be read next, shaped like a: worth fetching. Any address will do */
 } lk_unit;
 
 /* A range of columns of all the pages of one adapter. */

@@ -44,28 +44,62 @@ INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
     return _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
 }
 
+typedef __m256 sums[8][3];  /* of rank and row; those that a tile uses stay in registers */
+
+/* Half by half of 16 columns: 12 sums, 3 registers of x and one of weights are all there are. */
+INLINE void multiply_f32(const int ranks, const int rows, sums acc, const float *a, int64_t padded_k, int64_t k,
+                         const void *const *x) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 16; half += 8) {
+        __m256 row[3];
+#pragma GCC unroll 3
+        for (int t = 0; t < rows; t++) row[t] = _mm256_loadu_ps((const float *)x[t] + k + half);
+#pragma GCC unroll 8
+        for (int r = 0; r < ranks; r++) {
+            __m256 w = _mm256_loadu_ps(a + r * padded_k + k + half);
+#pragma GCC unroll 3
+            for (int t = 0; t < rows; t++) multiply_add(&acc[r][t], row[t], w);
+        }
+    }
+}
+
+INLINE void multiply_bf16(const int ranks, const int rows, sums acc, const uint16_t *a, int64_t padded_k, int64_t k,
+                          const void *const *x) {
+    pair row[3];
+#pragma GCC unroll 3
+    for (int t = 0; t < rows; t++) row[t] = load16(x[t], k, 0);
+#pragma GCC unroll 8
+    for (int r = 0; r < ranks; r++) {
+        pair w = load16(a, r * padded_k + k, 1);
+#pragma GCC unroll 3
+        for (int t = 0; t < rows; t++) {
+            acc[r][t] = _mm256_fmadd_ps(w.first, row[t].first, acc[r][t]);
+            acc[r][t] = _mm256_fmadd_ps(w.second, row[t].second, acc[r][t]);
+        }
+    }
+}
+
 /* Ranks from `first` on. */
 INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_unit *unit, int64_t first,
                      int64_t padded_k, const void *const *x, float *const *v) {
-    const char *a = (const char *)unit->a + first * padded_k * (bf16 ? 2 : 4);
-    __m256 acc[8][3];
+    enum { LINE = 64 };
+    const int64_t size = bf16 ? 2 : 4;
+    const char *a = (const char *)unit->a + first * padded_k * size;
+    const char *ahead = (const char *)unit->ahead + first * padded_k * size;
+    sums acc;
 #pragma GCC unroll 8
     for (int r = 0; r < ranks; r++)
 #pragma GCC unroll 3
         for (int t = 0; t < rows; t++) acc[r][t] = _mm256_setzero_ps();
     for (int64_t k = 0; k < padded_k; k += 16) {
-        pair row[3];
-#pragma GCC unroll 3
-        for (int t = 0; t < rows; t++) row[t] = load16(x[t], k, 0);
+        /* One row is computed faster than its weights come, and 8 short streams leave nothing to guess from. */
+        if (rows == 1 && k * size % LINE == 0)
 #pragma GCC unroll 8
-        for (int r = 0; r < ranks; r++) {
-            pair w = load16(a, r * padded_k + k, bf16);
-#pragma GCC unroll 3
-            for (int t = 0; t < rows; t++) {
-                acc[r][t] = _mm256_fmadd_ps(w.first, row[t].first, acc[r][t]);
-                acc[r][t] = _mm256_fmadd_ps(w.second, row[t].second, acc[r][t]);
-            }
-        }
+            for (int r = 0; r < ranks; r++) _mm_prefetch(ahead + (r * padded_k + k) * size, _MM_HINT_T0);
+        if (bf16)
+            multiply_bf16(ranks, rows, acc, (const uint16_t *)a, padded_k, k, x);
+        else
+            multiply_f32(ranks, rows, acc, (const float *)a, padded_k, k, x);
     }
     __m128 factor = _mm_set1_ps(unit->scale);
 #pragma GCC unroll 3

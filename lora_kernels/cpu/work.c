@@ -14,6 +14,7 @@ typedef struct {
     const int32_t *order;  /* [rows], row ids */
     int64_t first, rows;   /* place of the first one in row_order */
     int64_t at, pages;     /* the slot's first page in the tables, and how many of them the site uses */
+    int64_t then;          /* the place in the tables of the page that comes after these: the next adapter's first */
 } tile_t;
 
 /* One thread's part [begin, end) of a phase's cost, and how far the walk has come. */
@@ -37,13 +38,14 @@ static char *row_at(const lk_rows *rows, int64_t row) {
 
 static tile_t segment_at(const lk_job *j, int64_t segment) {
     int64_t first = j->batch->segment_starts[segment], slot = j->batch->segment_slots[segment];
+    int64_t next = j->batch->segment_slots[segment + 1 < j->batch->segments ? segment + 1 : segment];
     return (tile_t){j->batch->row_order + first, first, j->batch->segment_starts[segment + 1] - first,
-                    slot * j->site->max_pages, j->site->live[slot]};
+                    slot * j->site->max_pages, j->site->live[slot], next * j->site->max_pages};
 }
 
 static tile_t tile_of(const tile_t *segment, int64_t offset, int64_t most_rows) {
     return (tile_t){segment->order + offset, segment->first + offset, minimum(most_rows, segment->rows - offset),
-                    segment->at, segment->pages};
+                    segment->at, segment->pages, segment->then};
 }
 
 /* Ranks of all the pages a segment uses, each page rounded up to whole units. */
@@ -85,12 +87,20 @@ static void v_pointers(const lk_job *j, const tile_t *tile, int64_t slice, float
 }
 
 /* Ranks [r, r + LK_UNIT) of the tile's page p. */
+static const char *rank_row(const lk_site *site, int64_t at, int64_t slice, int64_t r) {
+    int64_t element = site->page_table[at] * site->a_page + (slice * site->page_size + r) * site->padded_k;
+    return (const char *)site->a + element * lk_element_size(site->dtype);
+}
+
 static lk_unit unit_at(const lk_job *j, const tile_t *tile, int64_t p, int64_t slice, int64_t r) {
     const lk_site *site = j->site;
-    int64_t at = tile->at + p, row = (site->page_table[at] * site->slices + slice) * site->page_size + r;
-    return (lk_unit){(const char *)site->a + row * site->padded_k * lk_element_size(site->dtype),
-                     minimum(LK_UNIT, site->page_ranks[at] - r), slice * j->v.slice_stride + p * site->page_size + r,
-                     site->page_scales[at]};
+    int64_t at = tile->at + p;
+    int64_t next_page = p + 1 < tile->pages ? at + 1 : tile->then;
+    const char *ahead = r + LK_UNIT < site->page_ranks[at] ? rank_row(site, at, slice, r + LK_UNIT)
+                        : slice + 1 < site->slices         ? rank_row(site, at, slice + 1, 0)
+                                                           : rank_row(site, next_page, 0, 0);
+    return (lk_unit){rank_row(site, at, slice, r), minimum(LK_UNIT, site->page_ranks[at] - r),
+                     slice * j->v.slice_stride + p * site->page_size + r, site->page_scales[at], ahead};
 }
 
 static void shrink_tile(const lk_job *j, const tile_t *tile, share *s, const lk_thread_scratch *mine) {
@@ -123,7 +133,7 @@ static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, shar
             for (int64_t t = 0; t < tile->rows; t++)
                 y[t] = row_at(&j->y, tile->order[t]) + c * lk_element_size(j->y.dtype);
             for (int64_t p = 0; p < tile->pages; p++) {
-                int64_t first = site->page_table[tile->at + p] * site->page_size * site->n + c;
+                int64_t first = site->page_table[tile->at + p] * site->b_page + c;
                 mine->b[p] = (const char *)site->b + first * lk_element_size(site->dtype);
             }
             lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->n, width};

@@ -100,7 +100,7 @@ def _segment_group(
     return _Group(
         rows,
         a[None, ..., : storage.spec.in_features],
-        b.view(1, -1, b.shape[-1]),
+        b.reshape(1, -1, b.shape[-1]),
         scales[None],
     )
 
