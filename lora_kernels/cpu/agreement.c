@@ -57,7 +57,7 @@ static void solve(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype, pro
         kernels->shrink(&unit, dtype, PADDED_K, x, 1, v);
         b[page] = (const char *)p->b + page * PAGE * N * lk_element_size(dtype);
     }
-    lk_columns columns = {b, ranks, PAGES, PAGE, N, WIDTH};
+    lk_columns columns = {b, ranks, PAGES, PAGE, N, WIDTH, p->b};
     kernels->expand(&columns, dtype, v_read, y, x_dtype, ROWS, p->panel);
     kernels->expand(&columns, dtype, v_read, y, x_dtype, 1, p->panel);
 }

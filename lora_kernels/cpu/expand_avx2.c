@@ -56,9 +56,6 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
             ((float *)y)[c] += sums[c];
 }
 
-/* How far ahead of its use one row's B is fetched: two tiles. */
-enum { AHEAD_COLUMNS = 128 };
-
 /* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel unless that is NULL. */
 INLINE void expand_tile(const int rows, const int blocks, const int bf16, const lk_columns *from, const float *panel,
                         int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
@@ -76,9 +73,9 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
 #pragma GCC unroll 4
         for (; at < end; at++, column += n) {
             pair w[4];
-            if (blocks == 4) {
+            if (blocks == 4 && j == 0) {
                 /* One row: as in shrink. */
-                const char *ahead = (const char *)b + (column + AHEAD_COLUMNS) * (bf16 ? 2 : 4);
+                const char *ahead = (const char *)from->ahead + column * (bf16 ? 2 : 4);
 #pragma GCC unroll 4
                 for (int line = 0; line < 4 * (bf16 ? 32 : 64); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
             }

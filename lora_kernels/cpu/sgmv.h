@@ -66,6 +66,7 @@ typedef struct {
     const void *const *b;  /* [pages], each at the range's first column: [ranks[j], width] with rows n apart */
     const int32_t *ranks;  /* [pages] */
     int64_t pages, page_size, n, width;
+    const void *ahead;     /* as in lk_unit, shaped like b[0] */
 } lk_columns;
 
 /* The arithmetic of one instruction set. */

@@ -121,6 +121,10 @@ static void shrink_tile(const lk_job *j, const tile_t *tile, share *s, const lk_
             }
 }
 
+static const char *page_columns(const lk_site *site, int64_t at, int64_t c) {
+    return (const char *)site->b + (site->page_table[at] * site->b_page + c) * lk_element_size(site->dtype);
+}
+
 static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, share *s, const lk_thread_scratch *mine) {
     const lk_site *site = j->site;
     float *v[LK_EXPAND_ROWS];
@@ -132,11 +136,10 @@ static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, shar
             v_pointers(j, tile, slice, v);
             for (int64_t t = 0; t < tile->rows; t++)
                 y[t] = row_at(&j->y, tile->order[t]) + c * lk_element_size(j->y.dtype);
-            for (int64_t p = 0; p < tile->pages; p++) {
-                int64_t first = site->page_table[tile->at + p] * site->b_page + c;
-                mine->b[p] = (const char *)site->b + first * lk_element_size(site->dtype);
-            }
-            lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->n, width};
+            for (int64_t p = 0; p < tile->pages; p++) mine->b[p] = page_columns(site, tile->at + p, c);
+            lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->n, width,
+                                  c + width < site->n ? page_columns(site, tile->at, c + width)
+                                                      : page_columns(site, tile->then, 0)};
             j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows,
                                mine->panel);
         }

@@ -106,7 +106,7 @@ static void activate(const sk_run *r, int64_t layer, int64_t row) {
     r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, m->activated + row * m->intermediate);
 }
 
-static void wait_for_team(void *team) { sk_team_wait(team); }
+static void finish_phase(void *run) { finish(run, SK_ADAPTERS); }
 
 /* y (+)= x W^T plus the adapters' share, complete on return. */
 static void project(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
@@ -115,9 +115,8 @@ static void project(const sk_run *r, int64_t layer, int site, const float *x, fl
     sk_linear_team(w, x, w->k, r->step->rows, y, w->n, accumulate, r->linear_scratch, r->team);
     finish(r, SK_PRODUCTS);
     if (!r->step->lora) return;
-    sk_lora_member me = {omp_get_thread_num(), r->step->threads, wait_for_team, r->team};
+    sk_lora_member me = {omp_get_thread_num(), r->step->threads, finish_phase, (void *)r};
     m->lora_apply(m->layer[layer].lora[site], r->step->lora, y, w->n, SK_F32, x, w->k, SK_F32, m->lora_scratch, &me);
-    spent_on(r, SK_ADAPTERS);
 }
 
 static void run_layer(const sk_run *r, int64_t layer) {
