@@ -85,10 +85,15 @@ class Results:
         return list(dict.fromkeys(cell.engine for cell in self.cells))
 
 
-def kept_cells(folder: Path, measured_anew: Collection[str]) -> list[Cell]:
-    """Cells of an earlier run's file, but for scenarios that are measured anew. Raises OSError without a file."""
-    cells = json.loads((folder / "serving.json").read_text(encoding="utf-8"))["cells"]
-    return [Cell(**cell) for cell in cells if cell["scenario"] not in measured_anew]
+def kept(folder: Path, measured_anew: Collection[str]) -> tuple[list[Cell], Limits]:
+    """Cells of an earlier run's file, but for scenarios that are measured anew, and that run's limits.
+
+    Raises OSError without a file.
+    """
+    file = json.loads((folder / "serving.json").read_text(encoding="utf-8"))
+    rates = {int(rows): rate for rows, rate in file["limits"]["gemm_gflop_s"].items()}
+    cells = [Cell(**cell) for cell in file["cells"] if cell["scenario"] not in measured_anew]
+    return cells, Limits(file["limits"]["read_gb_s"], rates)
 
 
 def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: Mapping[str, float]) -> list[Promise]:
