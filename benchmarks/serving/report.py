@@ -122,7 +122,11 @@ def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: 
         place = f"{scenario}, {concurrency} clients"
         cell = (OURS, scenario, concurrency)
         out.append(
-            Promise(f"{place}: share of our own base", results.ratio(cell, (OURS_WITHOUT, scenario, concurrency)), 0.85)
+            Promise(
+                f"{place}: share of the same prompts without adapters",
+                results.ratio(cell, (OURS_WITHOUT, scenario, concurrency)),
+                0.85,
+            )
         )
         out.append(Promise(f"{place}: over vLLM with LoRA", results.ratio(cell, (VLLM_LORA, scenario, concurrency)), 6))
         out.append(Promise(f"{place}: over PEFT, mixed", results.ratio(cell, (PEFT, scenario, concurrency)), 6))
