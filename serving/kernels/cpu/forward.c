@@ -117,6 +117,7 @@ static void project(const sk_run *r, int64_t layer, int site, const float *x, fl
     if (!r->step->lora) return;
     sk_lora_member me = {omp_get_thread_num(), r->step->threads, finish_phase, (void *)r};
     m->lora_apply(m->layer[layer].lora[site], r->step->lora, y, w->n, SK_F32, x, w->k, SK_F32, m->lora_scratch, &me);
+    spent_on(r, SK_ADAPTERS);  /* a team of one does not wait */
 }
 
 static void run_layer(const sk_run *r, int64_t layer) {
