@@ -64,7 +64,15 @@ class AdapterPool:
         self.page_table, self.page_scales = self.tables.page_table, self.tables.page_scales
         self.page_ranks = self.tables.page_ranks
         self._sites = {
-            site.name: allocate_site(spec, site, num_pages + 1, *self.tables.live(site.name), dtype, self.device)
+            site.name: allocate_site(
+                spec,
+                site,
+                num_pages + 1,
+                *self.tables.live(site.name),
+                dtype,
+                self.device,
+                layers_together=getattr(self.backend, "__name__", "") == "lora_kernels.cpu.backend",
+            )
             for site in spec.sites
         }
         self._allocator = PageAllocator(num_pages)

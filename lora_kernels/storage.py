@@ -22,7 +22,7 @@ class SiteStorage:
 
     a: [layers, pages + 1, slices, page_size, K rounded up to 32], zero beyond K
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
-        On a CPU all layers of a page lie together (a and b are views): an adapter is a few long stretches of memory,
+        In the C library's pools all layers of a page lie together (a and b are views): an adapter is a few long stretches of memory,
         which large pages of the system hold without waste.
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
@@ -64,8 +64,13 @@ def allocate_site(
     live_host: list[list[int]],
     dtype: torch.dtype,
     device: torch.device,
+    *,
+    layers_together: bool = False,
 ) -> SiteStorage:
-    """Zeroed storage of one site with `pages` pages (the null page included); `live` is the pool's, for this site."""
+    """Zeroed storage of one site with `pages` pages (the null page included); `live` is the pool's, for this site.
+
+    layers_together: all layers of a page in one stretch; Triton's kernels want all pages of a layer in one
+    """
     layers, slices, size = spec.layers_of(site), len(site.slices), spec.page_size
     padded_k = -(-site.in_features // K_ALIGN) * K_ALIGN
     offsets = [0]
@@ -73,8 +78,8 @@ def allocate_site(
         offsets.append(offsets[-1] + width)
     return SiteStorage(
         site,
-        _paged(layers, pages, (slices, size, padded_k), dtype, device),
-        _paged(layers, pages, (size, site.out_features), dtype, device),
+        _paged(layers, pages, (slices, size, padded_k), dtype, device, layers_together),
+        _paged(layers, pages, (size, site.out_features), dtype, device, layers_together),
         live,
         live_host,
         tuple(offsets),
@@ -82,9 +87,11 @@ def allocate_site(
     )
 
 
-def _paged(layers: int, pages: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _paged(
+    layers: int, pages: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layers_together: bool
+) -> torch.Tensor:
     """[layers, pages, *shape], zeroed."""
-    if device.type != "cpu":
+    if not layers_together:
         return lazy_zeros((layers, pages, *shape), dtype, device)
     return lazy_zeros((pages, layers, *shape), dtype, device).transpose(0, 1)
 
