@@ -69,7 +69,10 @@ class Library:
         self.expand = handle.lk_expand
         for function in (self.shrink, self.expand):
             function.argtypes = (pointer, pointer, *(pointer, integer, integer) * 2, ctypes.c_int)
-        self.team_address = ctypes.cast(handle.lk_apply_team, pointer).value or 0
+        self.team_addresses = tuple(
+            ctypes.cast(function, pointer).value or 0
+            for function in (handle.lk_shrink_team, handle.lk_expand_team, handle.lk_list_weights)
+        )
         self.scratch_bytes = handle.lk_scratch_bytes
         self.scratch_bytes.argtypes = (pointer, integer, ctypes.c_int)
         self.scratch_bytes.restype = integer

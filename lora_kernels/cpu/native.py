@@ -1,15 +1,21 @@
 """Addresses for other native code: a model's own C forward pass calls the kernels from inside its own team of threads.
 
-The function at `team_function_address()` is, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
+The functions at `team_function_addresses()` are, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
 
-    typedef struct { int64_t thread, threads; void (*wait)(void *barrier); void *barrier; } lk_member;
-    void lk_apply_team(const void *site, const void *batch,
-                       void *y, int64_t y_stride, int64_t y_dtype,
-                       const void *x, int64_t x_stride, int64_t x_dtype, void *scratch, const lk_member *me);
+    typedef struct { int64_t thread, threads; atomic_llong *taken; } lk_member;
+    void lk_shrink_team(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype,
+                        void *scratch, const lk_member *me);
+    void lk_expand_team(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                        void *scratch, const lk_member *me);
+    int64_t lk_list_weights(const void *site, const void *batch, int64_t half, lk_stretch *out, int64_t most);
 
-Every thread of the team calls it with the same arguments and its own number; `wait` is the team's barrier. x and y must
-be complete before, by a barrier of the caller's; it returns after a barrier, y then complete. It allocates nothing and
-cannot fail. Rows without an adapter are not touched; a row gets the same bits in a team of any size.
+The first two are the halves of `lora_apply`. Every thread of the team calls them with the same arguments, its own
+number, and a counter that all share, zero before each half. x must be complete before the first; a barrier; y must be
+complete before the second; a barrier before y is read. They allocate nothing and cannot fail. Rows without an adapter
+are not touched; a row gets the same bits in a team of any size.
+
+The third lists the memory that a half (0, 1) will read, as `struct { const char *data; int64_t bytes; }`: a caller
+whose products leave the memory idle can have it fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -20,9 +26,10 @@ from lora_kernels.metadata import BatchMetadata
 from lora_kernels.pool import AdapterPool
 
 
-def team_function_address() -> int:
-    """Address of lk_apply_team. Raises BackendError where the library is not available."""
-    return backend.library().team_address
+def team_function_addresses() -> tuple[int, int, int]:
+    """Addresses of lk_shrink_team, lk_expand_team, lk_list_weights. Raises BackendError where there is no library."""
+    shrink, expand, list_weights = backend.library().team_addresses
+    return shrink, expand, list_weights
 
 
 def site_address(pool: AdapterPool, site: str, layer: int) -> int:
@@ -44,7 +51,7 @@ def batch_address(meta: BatchMetadata) -> int:
 
 
 def scratch_bytes(pool: AdapterPool, site: str, rows: int, threads: int) -> int:
-    """Bytes of scratch that lk_apply_team needs at `site` for at most `rows` rows with an adapter, in such a team.
+    """Bytes of scratch that the two halves need at `site` for at most `rows` rows with an adapter, in such a team.
 
     Grows with both: ask once for the largest batch and take the most over all sites.
     """

@@ -64,7 +64,7 @@ static scratch_ends thread_ends(const lk_site *site) {
     return ends;
 }
 
-static lk_thread_scratch thread_part(const lk_site *site, char *scratch, int thread) {
+static lk_thread_scratch thread_part(const lk_site *site, char *scratch, int64_t thread) {
     scratch_ends ends = thread_ends(site);
     char *part = scratch + thread * ends.panel;
     return (lk_thread_scratch){(const void **)part, part + ends.b, (float *)(part + ends.packed)};
@@ -77,29 +77,45 @@ int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads) {
     return LINE + threads * thread_ends(site).panel + whole_lines(v);
 }
 
-static void apply_by(const lk_site *site, const lk_batch *batch, lk_rows y, lk_rows x, void *scratch,
-                     const lk_member *me) {
-    int thread = (int)me->thread, threads = (int)me->threads;
+/* One half, by one thread of a team. */
+static void run_half(lk_job *j, int phase, void *scratch, const lk_member *me) {
     char *parts = on_a_line(scratch);
-    lk_thread_scratch mine = thread_part(site, parts, thread);
-    lk_job j = {lk_chosen(x.dtype, site->dtype), site, batch, x, y,
-             {(float *)(parts + threads * thread_ends(site).panel), 0, 0, 0}};
-    j.v.slice_stride = most_pages(&j) * site->page_size;
-    j.v.row_stride = site->slices * j.v.slice_stride;
-    lk_run_phase(&j, LK_SHRINK, &mine, thread, threads);
-    if (threads > 1) me->wait(me->barrier);
-    lk_run_phase(&j, LK_EXPAND, &mine, thread, threads);
-    if (threads > 1) me->wait(me->barrier);
+    lk_thread_scratch mine = thread_part(j->site, parts, me->thread);
+    j->v.data = (float *)(parts + me->threads * thread_ends(j->site).panel);
+    j->v.slice_stride = most_pages(j) * j->site->page_size;
+    j->v.row_stride = j->site->slices * j->v.slice_stride;
+    lk_run_phase(j, phase, &mine, me);
 }
 
-void lk_apply_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch, const lk_member *me) {
-    apply_by(site, batch, (lk_rows){y, y_stride, y_dtype}, (lk_rows){(char *)x, x_stride, x_dtype}, scratch, me);
+void lk_shrink_team(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype,
+                    void *scratch, const lk_member *me) {
+    lk_job j = {.kernels = lk_chosen(x_dtype, site->dtype), .site = site, .batch = batch,
+             .x = {(char *)x, x_stride, x_dtype}};
+    run_half(&j, LK_SHRINK, scratch, me);
 }
 
-static void wait_in_openmp(void *barrier) {
-    (void)barrier;
-#pragma omp barrier
+void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                    void *scratch, const lk_member *me) {
+    lk_job j = {.kernels = lk_chosen(y_dtype, site->dtype), .site = site, .batch = batch, .y = {y, y_stride, y_dtype}};
+    run_half(&j, LK_EXPAND, scratch, me);
+}
+
+int64_t lk_list_weights(const lk_site *site, const lk_batch *batch, int64_t half, lk_stretch *out, int64_t most) {
+    const int64_t size = lk_element_size(site->dtype);
+    int64_t count = 0;
+    for (int64_t s = 0; s < batch->segments; s++) {
+        int64_t first = batch->segment_slots[s] * site->max_pages, live = site->live[batch->segment_slots[s]];
+        for (int64_t at = first; at < first + live; at++) {
+            int64_t page = site->page_table[at], ranks = site->page_ranks[at];
+            const char *a = (const char *)site->a + page * site->a_page * size;
+            const char *b = (const char *)site->b + page * site->b_page * size;
+            for (int64_t slice = 0; slice < (half ? 1 : site->slices); slice++, a += site->page_size * site->padded_k * size) {
+                if (count == most) return count;
+                out[count++] = half ? (lk_stretch){b, ranks * site->n * size} : (lk_stretch){a, ranks * site->padded_k * size};
+            }
+        }
+    }
+    return count;
 }
 
 static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int threads) {
@@ -107,35 +123,46 @@ static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int thr
     return (int)minimum(threads, 1 + lk_batch_cost(j, LK_EXPAND_ROWS) * per_rank / COST_PER_THREAD);
 }
 
+static void apply_by(const lk_call *call, void *scratch, lk_member me, atomic_llong taken[2]) {
+    const lk_rows *x = &call->x, *y = &call->y;
+    me.taken = &taken[LK_SHRINK];
+    lk_shrink_team(call->site, call->batch, x->data, x->stride, x->dtype, scratch, &me);
+    if (me.threads > 1) {
+#pragma omp barrier
+    }
+    me.taken = &taken[LK_EXPAND];
+    lk_expand_team(call->site, call->batch, y->data, y->stride, y->dtype, scratch, &me);
+}
+
 int lk_apply(const lk_call *call) {
     const lk_batch *batch = call->batch;
-    lk_job j = {NULL, call->site, batch, call->x, call->y, {NULL, 0, 0, 0}};
+    lk_job j = {.site = call->site, .batch = batch};
     int threads = worthwhile_threads(&j, 1, 1, (int)call->threads);
     spare *memory = take_scratch(lk_scratch_bytes(call->site, batch->segment_starts[batch->segments], threads));
     if (!memory) return -1;
-    void *scratch = memory->data;
+    atomic_llong taken[2] = {0, 0};
     /* A team of one is not free either: 1.3 us. */
     if (threads == 1) {
-        apply_by(call->site, batch, call->y, call->x, scratch, &(lk_member){0, 1, NULL, NULL});
+        apply_by(call, memory->data, (lk_member){0, 1, NULL}, taken);
     } else {
 #pragma omp parallel num_threads(threads)
-        apply_by(call->site, batch, call->y, call->x, scratch,
-                 &(lk_member){omp_get_thread_num(), omp_get_num_threads(), wait_in_openmp, NULL});
+        apply_by(call, memory->data, (lk_member){omp_get_thread_num(), omp_get_num_threads(), NULL}, taken);
     }
     keep_scratch(memory);
     return 0;
 }
 
-/* One phase alone, v in the caller's memory. */
+/* One half alone, v in the caller's memory. */
 static int run_alone(const lk_job *j, int phase, int threads) {
     threads = worthwhile_threads(j, phase == LK_SHRINK, phase == LK_EXPAND, threads);
     spare *memory = take_scratch(lk_scratch_bytes(j->site, 0, threads));
     if (!memory) return -1;
+    atomic_llong taken = 0;
 #pragma omp parallel num_threads(threads)
     {
-        int thread = omp_get_thread_num();
-        lk_thread_scratch mine = thread_part(j->site, on_a_line(memory->data), thread);
-        lk_run_phase(j, phase, &mine, thread, omp_get_num_threads());
+        lk_member me = {omp_get_thread_num(), omp_get_num_threads(), &taken};
+        lk_thread_scratch mine = thread_part(j->site, on_a_line(memory->data), me.thread);
+        lk_run_phase(j, phase, &mine, &me);
     }
     keep_scratch(memory);
     return 0;

@@ -7,6 +7,7 @@
 #ifndef LORA_KERNELS_SGMV_H
 #define LORA_KERNELS_SGMV_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 /* Element types of weights and activations. */
@@ -95,22 +96,35 @@ extern const lk_kernels lk_avx512bf16;
 /* The kernel set in use for these types. */
 const lk_kernels *lk_chosen(int64_t x_dtype, int64_t dtype);
 
-/* A thread of the team that computes something together. wait(barrier) returns when all of them have called it. */
+/* A thread of the team that computes something together, and how much of the work under way is taken: a counter that they
+ * share, zero before each half. */
 typedef struct {
     int64_t thread, threads;
-    void (*wait)(void *barrier);
-    void *barrier;
+    atomic_llong *taken;
 } lk_member;
 
-/* y += scale * (x A^T) B^T for every row of the batch, by every thread of a team: all call it with the same arguments,
- * each as itself. x and y must be complete before, by a barrier of the caller's; it returns after a barrier, y then
- * complete. Allocates nothing and cannot fail. `scratch` (any alignment) holds lk_scratch_bytes(site, rows, threads)
- * bytes for `rows` at least the batch's rows with an adapter, and is free for other use on return. */
-void lk_apply_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                   const void *x, int64_t x_stride, int64_t x_dtype, void *scratch, const lk_member *me);
+/* y += scale * (x A^T) B^T for every row of the batch, in two halves, by every thread of a team: all call them with the
+ * same arguments, each as itself. The first needs x complete; a barrier of the caller's; the second needs y
+ * complete, and its y is after another barrier. Nothing is allocated and nothing can fail. `scratch` (any alignment)
+ * carries the products in between: lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an
+ * adapter, free for other use before and after. */
+void lk_shrink_team(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype,
+                    void *scratch, const lk_member *me);
+void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                    void *scratch, const lk_member *me);
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
 
-/* The same with at most `threads` threads of its own: 0, or -1 when memory is short and nothing was written. One
+/* Adjacent memory. */
+typedef struct {
+    const char *data;
+    int64_t bytes;
+} lk_stretch;
+
+/* The weights that lk_shrink_team (half 0) or lk_expand_team (half 1) will read, in that order, so that a caller may fetch
+ * them into the caches meanwhile: how many stretches, at most `most`; what does not fit is left out. */
+int64_t lk_list_weights(const lk_site *site, const lk_batch *batch, int64_t half, lk_stretch *out, int64_t most);
+
+/* Both halves, with at most `threads` threads of its own: 0, or -1 when memory is short and nothing was written. One
  * pointer, because every argument costs a caller through ctypes 0.15 us. */
 typedef struct {
     const lk_site *site;

@@ -11,24 +11,35 @@
 
 #include "avx2.h"
 
+/* 16 values of x, the even ones before the odd ones. */
+INLINE pair split16(const void *x, int64_t at, int bf16) {
+    pair p = load16(x, at, bf16);
+    if (bf16) return p;
+    __m256 even = _mm256_shuffle_ps(p.first, p.second, 0x88), odd = _mm256_shuffle_ps(p.first, p.second, 0xdd);
+    /* The shuffle works within 128 bits: 0 2 8 10 | 4 6 12 14. */
+    p.first = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
+    p.second = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8));
+    return p;
+}
+
+INLINE void split_row(const void *x, const int x_bf16, int64_t k, float *row) {
+    for (int64_t i = 0; i < k; i += 16) {
+        pair p = split16(x, i, x_bf16);
+        _mm256_storeu_ps(row + i, p.first);
+        _mm256_storeu_ps(row + i + 8, p.second);
+    }
+}
+
 AVX2 static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
     float *row = out;
     const float *x32 = x;
     const uint16_t *x16 = x;
     int64_t whole = k / 16 * 16;
     if (dtype == LK_BF16) {
-        for (int64_t i = 0; i < whole; i += 16) {
-            if (x_dtype == LK_BF16) {
-                pair p = load16(x, i, 1);
-                _mm256_storeu_ps(row + i, p.first);
-                _mm256_storeu_ps(row + i + 8, p.second);
-            } else {
-                for (int j = 0; j < 8; j++) {
-                    row[i + j] = x32[i + 2 * j];
-                    row[i + 8 + j] = x32[i + 2 * j + 1];
-                }
-            }
-        }
+        if (x_dtype == LK_BF16)
+            split_row(x, 1, whole, row);
+        else
+            split_row(x, 0, whole, row);
         memset(row + whole, 0, (size_t)(padded_k - whole) * sizeof(float));
         for (int64_t i = whole; i < k; i++)
             row[whole + (i - whole) / 2 + 8 * (i & 1)] = x_dtype == LK_BF16 ? lk_bf16_to_f32(x16[i]) : x32[i];

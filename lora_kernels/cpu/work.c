@@ -1,7 +1,7 @@
 /* Scheduling: every thread of a team walks the same list of work and does its own share of it.
  *
  * Two phases, shrink and expand, a barrier after each. Work is cut into granules: some rows of one adapter by LK_UNIT
- * ranks (shrink) or LK_CHUNK columns (expand), and each thread takes an equal, contiguous share of the total cost.
+ * ranks (shrink) or LK_CHUNK columns (expand), and threads take them as they come, some contiguous cost at a time.
  * Nothing is allocated here, and no granule's arithmetic depends on whose share it is in.
  */
 #include "work.h"
@@ -17,17 +17,38 @@ typedef struct {
     int64_t then;          /* the place in the tables of the page that comes after these: the next adapter's first */
 } tile_t;
 
-/* One thread's part [begin, end) of a phase's cost, and how far the walk has come. */
+/* What of a phase's cost is this thread's at the moment, [begin, end), and how far its walk has come. */
 typedef struct {
-    int64_t at, begin, end;
+    int64_t at, begin, end, total;
+    const lk_member *me;
 } share;
 
-/* Whether the next granule is this thread's: its middle lies in the share, so that no share is off by more than half of
- * one. */
+/* Large parts at first, small ones in the end: threads end together, though a granule's cost is a guess and another
+ * process may hold one of them up. Whether any work was left. */
+static int take_more(share *s) {
+    const int64_t least = 1 + s->total / 16;
+    long long taken = atomic_load_explicit(s->me->taken, memory_order_relaxed);
+    for (;;) {
+        int64_t left = s->total - taken, part = s->me->threads == 1 ? left : 3 * left / (4 * s->me->threads);
+        if (part < least) part = least < left ? least : left;
+        s->begin = taken;
+        s->end = taken + part;
+        if (left == 0) return 0;
+        if (atomic_compare_exchange_weak_explicit(s->me->taken, &taken, s->end, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return 1;
+    }
+}
+
+static int is_done(const share *s) { return s->begin == s->total; }
+
+/* Whether the next granule is this thread's: its middle lies in what the thread has taken. */
 static int takes(share *s, int64_t cost) {
     int64_t middle = s->at + cost / 2;
     s->at += cost;
-    return middle >= s->begin && middle < s->end;
+    while (middle >= s->end)
+        if (!take_more(s)) return 0;
+    return middle >= s->begin;
 }
 
 static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -145,17 +166,16 @@ static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, shar
         }
 }
 
-void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int thread, int threads) {
+void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, const lk_member *me) {
     int64_t most_rows = phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS;
     int64_t per_rank = phase == LK_SHRINK ? j->site->slices * j->site->k : j->site->n;
-    int64_t total = lk_batch_cost(j, most_rows) * per_rank;
-    share s = {0, total / threads * thread, thread + 1 == threads ? total : total / threads * (thread + 1)};
-    for (int64_t i = 0; i < j->batch->segments && s.at < s.end; i++) {
+    share s = {.total = lk_batch_cost(j, most_rows) * per_rank, .me = me};
+    for (int64_t i = 0; i < j->batch->segments && !is_done(&s); i++) {
         tile_t segment = segment_at(j, i);
         int64_t ranks = segment_ranks(j, &segment);
         /* An adapter that leaves this site alone: its rows keep their bits. */
         if (!ranks) continue;
-        for (int64_t offset = 0; offset < segment.rows && s.at < s.end; offset += most_rows) {
+        for (int64_t offset = 0; offset < segment.rows && !is_done(&s); offset += most_rows) {
             tile_t tile = tile_of(&segment, offset, most_rows);
             int64_t cost = (tile.rows + WEIGHT_ROWS) * ranks * per_rank;
             if (s.at + cost <= s.begin)

@@ -106,18 +106,41 @@ static void activate(const sk_run *r, int64_t layer, int64_t row) {
     r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, m->activated + row * m->intermediate);
 }
 
-static void finish_phase(void *run) { finish(run, SK_ADAPTERS); }
+enum { SHRINK = 0, EXPAND = 1 };
+/* Pages of adapters that are fetched during a product, at most: those of 64 adapters of rank 32 at three slices. */
+enum { MOST_STRETCHES = 512 };
+
+/* What the adapters read after this product and before the next. */
+static sk_beside adapters_beside(const sk_run *r, int64_t layer, int site, sk_stretch *stretches) {
+    const sk_model *m = r->model;
+    const void *batch = r->step->lora;
+    if (!batch) return (sk_beside){NULL, 0};
+    int64_t count = m->lora.list_weights(m->layer[layer].lora[site], batch, EXPAND, stretches, MOST_STRETCHES);
+    int last = site + 1 == SK_SITES;
+    if (!last || layer + 1 < m->layers)
+        count += m->lora.list_weights(m->layer[layer + last].lora[last ? 0 : site + 1], batch, SHRINK, stretches + count,
+                                      MOST_STRETCHES - count);
+    return (sk_beside){stretches, count};
+}
 
 /* y (+)= x W^T plus the adapters' share, complete on return. */
 static void project(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
     const sk_model *m = r->model;
+    const sk_step *s = r->step;
     const sk_linear *w = &m->layer[layer].linear[site];
-    sk_linear_team(w, x, w->k, r->step->rows, y, w->n, accumulate, r->linear_scratch, r->team);
+    const void *adapters = m->layer[layer].lora[site];
+    const sk_lora_member me = {omp_get_thread_num(), s->threads, &r->team->taken_beside};
+    sk_stretch stretches[MOST_STRETCHES];
+    if (s->lora) {
+        m->lora.shrink(adapters, s->lora, x, w->k, SK_F32, m->lora_scratch, &me);
+        spent_on(r, SK_ADAPTERS);
+    }
+    sk_linear_team(w, x, w->k, s->rows, y, w->n, accumulate, adapters_beside(r, layer, site, stretches), r->linear_scratch,
+                   r->team);
     finish(r, SK_PRODUCTS);
-    if (!r->step->lora) return;
-    sk_lora_member me = {omp_get_thread_num(), r->step->threads, finish_phase, (void *)r};
-    m->lora_apply(m->layer[layer].lora[site], r->step->lora, y, w->n, SK_F32, x, w->k, SK_F32, m->lora_scratch, &me);
-    spent_on(r, SK_ADAPTERS);  /* a team of one does not wait */
+    if (!s->lora) return;
+    m->lora.expand(adapters, s->lora, y, w->n, SK_F32, m->lora_scratch, &me);
+    finish(r, SK_ADAPTERS);
 }
 
 static void run_layer(const sk_run *r, int64_t layer) {
@@ -158,7 +181,8 @@ static void run_head(const sk_run *r) {
     const sk_step *s = r->step;
     each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
-    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, r->linear_scratch, r->team);
+    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, (sk_beside){NULL, 0}, r->linear_scratch,
+                   r->team);
     finish(r, SK_HEAD);
     each_row(r, s->samples, choose, 0);
 }

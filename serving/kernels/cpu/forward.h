@@ -11,16 +11,19 @@
 
 enum { SK_QKV = 0, SK_O = 1, SK_GATE_UP = 2, SK_DOWN = 3, SK_SITES = 4 };
 
-/* lk_member and lk_apply_team of lora_kernels: y += scale * (x A^T) B^T for the rows of a batch that have an adapter, by
- * every thread of the team. x and y complete before by a barrier; returns after one. */
+/* lk_shrink_team, lk_expand_team and lk_list_weights of lora_kernels: y += scale * (x A^T) B^T for the rows of a batch that
+ * have an adapter, in two halves, by every thread of the team; and what memory a half will read. */
 typedef struct {
     int64_t thread, threads;
-    void (*wait)(void *barrier);
-    void *barrier;
+    atomic_llong *taken;
 } sk_lora_member;
-typedef void (*sk_lora_apply)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                              const void *x, int64_t x_stride, int64_t x_dtype, void *scratch,
-                              const sk_lora_member *me);
+typedef struct {
+    void (*shrink)(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype, void *scratch,
+                   const sk_lora_member *me);
+    void (*expand)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
+                   const sk_lora_member *me);
+    int64_t (*list_weights)(const void *site, const void *batch, int64_t half, sk_stretch *out, int64_t most);
+} sk_lora;
 
 typedef struct {
     sk_linear linear[SK_SITES];
@@ -39,7 +42,7 @@ typedef struct {
     const float *rope;                     /* [max_positions, 2, head_dim / 2]: cosines, sines */
     sk_linear head;
     const sk_layer *layer;
-    sk_lora_apply lora_apply;              /* NULL where no step has a batch */
+    sk_lora lora;                          /* NULL where no step has a batch */
     void *lora_scratch;                    /* as lora_kernels asks for max_rows rows */
     void *kv;                              /* [layers, num_blocks, kv_heads, sk_head_elements] */
     int64_t kv_dtype, num_blocks, block_size;

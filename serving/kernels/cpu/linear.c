@@ -90,7 +90,14 @@ typedef struct {
     int64_t ldy;
     int accumulate;
     int64_t pair_bytes, panel_bytes;  /* of one panel */
+    sk_beside beside;
 } job;
+
+/* What of job.beside is still to be fetched with a block's tiles. */
+typedef struct {
+    int64_t stretch, offset;  /* where it begins */
+    int64_t bytes, tiles;     /* how much it is, and over how many tiles it is spread */
+} fetch;
 
 static const char *weights_at(const job *j, int64_t panel, int64_t k) {
     return (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
@@ -152,18 +159,46 @@ static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t las
     }
 }
 
+/* Tiles turn from one stretch to the other between eight k and the next. */
+enum { TURN_K = 8 };
+
+/* The next part of what is to be fetched beside, at most `most` bytes in one stretch. */
+static sk_stretch next_beside(const job *j, fetch *f, int64_t most) {
+    if (!f->bytes || !f->tiles) return (sk_stretch){NULL, 0};
+    const sk_stretch *s = j->beside.stretches + f->stretch;
+    int64_t part = (f->bytes + f->tiles - 1) / f->tiles;
+    sk_stretch found = {s->data + f->offset, least(least(part, most), s->bytes - f->offset)};
+    f->tiles--;
+    f->bytes -= found.bytes;
+    f->offset += found.bytes;
+    if (f->offset == s->bytes) {
+        f->stretch++;
+        f->offset = 0;
+    }
+    return found;
+}
+
+/* Have the tile fetch two stretches one after the other. */
+static void fetch_with(sk_tile *t, sk_stretch first, sk_stretch then) {
+    int64_t pairs = t->k / 2 - TURN_K;
+    if (pairs < 1) pairs = 1;
+    t->ahead = first.data;
+    t->ahead_then = then.data;
+    t->ahead_step = (first.bytes + then.bytes + pairs - 1) / pairs;
+    t->turn = then.bytes ? least(round_up(2 * first.bytes / t->ahead_step, TURN_K), t->k) : t->k;
+}
+
 /* Some panels, k in [k, k + length), rows in groups of nearly equal size; meanwhile the weights at `next` are fetched, a
- * part of them with each group. */
+ * part of them with each group, and what is wanted beside the product. */
 static void run_groups(const job *j, int64_t panel, int64_t panels, int64_t row, int64_t end, int64_t k, int64_t length,
-                       const char *next) {
-    int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
-    int64_t ahead_step = (j->pair_bytes + groups - 1) / groups;
+                       const char *next, fetch *beside) {
+    int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows, most = j->pair_bytes * (length / 2);
+    int64_t part = (most + groups - 1) / groups;
     for (; groups; groups--) {
         int64_t rows = (end - row + groups - 1) / groups;
         sk_tile t = make_tile(j, panel, panels, row, rows, k, length);
-        t.ahead = next;
-        t.ahead_step = ahead_step;
-        next += ahead_step * (length / 2);
+        fetch_with(&t, (sk_stretch){next, part}, panels == 1 ? next_beside(j, beside, most - part) : (sk_stretch){next, 0});
+        next += part;
         row += rows;
         run_tile(j, &t, panel);
     }
@@ -188,7 +223,7 @@ static blocks cut(const job *j, int64_t rows) {
 }
 
 /* Rows [row, end) for panels [first, last). */
-static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last) {
+static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last, fetch *beside) {
     int64_t k = j->w->k;
     for (int64_t start = 0; start < k; start += b->outer)
         for (int64_t panel = first, panels; panel < last; panel += panels) {
@@ -196,17 +231,29 @@ static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, i
             for (int64_t at = start; at < least(start + b->outer, k); at += b->k) {
                 int in_order = b->outer == k && at + b->k < k;
                 const char *next = weights_at(j, in_order ? panel : panel + panels, in_order ? at + b->k : start);
-                run_groups(j, panel, panels, row, end, at, least(b->k, k - at), next);
+                run_groups(j, panel, panels, row, end, at, least(b->k, k - at), next, beside);
             }
         }
 }
 
+/* The part of what is fetched beside that comes with tasks [first, end) of `count`. */
+static fetch share_of(const job *j, const blocks *b, int64_t first, int64_t end, int64_t count, int64_t rows) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < j->beside.count; i++) total += j->beside.stretches[i].bytes;
+    fetch f = {0, total * first / count, total * end / count - total * first / count, 0};
+    while (f.stretch < j->beside.count && f.offset >= j->beside.stretches[f.stretch].bytes)
+        f.offset -= j->beside.stretches[f.stretch++].bytes;
+    int64_t groups = (least(b->rows, rows) + j->kernels->rows - 1) / j->kernels->rows;
+    f.tiles = (end - first) * ((j->w->k + b->k - 1) / b->k) * groups;
+    return f;
+}
+
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, void *scratch, sk_team *team) {
+                    int accumulate, sk_beside beside, void *scratch, sk_team *team) {
     const sk_kernels *kernels = chosen[w->dtype];
     int64_t panels = sk_panels(w->n);
     job j = {kernels, w, prepared_rows(kernels, w->k, x, ldx, rows, scratch, team), y, ldy, accumulate,
-             2 * SK_PANEL * sk_element_size(w->dtype), sk_panel_bytes(w->k, w->dtype)};
+             2 * SK_PANEL * sk_element_size(w->dtype), sk_panel_bytes(w->k, w->dtype), beside};
     sk_range mine;
     if (rows && rows <= kernels->rows) {
         while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels)
@@ -220,7 +267,8 @@ void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t row
         for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
             int64_t block = at / panels, first = block * panels;
             upto = least(mine.end, first + panels);
-            run_block(&j, &b, block * b.rows, least((block + 1) * b.rows, rows), at - first, upto - first);
+            fetch f = share_of(&j, &b, at, upto, count, rows);
+            run_block(&j, &b, block * b.rows, least((block + 1) * b.rows, rows), at - first, upto - first, &f);
         }
 }
 
@@ -230,7 +278,7 @@ void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int
     sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0; i < count; i++) {
-        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, scratch, &team);
+        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, (sk_beside){NULL, 0}, scratch, &team);
         sk_team_wait(&team);
     }
 }

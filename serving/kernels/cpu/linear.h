@@ -28,6 +28,18 @@ typedef struct {
     const float *scales; /* SK_INT8: n rounded up to a whole panel; otherwise NULL */
 } sk_linear;
 
+/* Adjacent memory. */
+typedef struct {
+    const char *data;
+    int64_t bytes;
+} sk_stretch;
+
+/* Memory to fetch into the caches while a product of many rows computes: it leaves half of the memory's time unused. */
+typedef struct {
+    const sk_stretch *stretches;
+    int64_t count;
+} sk_beside;
+
 /* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows are ldx and ldy floats
  * apart.
  *
@@ -35,7 +47,7 @@ typedef struct {
  * before), and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by
  * the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, void *scratch, sk_team *team);
+                    int accumulate, sk_beside beside, void *scratch, sk_team *team);
 
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);

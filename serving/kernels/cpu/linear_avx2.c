@@ -55,24 +55,28 @@ INLINE void multiply_column(const int dtype, const int rows, __m256 sum[6][2], c
     }
 }
 
-/* One panel: what is fetched ahead lies in one stretch, so one loop does, four pairs a turn. */
+/* One panel, four pairs a turn. */
 INLINE void multiply_panel(const int dtype, const int rows, __m256 sum[6][2], const sk_tile *t, __m256 mask,
                            const char *const *x) {
     enum { TURN = 4 };
     const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64, pair_of_x = 8, ahead_step = TURN * t->ahead_step;
-    const int64_t turns = t->k / (2 * TURN) * TURN * pair_of_x, end = t->k / 2 * pair_of_x;
+    const int64_t turns = t->k / (2 * TURN) * TURN * pair_of_x, last = t->k / 2 * pair_of_x;
     const char *w = t->w, *ahead = t->ahead;
-    int64_t at = 0;
-    for (; at < turns; at += TURN * pair_of_x, w += TURN * pair_bytes, ahead += ahead_step) {
+    int64_t at = 0, end = t->turn / (2 * TURN) * TURN * pair_of_x;
+    for (int part = 0; part < 2; part++) {
+        for (; at < end; at += TURN * pair_of_x, w += TURN * pair_bytes, ahead += ahead_step) {
 #pragma GCC unroll 8
-        for (int line = 0; line < TURN * pair_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            for (int line = 0; line < TURN * pair_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
 #pragma GCC unroll 4
-        for (int i = 0; i < TURN; i++)
+            for (int i = 0; i < TURN; i++)
 #pragma GCC unroll 2
-            for (int odd = 0; odd < 2; odd++)
-                multiply_column(dtype, rows, sum, w + i * pair_bytes, odd, mask, x, at + i * pair_of_x);
+                for (int odd = 0; odd < 2; odd++)
+                    multiply_column(dtype, rows, sum, w + i * pair_bytes, odd, mask, x, at + i * pair_of_x);
+        }
+        ahead = t->ahead_then;
+        end = turns;
     }
-    for (; at < end; at += pair_of_x, w += pair_bytes)
+    for (; at < last; at += pair_of_x, w += pair_bytes)
         for (int odd = 0; odd < 2; odd++) multiply_column(dtype, rows, sum, w, odd, mask, x, at);
 }
 

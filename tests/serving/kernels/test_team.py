@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from lora_kernels.cpu.build import built_library
 from serving.kernels.library import load_library
+from tests.native_caller import compiled
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
@@ -54,10 +53,7 @@ int64_t run(start_function *start, wait_function *wait, take_function *take, int
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
-    folder: Path = tmp_path_factory.mktemp("team")
-    (folder / "caller.c").write_text(CALLER)
-    with built_library(folder, "team-caller") as path:
-        function = ctypes.CDLL(str(path)).run
+    function = compiled(tmp_path_factory.mktemp("team"), CALLER).run
     pointer, integer, many = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
     function.argtypes = (pointer, pointer, pointer, integer, integer, many, many, many, pointer)
     function.restype = many

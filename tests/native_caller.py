@@ -1,0 +1,15 @@
+"""C functions written for one test: callers of the native libraries from inside teams of threads."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from lora_kernels.cpu.build import built_library
+
+
+def compiled(folder: Path, source: str) -> ctypes.CDLL:
+    """`source` as a library, compiled with OpenMP in `folder`."""
+    folder.joinpath("caller.c").write_text(source)
+    with built_library(folder, "caller") as path:
+        return ctypes.CDLL(str(path))
