@@ -1,11 +1,12 @@
 /* y = x W^T (+ y) for the weights of a model, on a CPU.
  *
  * W [n, k] is packed once, at load, into panels of 16 columns of y, the k values of a column in pairs, so that one
- * layout serves every instruction set: panel p holds, for each pair of k, [16 columns][2] values (float32: [2][16]).
+ * layout serves every instruction set: panel p holds, for each pair of k, [16 columns][2] values (float32: [2][16];
+ * int8: for each quad of k, [16 columns][4] values plus 128, k filled up to whole blocks).
  * A panel is one stream of memory; a thread's panels lie side by side, and it reads the same ones at every call.
  *
- * Every value of y is one chain of fused multiply-adds in order of k (int8: one exact integer sum): its bits do not
- * depend on the other rows, on how many there are, nor on the number of threads.
+ * Every value of y is one chain of fused multiply-adds in order of k (int8: of exact integer sums, one a block): its
+ * bits do not depend on the other rows, on how many there are, nor on the number of threads.
  */
 #ifndef SERVING_KERNELS_LINEAR_H
 #define SERVING_KERNELS_LINEAR_H
@@ -14,11 +15,14 @@
 
 #include "team.h"
 
-/* Types of weights. Activations are float32; with SK_INT8 they are rounded, row by row, to 16-bit integers. */
+/* Types of weights. Activations are float32; with SK_INT8 each block of a row is rounded to 8-bit integers. */
 enum { SK_F32 = 0, SK_BF16 = 1, SK_INT8 = 2, SK_DTYPES = 3 };
 
 /* Columns of a panel: one AVX-512 register, two AVX registers. */
 enum { SK_PANEL = 16 };
+
+/* k of a block of 8-bit activations, which has a scale of its own. */
+enum { SK_BLOCK = 16 };
 
 /* A packed weight. The caller owns the memory: pack.h fills it. */
 typedef struct {

@@ -12,7 +12,7 @@ enum { K = 82, PANELS = 5, N = PANELS * SK_PANEL, ROWS = 16 };
 typedef struct {
     _Alignas(64) char packed[N * K * sizeof(float)];
     _Alignas(64) char prepared[ROWS * (K * sizeof(float) + 64)];
-    float w[N * K], x[ROWS * K], y[ROWS * N], scales[N], x_scales[ROWS], scratch[SK_PANEL * K];
+    float w[N * K], x[ROWS * K], y[ROWS * N], scales[N], scratch[SK_PANEL * K];
 } problem;
 
 static float next(uint32_t *state) {
@@ -30,26 +30,24 @@ static void fill(problem *p, int64_t dtype) {
 
 /* y of `rows` rows from `row` on and of every panel, k in two parts where it may be parted, adding to y if `from_y`. */
 static void solve(const sk_kernels *kernels, int64_t dtype, problem *p, int64_t row, int64_t rows, int from_y) {
-    int64_t stride = K * (int64_t)sizeof(float) + 64, element = (int64_t)sizeof(float);
-    if (kernels->prepared_bytes) {
-        element = kernels->prepared_bytes;
-        for (int64_t r = 0; r < rows; r++)
-            kernels->prepare(p->x + (row + r) * K, K, p->prepared + r * stride, p->x_scales + r);
-    } else {
-        for (int64_t r = 0; r < rows; r++) memcpy(p->prepared + r * stride, p->x + (row + r) * K, K * sizeof(float));
-    }
-    int64_t part = dtype == SK_INT8 ? K : K / 4 * 2, panel_bytes = sk_panel_bytes(K, dtype);
+    int64_t stride = K * (int64_t)sizeof(float) + 64;
+    for (int64_t r = 0; r < rows; r++)
+        if (kernels->prepare)
+            kernels->prepare(p->x + (row + r) * K, K, p->prepared + r * stride);
+        else
+            memcpy(p->prepared + r * stride, p->x + (row + r) * K, K * sizeof(float));
+    int64_t all = sk_padded(K, dtype), part = dtype == SK_INT8 ? all : K / 4 * 2, panel_bytes = sk_panel_bytes(K, dtype);
     for (int64_t panel = 0, panels; panel < PANELS; panel += panels) {
         panels = sk_tile_panels(kernels, rows);
         while (panels > PANELS - panel) panels /= 2;
-        for (int64_t k = 0; k < K; k += part) {
-            int64_t length = K - k < part ? K - k : part;
+        for (int64_t k = 0; k < all; k += part) {
+            int64_t length = all - k < part ? all - k : part;
             const char *w = p->packed + panel * panel_bytes + k * SK_PANEL * sk_element_size(dtype);
             sk_tile t = {
                 .w = w, .panel_bytes = panel_bytes, .scales = p->scales + panel * SK_PANEL, .panels = panels,
-                .k = length, .x = p->prepared + k * element, .x_stride = stride, .x_scales = p->x_scales, .rows = rows,
+                .k = length, .x = p->prepared + k * kernels->x_bytes / SK_BLOCK, .x_stride = stride, .rows = rows,
                 .y = p->y + row * N + panel * SK_PANEL, .ldy = N, .from_y = from_y || k > 0,
-                .ahead = w, .ahead_then = w, .turn = length / 4 * 2,
+                .ahead = w, .ahead_then = w, .turn = length / (2 * SK_BLOCK) * SK_BLOCK,
             };
             kernels->tile(&t);
         }
@@ -72,7 +70,7 @@ int sk_linear_agrees(const sk_kernels *candidate, int64_t dtype) {
         solve_all(&reference, dtype, expected);
         solve_all(candidate, dtype, actual);
         /* A few sums of 82 products below 1. Rounding x to bfloat16 costs 2^-9 of each product. */
-        float tolerance = candidate->prepared_bytes == 2 && dtype == SK_BF16 ? 0.03f : 1e-4f;
+        float tolerance = candidate->prepare && dtype == SK_BF16 ? 0.03f : 1e-4f;
         for (int i = 0; i < ROWS * N; i++)
             if (!(fabsf(expected->y[i] - actual->y[i]) <= tolerance * (1 + fabsf(expected->y[i])))) agrees = 0;
     }

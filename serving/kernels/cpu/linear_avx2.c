@@ -6,8 +6,7 @@
  * Instructions count: where the other hardware thread of a core belongs to somebody else, half of the decoder is theirs,
  * 3 instructions a cycle are left, and with 27 for the 12 FMAs of one k (as gcc 12 makes of a plain loop) a third of the
  * peak is gone. The loop over one panel takes 23.
- * 8-bit weights are widened to 16 bits and multiplied with 16-bit x by vpmaddwd, 16 products an instruction: twice the
- * rate of an FMA, exact, and with none of vpmaddubsw's saturation.
+ * 8-bit weights: linear_int8_avx2.c.
  */
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)
@@ -15,7 +14,6 @@
 #pragma GCC optimize("no-ivopts")
 #endif
 #include <immintrin.h>
-#include <math.h>
 
 #include "linear_kernels.h"
 
@@ -129,119 +127,6 @@ INLINE void tile_float(const int dtype, const int rows, const int panels, const 
             for (int h = 0; h < 2; h++) _mm256_storeu_ps(t->y + r * t->ldy + p * SK_PANEL + h * 8, sum[p][r][h]);
 }
 
-typedef __m256i integers[4][6][2];
-
-/* sum += the products of pairs; written out for the same reason. */
-INLINE void multiply_add_pairs(__m256i *sum, __m256i value, __m256i w) {
-    __m256i products = _mm256_madd_epi16(value, w);
-    __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "x"(products));
-}
-
-/* One pair of k, for one panel. */
-INLINE void multiply_pair(const int rows, __m256i sum[6][2], const char *pair, const char *const *x, int64_t at) {
-    __m256i w0 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)pair));
-    __m256i w1 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)pair + 1));
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++) {
-        __m256i value = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x[r] + at)));
-        multiply_add_pairs(&sum[r][0], value, w0);
-        multiply_add_pairs(&sum[r][1], value, w1);
-    }
-}
-
-/* As multiply_panel. */
-INLINE void multiply_integer_panel(const int rows, __m256i sum[6][2], const sk_tile *t, const char *const *x) {
-    enum { TURN = 4 };
-    const int64_t pair_bytes = 32, pair_of_x = 4, ahead_step = TURN * t->ahead_step;
-    const int64_t turns = t->k / (2 * TURN) * TURN * pair_of_x, end = t->k / 2 * pair_of_x;
-    const char *w = t->w, *ahead = t->ahead;
-    int64_t at = 0;
-    for (; at < turns; at += TURN * pair_of_x, w += TURN * pair_bytes, ahead += ahead_step) {
-        for (int line = 0; line < TURN * pair_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
-#pragma GCC unroll 4
-        for (int i = 0; i < TURN; i++) multiply_pair(rows, sum, w + i * pair_bytes, x, at + i * pair_of_x);
-    }
-    for (; at < end; at += pair_of_x, w += pair_bytes) multiply_pair(rows, sum, w, x, at);
-}
-
-INLINE void multiply_integer_panels(const int rows, const int panels, integers sum, const sk_tile *t,
-                                    const char *const *x) {
-    const char *w = t->w, *ahead = t->ahead;
-    int64_t panel_bytes = t->panel_bytes, k = 0, end = t->turn;
-    for (int part = 0; part < 2; part++) {
-        for (; k < end; k += 2, w += 32, ahead += t->ahead_step) {
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) multiply_pair(rows, sum[p], w + p * panel_bytes, x, 2 * k);
-        }
-        ahead = t->ahead_then;
-        end = t->k;
-    }
-}
-
-INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
-    integers sum;
-    const char *x[6];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++) {
-        x[r] = t->x + r * t->x_stride;
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) sum[p][r][0] = sum[p][r][1] = _mm256_setzero_si256();
-    }
-    if (panels == 1)
-        multiply_integer_panel(rows, sum[0], t, x);
-    else
-        multiply_integer_panels(rows, panels, sum, t, x);
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++) {
-        __m256 x_scale = _mm256_set1_ps(t->x_scales[r]);
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++) {
-                float *y = t->y + r * t->ldy + p * SK_PANEL + h * 8;
-                __m256 scale = _mm256_mul_ps(x_scale, _mm256_loadu_ps(t->scales + p * SK_PANEL + h * 8));
-                __m256 value = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[p][r][h]), scale);
-                _mm256_storeu_ps(y, t->from_y ? _mm256_add_ps(_mm256_loadu_ps(y), value) : value);
-            }
-    }
-}
-
-AVX2 void sk_avx2_quantise_row(const float *x, int64_t k, void *out, float *scale) {
-    const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 most = _mm256_setzero_ps(), finite = _mm256_setzero_ps();
-    int64_t whole = k / 8 * 8;
-    for (int64_t i = 0; i < whole; i += 8) {
-        __m256 value = _mm256_loadu_ps(x + i);
-        most = _mm256_max_ps(most, _mm256_andnot_ps(sign, value));
-        finite = _mm256_add_ps(finite, _mm256_mul_ps(value, _mm256_setzero_ps()));
-    }
-    float highest = 0, ok = 0, lanes[8], zeros[8];
-    _mm256_storeu_ps(lanes, most);
-    _mm256_storeu_ps(zeros, finite);
-    for (int i = 0; i < 8; i++) {
-        highest = lanes[i] > highest ? lanes[i] : highest;
-        ok += zeros[i];
-    }
-    for (int64_t i = whole; i < k; i++) {
-        highest = fabsf(x[i]) > highest ? fabsf(x[i]) : highest;
-        ok += x[i] * 0;
-    }
-    int32_t limit = sk_integer_limit(k);
-    float factor = ok == 0 && highest > 0 ? (float)limit / highest : 0;
-    *scale = ok == 0 ? highest / (float)limit : NAN;
-    int16_t *integers = out;
-    __m256 factors = _mm256_set1_ps(factor);
-    for (int64_t i = 0; i < whole; i += 8) {
-        __m256i rounded = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), factors));
-        __m128i low = _mm256_castsi256_si128(rounded), high = _mm256_extracti128_si256(rounded, 1);
-        _mm_storeu_si128((__m128i *)(integers + i), _mm_packs_epi32(low, high));
-    }
-    for (int64_t i = whole; i < k; i++)
-        integers[i] = (int16_t)_mm_cvtss_si32(_mm_set_ss(x[i] * factor));
-}
-
 #define FLOAT_TILES(dtype)                                                                                      \
     switch (t->rows * 8 + t->panels) {                                                                          \
     case 12: tile_float(dtype, 1, 4, t); break;                                                                 \
@@ -259,23 +144,9 @@ AVX2 static void tile_f32(const sk_tile *t) { FLOAT_TILES(SK_F32) }
 
 AVX2 static void tile_bf16(const sk_tile *t) { FLOAT_TILES(SK_BF16) }
 
-AVX2 static void tile_int8(const sk_tile *t) {
-    switch (t->rows * 8 + t->panels) {
-    case 12: tile_integer(1, 4, t); break;
-    case 10: tile_integer(1, 2, t); break;
-    case 9: tile_integer(1, 1, t); break;
-    case 18: tile_integer(2, 2, t); break;
-    case 17: tile_integer(2, 1, t); break;
-    case 25: tile_integer(3, 1, t); break;
-    case 33: tile_integer(4, 1, t); break;
-    case 41: tile_integer(5, 1, t); break;
-    case 49: tile_integer(6, 1, t); break;
-    }
-}
-
 const sk_kernels sk_avx2[SK_DTYPES] = {
-    {"avx2", 6, {4, 2, 1, 1}, 0, 0, tile_f32},
-    {"avx2", 6, {4, 2, 1, 1}, 0, 0, tile_bf16},
-    {"avx2", 6, {4, 2, 1, 1}, 2, sk_avx2_quantise_row, tile_int8},
+    {"avx2", 6, {4, 2, 1, 1}, 64, 0, tile_f32},
+    {"avx2", 6, {4, 2, 1, 1}, 64, 0, tile_bf16},
+    {"avx2", 12, {4, 2, 1, 1}, sizeof(sk_block), sk_avx2_quantise_row, sk_avx2_tile_int8},
 };
 #endif

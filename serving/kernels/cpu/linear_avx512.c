@@ -1,11 +1,12 @@
 /* AVX-512 kernels: AVX512-BF16 and AVX512-VNNI.
  *
  * 12 rows x 2 panels of 16 columns: 24 of the 32 registers are sums. A panel's pair of k is one register, 16 columns
- * with two values each: what vdpbf16ps and vpdpwssd multiply and add in one instruction. x is rounded to bfloat16 once a
- * row (8-bit weights: to 16-bit integers) and its pairs are broadcast.
+ * with two values each: what vdpbf16ps multiplies and adds in one instruction. x is rounded to bfloat16 once a row and its
+ * pairs are broadcast. Of 8-bit weights it is the quad of k and vpdpbusd, a block of k in integers and then in floats.
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "linear_kernels.h"
@@ -17,10 +18,10 @@
 /* A pair of x from row r: a base for each three rows, and 0, 1 or 2 strides from it, one addressing mode each. */
 INLINE const char *row_of(const char *const *bases, int64_t stride, int r) { return bases[r / 3] + r % 3 * stride; }
 
-INLINE int32_t load_pair(const char *at) {
-    int32_t pair;
-    memcpy(&pair, at, sizeof pair);
-    return pair;
+INLINE int32_t load_int(const char *at) {
+    int32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
 }
 
 INLINE void fetch(const char *at, const int panels, int64_t panel_bytes, const int lines) {
@@ -44,7 +45,7 @@ INLINE void multiply_pair(const int dtype, const int rows, const int panels, con
         for (int r = 0; r < rows; r++) {
             const char *x = row_of(bases, stride, r);
             __m512 value = dtype == SK_F32 ? _mm512_set1_ps(((const float *)x)[odd])
-                                           : _mm512_castsi512_ps(_mm512_set1_epi32(load_pair(x)));
+                                           : _mm512_castsi512_ps(_mm512_set1_epi32(load_int(x)));
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
                 sum[p][r] = dtype == SK_F32 ? _mm512_fmadd_ps(value, weights[p], sum[p][r])
@@ -80,35 +81,47 @@ INLINE void tile_float(const int dtype, const int rows, const int panels, const 
         for (int p = 0; p < panels; p++) _mm512_storeu_ps(t->y + r * t->ldy + p * SK_PANEL, sum[p][r]);
 }
 
-/* The type that vpdpwssd's builtin has: with sums of __m512i, gcc 12 copies two registers for every one. */
+/* The type that vpdpbusd's builtin has: with sums of __m512i, gcc 12 copies two registers for every one. */
 typedef int32_t sums_of_int __attribute__((vector_size(64)));
 
+/* One block of k, for one panel: sum[rows] += x W^T. */
+INLINE void multiply_block(const int rows, const char *w, const char *const *bases, int64_t stride, __m512 *sum) {
+    enum { QUADS = SK_BLOCK / 4 };
+    __m512i weights[QUADS];
+#pragma GCC unroll 4
+    for (int quad = 0; quad < QUADS; quad++) weights[quad] = _mm512_loadu_si512(w + quad * 64);
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        const sk_block *x = (const sk_block *)row_of(bases, stride, r);
+        sums_of_int dot = (sums_of_int)_mm512_setzero_si512();
+#pragma GCC unroll 4
+        for (int quad = 0; quad < QUADS; quad++) {
+            __m512i value = _mm512_set1_epi32(load_int((const char *)x->values + 4 * quad));
+            dot = (sums_of_int)_mm512_dpbusd_epi32((__m512i)dot, weights[quad], value);
+        }
+        sum[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot), _mm512_set1_ps(x->scale), sum[r]);
+    }
+}
+
 INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
-    const int64_t stride = t->x_stride;
-    const char *bases[4] = {t->x, t->x + 3 * stride, t->x + 6 * stride, t->x + 9 * stride};
-    const char *w = t->w, *ahead = t->ahead;
-    sums_of_int sum[4][SK_TILE_ROWS];
+    const int64_t stride = t->x_stride, block_bytes = SK_BLOCK * SK_PANEL, ahead_step = SK_BLOCK / 2 * t->ahead_step;
+    const char *w = t->w, *ahead = t->ahead, *bases[4];
+    __m512 sum[4][SK_TILE_ROWS];
+#pragma GCC unroll 4
+    for (int base = 0; base < 4; base++) bases[base] = t->x + 3 * base * stride + offsetof(sk_row, blocks);
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) sum[p][r] = (sums_of_int)_mm512_setzero_si512();
+        for (int p = 0; p < panels; p++) sum[p][r] = _mm512_set1_ps(((const sk_row *)(t->x + r * stride))->offset);
     int64_t k = 0, end = t->turn;
     for (int part = 0; part < 2; part++) {
-        for (; k < end; k += 2, w += 2 * SK_PANEL, ahead += t->ahead_step) {
-            fetch(ahead, panels, t->panel_bytes, 1);
-            __m512i weights[4];
+        for (; k < end; k += SK_BLOCK, w += block_bytes, ahead += ahead_step) {
+#pragma GCC unroll 2
+            for (int line = 0; line < block_bytes; line += 128) fetch(ahead + line, panels, t->panel_bytes, 2);
 #pragma GCC unroll 4
-            for (int p = 0; p < panels; p++)
-                weights[p] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(w + p * t->panel_bytes)));
-#pragma GCC unroll 12
-            for (int r = 0; r < rows; r++) {
-                __m512i value = _mm512_set1_epi32(load_pair(row_of(bases, stride, r)));
+            for (int p = 0; p < panels; p++) multiply_block(rows, w + p * t->panel_bytes, bases, stride, sum[p]);
 #pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    sum[p][r] = (sums_of_int)_mm512_dpwssd_epi32((__m512i)sum[p][r], value, weights[p]);
-            }
-#pragma GCC unroll 4
-            for (int base = 0; base < 4; base++) bases[base] += 4;
+            for (int base = 0; base < 4; base++) bases[base] += sizeof(sk_block);
         }
         ahead = t->ahead_then;
         end = t->k;
@@ -118,15 +131,13 @@ INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             float *y = t->y + r * t->ldy + p * SK_PANEL;
-            __m512 scale = _mm512_mul_ps(_mm512_set1_ps(t->x_scales[r]), _mm512_loadu_ps(t->scales + p * SK_PANEL));
-            __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps((__m512i)sum[p][r]), scale);
-            _mm512_storeu_ps(y, t->from_y ? _mm512_add_ps(_mm512_loadu_ps(y), value) : value);
+            __m512 start = t->from_y ? _mm512_loadu_ps(y) : _mm512_setzero_ps();
+            _mm512_storeu_ps(y, _mm512_fmadd_ps(sum[p][r], _mm512_loadu_ps(t->scales + p * SK_PANEL), start));
         }
 }
 
-AVX512 static void round_row(const float *x, int64_t k, void *out, float *scale) {
+AVX512 static void round_row(const float *x, int64_t k, void *out) {
     uint16_t *rounded = out;
-    *scale = 1;
     for (int64_t i = 0; i < k; i += 16) {
         __mmask16 mask = k - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (k - i)) - 1);
         __m256bh values = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, x + i));
@@ -164,8 +175,8 @@ AVX512 static void tile_int8(const sk_tile *t) { TILES }
 #undef TILE
 
 const sk_kernels sk_avx512[SK_DTYPES] = {
-    {"avx512", 12, {4, 2, 2, 2}, 0, 0, tile_f32},
-    {"avx512", 12, {4, 2, 2, 2}, 2, round_row, tile_bf16},
-    {"avx512", 12, {4, 2, 2, 2}, 2, sk_avx2_quantise_row, tile_int8},
+    {"avx512", 12, {4, 2, 2, 2}, 64, 0, tile_f32},
+    {"avx512", 12, {4, 2, 2, 2}, 32, round_row, tile_bf16},
+    {"avx512", 12, {4, 2, 2, 1}, sizeof(sk_block), sk_avx2_quantise_row, tile_int8},
 };
 #endif

@@ -35,24 +35,28 @@ static int8_t round_to_int8(float value) {
     return (int8_t)u.bits;
 }
 
-static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel, float *scales) {
+static void write_int8_panel(const float *rows, int64_t k, uint8_t *panel, float *scales) {
     float inverse[SK_PANEL];
-    if (dtype == SK_INT8)
-        for (int r = 0; r < SK_PANEL; r++) {
-            float most = largest(rows + r * k, k);
-            scales[r] = most / 127;
-            inverse[r] = most > 0 ? 127 / most : 0;
-        }
+    for (int r = 0; r < SK_PANEL; r++) {
+        float most = largest(rows + r * k, k);
+        scales[r] = most / 127;
+        inverse[r] = most > 0 ? 127 / most : 0;
+    }
+    for (int64_t i = 0; i < sk_padded(k, SK_INT8); i++)
+        for (int r = 0; r < SK_PANEL; r++)
+            panel[(i / 4 * SK_PANEL + r) * 4 + i % 4] =
+                (uint8_t)(SK_WEIGHT_OFFSET + (i < k ? round_to_int8(rows[r * k + i] * inverse[r]) : 0));
+}
+
+static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel) {
     for (int64_t i = 0; i < k; i++)
         for (int r = 0; r < SK_PANEL; r++) {
             float value = rows[r * k + i];
             int64_t pair = (i / 2 * SK_PANEL + r) * 2 + i % 2;
             if (dtype == SK_F32)
                 ((float *)panel)[i * SK_PANEL + r] = value;
-            else if (dtype == SK_BF16)
-                ((uint16_t *)panel)[pair] = sk_f32_to_bf16(value);
             else
-                ((int8_t *)panel)[pair] = round_to_int8(value * inverse[r]);
+                ((uint16_t *)panel)[pair] = sk_f32_to_bf16(value);
         }
 }
 
@@ -77,6 +81,9 @@ void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n
             continue;
         }
         read_rows(source, source_dtype, stride, first, count, k, rows);
-        write_panel(rows, k, dtype, panel, scales ? scales + first : NULL);
+        if (dtype == SK_INT8)
+            write_int8_panel(rows, k, (uint8_t *)panel, scales + first);
+        else
+            write_panel(rows, k, dtype, panel);
     }
 }

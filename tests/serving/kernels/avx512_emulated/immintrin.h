@@ -25,14 +25,14 @@ typedef union {
     __m512bh halves;
     float f32[16];
     int32_t i32[16];
-    int16_t i16[32];
     uint16_t u16[32];
+    int8_t i8[64];
+    uint8_t u8[64];
 } emulated_512;
 
 typedef union {
     __m256i bits;
     __m256bh halves;
-    int8_t i8[32];
     uint16_t u16[16];
 } emulated_256;
 
@@ -59,8 +59,8 @@ EMULATED __m512 _mm512_loadu_ps(const void *from) {
     return out;
 }
 
-EMULATED __m256i _mm256_loadu_si256(const __m256i *from) {
-    __m256i out;
+EMULATED __m512i _mm512_loadu_si512(const void *from) {
+    __m512i out;
     memcpy(&out, from, sizeof out);
     return out;
 }
@@ -96,13 +96,6 @@ EMULATED __m512 _mm512_cvtepi32_ps(__m512i a) {
     return out.floats;
 }
 
-EMULATED __m512i _mm512_cvtepi8_epi16(__m256i a) {
-    emulated_256 from = {a};
-    emulated_512 out;
-    for (int i = 0; i < 32; i++) out.i16[i] = from.i8[i];
-    return out.bits;
-}
-
 EMULATED float emulated_bf16_to_f32(uint16_t value) {
     uint32_t bits = (uint32_t)value << 16;
     float out;
@@ -132,9 +125,10 @@ EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
     return out.floats;
 }
 
-EMULATED __m512i _mm512_dpwssd_epi32(__m512i sum, __m512i a, __m512i b) {
+/* The first factor unsigned, the second signed. */
+EMULATED __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
     emulated_512 out = {.bits = sum}, x = {.bits = a}, y = {.bits = b};
-    for (int i = 0; i < 16; i++) out.i32[i] += x.i16[2 * i] * y.i16[2 * i] + x.i16[2 * i + 1] * y.i16[2 * i + 1];
+    for (int i = 0; i < 64; i++) out.i32[i / 4] += x.u8[i] * y.i8[i];
     return out.bits;
 }
 
