@@ -158,7 +158,7 @@ class CpuRunner:
             lora_scratch=self._lora_scratch.data_ptr(),
             kv=kv.data.data_ptr(),
             kv_dtype=DTYPE_CODES[kv.data.dtype],
-            num_blocks=kv.data.shape[1],
+            num_blocks=len(kv.data),
             block_size=kv.block_size,
             **{name: buffer.data_ptr() for name, buffer in self._buffers.items()},
         )
