@@ -132,7 +132,8 @@ class AdapterPool:
         listing = reservation.listing
         assert listing is not None
         used = len(listing.pages)
-        self._release(reservation.pages[used:], reservation.touched)
+        self._release(reservation.pages[used : reservation.filled], reservation.touched)
+        self._release(reservation.pages[reservation.filled :])
         self._page_sites.update(dict.fromkeys(listing.pages, reservation.touched))
         if reservation.arrival is not None:
             self._arriving[slot] = (reservation.arrival,)
@@ -144,7 +145,8 @@ class AdapterPool:
         reservation.close(State.RESERVED, State.WRITTEN)
         if reservation.arrival is not None:
             reservation.arrival.wait(torch.cuda.current_stream(self.device))
-        self._release(reservation.pages, reservation.touched)
+        self._release(reservation.pages[: reservation.filled], reservation.touched)
+        self._release(reservation.pages[reservation.filled :])
 
     def load(self, slot: int, tensors: AdapterTensors) -> None:
         """Copy one adapter into free pages and make it `slot`: reserve, write and publish in one call.

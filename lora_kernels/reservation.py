@@ -41,8 +41,9 @@ class Reservation:
         self.error: float | None = None
         self.listing: Listing | None = None
         self.arrival: Arrival | None = None
-        # Sites that hold, or may hold, anything in these pages.
+        # Sites that hold, or may hold, anything in the first `filled` pages; the others are as they came, zero.
         self.touched: frozenset[str] = frozenset()
+        self.filled = 0
         self._state = State.RESERVED
         self._lock = threading.Lock()
         self._reserved: torch.cuda.Event | None = None
@@ -88,15 +89,19 @@ class Reservation:
         pool, pages = self.pool, self.pages[: plan.pages]
         storages = {name: pool.site(name) for name in sorted(plan.sites)}
         if self._reserved is None:
-            self.touched |= plan.sites
+            self._touch(plan)
             for storage in storages.values():
                 storage.zero(pages)
             self._check_quality(write_plan(plan, {n: SitePages.of(s, pages) for n, s in storages.items()}))
         else:
             blob = HostBlob(storages, len(pages), pinned=True)
             self._check_quality(write_plan(plan, blob.pages))
-            self.touched |= plan.sites
+            self._touch(plan)
             self.arrival = blob.send(pages, stream or pool.side_stream(), self._reserved)
+
+    def _touch(self, plan: LoadPlan) -> None:
+        self.touched |= plan.sites
+        self.filled = max(self.filled, plan.pages)
 
     def _check_quality(self, error: float | None) -> None:
         limit = self.pool.fp8_max_error

@@ -92,8 +92,9 @@ def _rank_blocks(rank: int, page_size: int, first: int) -> Iterator[tuple[int, s
 
 
 def _all_finite(pages: list[torch.Tensor]) -> bool:
-    """A finite float32 sum has finite terms; one that is not may have overflowed, and only then each value is asked."""
-    return all(bool(page.sum(dtype=torch.float32).isfinite()) or bool(page.isfinite().all()) for page in pages)
+    """Smallest and largest are finite only if all are: a NaN anywhere is both. One pass without a copy, where a sum in
+    float32 first copies bfloat16 to float32: ten times as long, and 20 MB for an adapter of rank 16."""
+    return all(bool(torch.stack(torch.aminmax(page)).isfinite().all()) for page in pages)
 
 
 def _not_finite(plan: LoadPlan, site: str, dtype: torch.dtype) -> NonFiniteError:

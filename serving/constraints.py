@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -63,10 +63,10 @@ def embedded_schema(schema: dict[str, Any] | bool) -> dict[str, Any]:
 
 
 class GrammarCompiler:
-    """Compiles for one tokenizer. Thread-safe; the tokenizer's trie (a quarter of a second) is made once, on first
-    use."""
+    """Compiles for one tokenizer. Thread-safe; the tokenizer's trie (a quarter of a second, and its JSON, megabytes of
+    it) is made once, on first use."""
 
-    def __init__(self, tokenizer_json: str, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, tokenizer_json: Callable[[], str], vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         self._json, self._vocab, self._eos = tokenizer_json, vocab_size, sorted(eos_token_ids)
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._cache: OrderedDict[GrammarSpec, Grammar] = OrderedDict()
@@ -95,7 +95,7 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 if not self._eos:
                     raise GrammarError("this model has no end-of-sequence token")
-                self._tokenizer = llguidance.LLTokenizer(self._json, n_vocab=self._vocab, eos_token=self._eos)
+                self._tokenizer = llguidance.LLTokenizer(self._json(), n_vocab=self._vocab, eos_token=self._eos)
         matcher = llguidance.LLMatcher
         try:
             if spec.kind == "json_schema":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -33,8 +34,6 @@ class _Pair:
     target: tuple[int, str, int]
     a: int
     b: int
-    shape_a: tuple[int, ...]
-    shape_b: tuple[int, ...]
     scale: float
 
 
@@ -42,12 +41,14 @@ class _Pair:
 class _Layout:
     """How to cut a file's data, the same for every adapter with these settings and header.
 
-    sizes: values per tensor; max_scale: the largest of any pair.
+    shapes: of the tensors, in the order of their data; they repeat every `period` tensors, which is one layer in most
+    adapters; max_scale: the largest of any pair.
     """
 
     dtype: torch.dtype
     start: int
-    sizes: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    period: int
     max_scale: float
     pairs: tuple[_Pair, ...]
 
@@ -73,13 +74,10 @@ class PeftReader:
         view = memoryview(data)
         layout = self._layout(config, view)
         flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
-        parts = torch.split_with_sizes(flat, layout.sizes)
+        parts = _cut(flat, layout)
         if not (_small_together(flat, layout) or _within_bounds(parts, layout)):
             check_adapter((config, view), self._base)  # names the tensor, or finds float32 to have been too coarse
-        return {
-            pair.target: LoraPair(parts[pair.a].view(pair.shape_a), parts[pair.b].view(pair.shape_b), pair.scale)
-            for pair in layout.pairs
-        }
+        return {pair.target: LoraPair(parts[pair.a], parts[pair.b], pair.scale) for pair in layout.pairs}
 
     def _layout(self, config: bytes, view: memoryview) -> _Layout:
         header = view[: 8 + min(int.from_bytes(view[:8], "little"), 1 << 20)]
@@ -110,9 +108,22 @@ def _read_layout(config: bytes, view: memoryview, base: BaseSpec) -> _Layout:
         _, _, layer, suffix = module.split(".", 3)
         site, slice_index = _PLACE[suffix]
         a, b = (index[f"base_model.model.{module}.lora_{factor}.weight"] for factor in "AB")
-        pairs.append(_Pair((int(layer), site, slice_index), a, b, infos[a].shape, infos[b].shape, scale))
-    sizes = tuple((info.end - info.start) // dtype.itemsize for info in infos)
-    return _Layout(dtype, infos[0].start, sizes, max(pair.scale for pair in pairs), tuple(pairs))
+        pairs.append(_Pair((int(layer), site, slice_index), a, b, scale))
+    shapes = tuple(info.shape for info in infos)
+    return _Layout(dtype, infos[0].start, shapes, _period(shapes), max(pair.scale for pair in pairs), tuple(pairs))
+
+
+def _period(shapes: tuple[tuple[int, ...], ...]) -> int:
+    count = len(shapes)
+    return next(p for p in range(1, count + 1) if count % p == 0 and shapes == shapes[:p] * (count // p))
+
+
+def _cut(flat: torch.Tensor, layout: _Layout) -> list[torch.Tensor]:
+    """The file's tensors, as views. A few calls that each cut every layer: 420 views one by one take 1.5 ms more."""
+    shapes, period = layout.shapes, layout.period
+    columns = flat.view(-1, sum(map(math.prod, shapes[:period]))).split([*map(math.prod, shapes[:period])], 1)
+    cut = [column.unflatten(1, shape).unbind(0) for column, shape in zip(columns, shapes, strict=False)]
+    return [cut[index % period][index // period] for index in range(len(shapes))]
 
 
 def _small_together(flat: torch.Tensor, layout: _Layout) -> bool:
@@ -125,7 +136,7 @@ def _small_together(flat: torch.Tensor, layout: _Layout) -> bool:
     return norm <= MAX_FACTOR_NORM and layout.max_scale * norm * norm / 2 <= MAX_UPDATE_NORM
 
 
-def _within_bounds(parts: tuple[torch.Tensor, ...], layout: _Layout) -> bool:
+def _within_bounds(parts: list[torch.Tensor], layout: _Layout) -> bool:
     """Whether every value is finite and every norm allowed, in float32; one call without the GIL for all tensors."""
     norms = torch.stack(torch._foreach_norm(parts, 2, dtype=torch.float32)).tolist()
     # A NaN fails every comparison.

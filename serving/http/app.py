@@ -45,7 +45,7 @@ def create_app(
     gauges: what else /metrics shows
     """
     metrics = Metrics(engine, gauges)
-    grammars = GrammarCompiler(tokenizer.backend.to_str(), engine.vocab_size, tokenizer.eos_token_ids)
+    grammars = GrammarCompiler(tokenizer.backend.to_str, engine.vocab_size, tokenizer.eos_token_ids)
     parts = Parts(
         engine,
         tokenizer,

@@ -21,11 +21,11 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedModel:
-    """embed: [vocab, hidden], float32 or bfloat16; norm: float32 [hidden]; layers: `sk_layer`s without their adapter
-    sites; `kept` is what their pointers lead to."""
+    """embed: [vocab, hidden], float32 or bfloat16, None where the head holds the same numbers; norm: float32 [hidden];
+    layers: `sk_layer`s without their adapter sites; `kept` is what their pointers lead to."""
 
     config: ModelConfig
-    embed: torch.Tensor
+    embed: torch.Tensor | None
     norm: torch.Tensor
     layers: ctypes.Array[CLayer]
     head: PackedLinear
@@ -37,8 +37,8 @@ def load_packed(
 ) -> PackedModel:
     """Reads a Hugging Face folder into packed weights of type float32, bfloat16 or int8.
 
-    The embedding is kept in float32 with float32 weights, else in bfloat16. Raises ModelConfigError for a missing or
-    misshapen tensor.
+    The embedding is kept in float32 with float32 weights, else in bfloat16; tied to a head of that type it is not held
+    a second time. Raises ModelConfigError for a missing or misshapen tensor.
     """
     checkpoint, name = Checkpoint(folder, config), _NAMES[weights]
     arena = WeightArena(sum(packed_bytes(n, k, name) for n, k in _linear_sizes(config)))
@@ -54,9 +54,12 @@ def load_packed(
         for site, fused in enumerate(SITES):
             target.linear[site] = pack(getattr(layer, fused)).c
         kept += [_set_vector(target, layer, vector) for vector in _VECTORS]
+    embed = None
+    if weights == torch.int8 or not config.tied_embeddings:
+        embed = checkpoint.embed().to(torch.float32 if weights == torch.float32 else torch.bfloat16, copy=True)
     return PackedModel(
         config=config,
-        embed=checkpoint.embed().to(torch.float32 if weights == torch.float32 else torch.bfloat16, copy=True),
+        embed=embed,
         norm=checkpoint.norm().to(torch.float32, copy=True),
         layers=layers,
         head=pack(checkpoint.head()),

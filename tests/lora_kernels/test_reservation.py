@@ -220,15 +220,28 @@ def test_poison_left_in_free_pages_does_not_survive_a_write(dtype: torch.dtype) 
     assert storage.a[:, pages].isfinite().all() and storage.b[:, pages].isfinite().all()
 
 
-def test_a_pool_of_a_gibibyte_takes_no_memory_before_it_is_written() -> None:
-    def resident() -> int:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * 4096
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
 
-    before = resident()
+
+def test_a_pool_of_a_gibibyte_takes_no_memory_before_it_is_written() -> None:
+    before = resident_bytes()
     pool = AdapterPool(one_site(4096, (4096,), layers=16), 256, 4)
     assert pool.site("site").a.nbytes > 1 << 30
-    assert resident() - before < 64 << 20
+    assert resident_bytes() - before < 64 << 20
+
+
+def test_pages_reserved_in_excess_take_no_memory() -> None:
+    spec = one_site(4096, (4096,), layers=16)
+    pool, adapter = AdapterPool(spec, 16, 4), make_adapter(spec, 4)
+    before = resident_bytes()
+    reservation = pool.reserve(12)  # 8 MiB each
+    reservation.write(adapter)
+    pool.publish(0, reservation)
+    pool.cancel(pool.reserve(12))
+    assert pool.free_pages == 15
+    assert resident_bytes() - before < 32 << 20
 
 
 def test_runs_are_maximal_stretches_of_adjacent_pages() -> None:

@@ -15,8 +15,8 @@ static int64_t task_queries(const sk_model *m) {
 
 static sk_blocks layer_blocks(const sk_model *m, int64_t layer, int64_t kv_head) {
     sk_blocks b = {m->kv, 0, m->block_size, sk_padded(m->block_size), m->head_dim, sk_padded(m->head_dim), m->kv_dtype};
-    b.stride = m->kv_heads * sk_head_elements(&b);
-    b.data += (layer * m->num_blocks * b.stride + kv_head * sk_head_elements(&b)) * sk_element_size(b.dtype);
+    b.stride = m->layers * m->kv_heads * sk_head_elements(&b);
+    b.data += (layer * m->kv_heads + kv_head) * sk_head_elements(&b) * sk_element_size(b.dtype);
     return b;
 }
 

@@ -1,5 +1,6 @@
 #define _POSIX_C_SOURCE 199309L
 #include "forward_run.h"
+#include "pack.h"
 
 #include <time.h>
 #ifdef _OPENMP
@@ -161,8 +162,13 @@ static void run_layer(const sk_run *r, int64_t layer) {
 static void embed(const sk_run *r, int64_t layer, int64_t row) {
     (void)layer;
     const sk_model *m = r->model;
-    const char *from = (const char *)m->embed + r->step->token_ids[row] * m->hidden * sk_element_size(m->embed_dtype);
-    r->ops->widen(from, m->embed_dtype, m->hidden, m->residual + row * m->hidden);
+    int64_t token = r->step->token_ids[row];
+    float *out = m->residual + row * m->hidden;
+    if (m->embed)
+        r->ops->widen((const char *)m->embed + token * m->hidden * sk_element_size(m->embed_dtype), m->embed_dtype,
+                      m->hidden, out);
+    else
+        sk_unpack_row(&m->head, token, out);
 }
 
 static void norm_sampled(const sk_run *r, int64_t layer, int64_t sample) {

@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     int64_t hidden, heads, kv_heads, head_dim, intermediate, vocab, layers, max_rows, max_positions;
     float eps;
-    const void *embed;                     /* [vocab, hidden] of embed_dtype */
+    const void *embed;                     /* [vocab, hidden] of embed_dtype; NULL: the head's own rows */
     int64_t embed_dtype;
     const float *norm;                     /* [hidden] */
     const float *rope;                     /* [max_positions, 2, head_dim / 2]: cosines, sines */
@@ -44,7 +44,7 @@ typedef struct {
     const sk_layer *layer;
     sk_lora lora;                          /* NULL where no step has a batch */
     void *lora_scratch;                    /* as lora_kernels asks for max_rows rows */
-    void *kv;                              /* [layers, num_blocks, kv_heads, sk_head_elements] */
+    void *kv;                              /* [num_blocks, layers, kv_heads, sk_head_elements] */
     int64_t kv_dtype, num_blocks, block_size;
     /* For max_rows rows. */
     float *residual, *normed, *qkv, *attended, *gate_up, *activated;

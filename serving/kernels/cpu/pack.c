@@ -4,7 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "linear.h"
 #include "linear_kernels.h"
 
 int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype) { return sk_panels(n) * sk_panel_bytes(k, dtype); }
@@ -86,4 +85,15 @@ void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n
         else
             write_panel(rows, k, dtype, panel);
     }
+}
+
+void sk_unpack_row(const sk_linear *w, int64_t row, float *out) {
+    const char *panel = (const char *)w->packed + row / SK_PANEL * sk_panel_bytes(w->k, w->dtype);
+    int64_t column = row % SK_PANEL;
+    if (w->dtype == SK_F32) {
+        for (int64_t i = 0; i < w->k; i++) out[i] = ((const float *)panel)[i * SK_PANEL + column];
+        return;
+    }
+    for (int64_t i = 0; i < w->k; i++)
+        out[i] = sk_bf16_to_f32(((const uint16_t *)panel)[(i / 2 * SK_PANEL + column) * 2 + i % 2]);
 }

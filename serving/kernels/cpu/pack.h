@@ -2,7 +2,7 @@
 #ifndef SERVING_KERNELS_PACK_H
 #define SERVING_KERNELS_PACK_H
 
-#include <stdint.h>
+#include "linear.h"
 
 /* Bytes of a packed [n, k] weight of one type. */
 int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype);
@@ -12,5 +12,8 @@ int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype);
  * 16]. float32 becomes bfloat16 by rounding to nearest even. Scratch: threads * 16 * k floats. */
 void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n, int64_t k, int64_t dtype,
              void *packed, float *scales, float *scratch, int threads);
+
+/* One row of W [n, k] as it was packed, as k floats. Not for SK_INT8. */
+void sk_unpack_row(const sk_linear *w, int64_t row, float *out);
 
 #endif

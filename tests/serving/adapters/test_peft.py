@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 
 from sealed_weights import IntakeError
 from serving.adapters import peft
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.peft import PeftReader
 from serving.core import AdapterRef, AdapterUnavailable
+from serving.models.loader import FUSED
 from tests.sealed_weights.factories import BASE, adapter_tensors, config_bytes, safetensors_bytes, tensor, write_adapter
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -49,6 +51,25 @@ def test_another_alpha_is_another_layout(layouts: list[int]) -> None:
     two = reader.read(config_bytes({"lora_alpha": 64}), bytearray(data))
     assert len(layouts) == 2
     assert all(one[key].scale != two[key].scale for key in one)
+
+
+@pytest.mark.parametrize("rank", [2, 3], ids=["layers alike", "layers unlike"])
+def test_every_value_is_where_the_file_has_it(rank: int) -> None:
+    rng = np.random.default_rng(1)
+    tensors = {name: tensor(rng.random(shape)) for name, (_, shape, _) in adapter_tensors().items()}
+    tensors |= {
+        f"{Q0}.lora_A.weight": tensor(rng.random((rank, 16))),
+        f"{Q0}.lora_B.weight": tensor(rng.random((16, rank))),
+    }
+    data = safetensors_bytes(tensors)
+    config = config_bytes({"rank_pattern": {Q0.removeprefix("base_model.model."): rank}})
+    read = PeftReader(BASE).read(config, bytearray(data))
+    stored = load(data)
+    assert len(read) * 2 == len(stored)
+    for (layer, site, index), pair in read.items():
+        module = f"base_model.model.model.layers.{layer}.{FUSED[site][index]}"
+        assert torch.equal(pair.a, stored[f"{module}.lora_A.weight"])
+        assert torch.equal(pair.b, stored[f"{module}.lora_B.weight"])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 9e3])

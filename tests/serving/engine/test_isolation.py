@@ -135,9 +135,9 @@ def _revoke_and_look(run: Running, request_id: str) -> int:
     pool = run.engine.adapters.pool
     pages = list(pool.slot_pages(run.engine.adapters.slot(sequence.digest)))
     weights = [pool.site(site.name).a for site in pool.spec.sites]
-    assert data[:, blocks].any() and any(site[:, pages].any() for site in weights)
+    assert data[blocks].any() and any(site[:, pages].any() for site in weights)
     assert run.engine._revoke(sequence.digest) == 1
-    return int(data[:, blocks].count_nonzero()) + sum(int(site[:, pages].count_nonzero()) for site in weights)
+    return int(data[blocks].count_nonzero()) + sum(int(site[:, pages].count_nonzero()) for site in weights)
 
 
 async def test_an_adapter_that_cannot_be_loaded_fails_its_request_only(tiny: Tiny, tmp_path: Path) -> None:

@@ -203,8 +203,7 @@ async def test_compiling_too_long_is_refused_and_stops_nobody(tiny: Tiny, monkey
 
 
 async def test_compiled_grammars_are_shared_and_their_states_are_not(tiny: Tiny) -> None:
-    backend = (tiny.model / "tokenizer.json").read_text()
-    compiler = GrammarCompiler(backend, 259, [2])
+    compiler = GrammarCompiler((tiny.model / "tokenizer.json").read_text, 259, [2])
     spec = json_spec({"type": "boolean"})
     first, second = await compiler.compile(spec), await compiler.compile(spec)
     assert first is second

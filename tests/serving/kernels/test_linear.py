@@ -108,6 +108,17 @@ def test_products_are_those_of_the_weight(any_library: Any, shape: tuple[int, in
     torch.testing.assert_close(linear(x, torch.ones_like(y), accumulate=True), y + 1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_packed_weight_gives_its_rows_back(library: KernelLibrary, shape: tuple[int, int], dtype: str) -> None:
+    weight, _ = draw(*shape, rows=1)
+    linear = PackedLinear(weight, dtype, library)
+    rows = torch.empty(shape)
+    for index, row in enumerate(rows):
+        library.handle.sk_unpack_row(ctypes.byref(linear.c), ctypes.c_int64(index), ctypes.c_void_p(row.data_ptr()))
+    assert torch.equal(rows, weight.to(getattr(torch, dtype)).float())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_row_has_the_same_bits_in_any_company_and_on_any_number_of_threads(

@@ -20,6 +20,8 @@ from transformers import (
 )
 
 from serving.models.config import ModelConfig, ModelConfigError
+from serving.models.loader import load_weights
+from serving.runner import CpuRunner
 from tests.serving.runner.driver import make_driver, make_torch_driver
 
 SIZES = {
@@ -68,6 +70,21 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
                     min_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0,
                 )  # fmt: skip
             assert driver.generate(driver.start(prompt), 16, chunk) == out[0, length:].tolist()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+def test_an_embedding_tied_to_the_head_is_not_held_twice(name: str, weights: torch.dtype, tmp_path: Path) -> None:
+    build(name).to(torch.bfloat16).save_pretrained(tmp_path)
+    driver = make_driver(tmp_path, weights=weights)
+    assert isinstance(driver.runner, CpuRunner)
+    model = driver.runner._weights
+    # 8 bits are not what the checkpoint says, and an embedding of its own is not in the head.
+    assert (model.embed is None) == (name == "llama" and weights is not torch.int8)
+    tokens = driver.generate(driver.start([5, 6, 7]), 12)
+    held = load_weights(tmp_path, driver.runner.config, torch.float32, torch.device("cpu")).embed
+    driver.runner._model.embed, driver.runner._model.embed_dtype = held.data_ptr(), 0
+    assert driver.generate(driver.start([5, 6, 7]), 12) == tokens
 
 
 @pytest.mark.parametrize(
