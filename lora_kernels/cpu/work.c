@@ -23,21 +23,25 @@ typedef struct {
     const lk_member *me;
 } share;
 
-/* Large parts at first, small ones in the end: threads end together, though a granule's cost is a guess and another
- * process may hold one of them up. Whether any work was left. */
+static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Of a phase's cost, 16ths: most of it belongs to the threads from the start, each reads on where it was; the rest is
+ * shared in pieces, for a granule's cost is a guess and another process may hold a thread up. */
+enum { OWN = 14, PARTS = 16 };
+
+/* Whether any work was left. */
 static int take_more(share *s) {
-    const int64_t least = 1 + s->total / 16;
-    long long taken = atomic_load_explicit(s->me->taken, memory_order_relaxed);
-    for (;;) {
-        int64_t left = s->total - taken, part = s->me->threads == 1 ? left : 3 * left / (4 * s->me->threads);
-        if (part < least) part = least < left ? least : left;
-        s->begin = taken;
-        s->end = taken + part;
-        if (left == 0) return 0;
-        if (atomic_compare_exchange_weak_explicit(s->me->taken, &taken, s->end, memory_order_relaxed,
-                                                  memory_order_relaxed))
-            return 1;
+    const int64_t threads = s->me->threads, own = threads == 1 ? s->total : s->total * OWN / PARTS / threads;
+    if (!s->end) {
+        s->begin = own * s->me->thread;
+        s->end = s->begin + own;
+        if (own) return 1;
     }
+    int64_t piece = s->total / PARTS + 1, at = own * threads;
+    if (at < s->total) at += atomic_fetch_add_explicit(s->me->taken, piece, memory_order_relaxed);
+    s->begin = minimum(at, s->total);
+    s->end = minimum(at + piece, s->total);
+    return s->begin < s->total;
 }
 
 static int is_done(const share *s) { return s->begin == s->total; }
@@ -50,8 +54,6 @@ static int takes(share *s, int64_t cost) {
         if (!take_more(s)) return 0;
     return middle >= s->begin;
 }
-
-static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static char *row_at(const lk_rows *rows, int64_t row) {
     return rows->data + row * rows->stride * lk_element_size(rows->dtype);

@@ -154,8 +154,8 @@ static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t las
     }
 }
 
-/* Tiles turn from one stretch to the other between eight k and the next. */
-enum { TURN_K = 8 };
+/* Tiles turn from one stretch to the other after so many k, or as many of them. */
+enum { TURN_K = SK_BLOCK };
 
 /* Have the tile fetch two stretches one after the other. */
 static void fetch_with(sk_tile *t, sk_stretch first, sk_stretch then) {
