@@ -2,17 +2,16 @@
 
 The functions at `team_function_addresses()` are, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
 
-    typedef struct { int64_t thread, threads; atomic_llong *taken; } lk_member;
     void lk_shrink_team(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype,
-                        void *scratch, const lk_member *me);
+                        void *scratch, int64_t thread, int64_t threads);
     void lk_expand_team(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                        void *scratch, const lk_member *me);
+                        void *scratch, int64_t thread, int64_t threads);
     int64_t lk_list_weights(const void *site, const void *batch, int64_t half, lk_stretch *out, int64_t most);
 
-The first two are the halves of `lora_apply`. Every thread of the team calls them with the same arguments, its own
-number, and a counter that all share, zero before each half. x must be complete before the first; a barrier; y must be
-complete before the second; a barrier before y is read. They allocate nothing and cannot fail. Rows without an adapter
-are not touched; a row gets the same bits in a team of any size.
+The first two are the halves of `lora_apply`. Every thread of the team calls them with the same arguments and its own
+number. x must be complete before the first; a barrier; y must be complete before the second; a barrier before y is
+read. They allocate nothing and cannot fail. Rows without an adapter are not touched; a row gets the same bits in a team
+of any size.
 
 The third lists the memory that a half (0, 1) will read, as `struct { const char *data; int64_t bytes; }`: a caller
 whose products leave the memory idle can have it fetched meanwhile.

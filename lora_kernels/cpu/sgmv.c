@@ -78,26 +78,26 @@ int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads) {
 }
 
 /* One half, by one thread of a team. */
-static void run_half(lk_job *j, int phase, void *scratch, const lk_member *me) {
+static void run_half(lk_job *j, int phase, void *scratch, int64_t thread, int64_t threads) {
     char *parts = on_a_line(scratch);
-    lk_thread_scratch mine = thread_part(j->site, parts, me->thread);
-    j->v.data = (float *)(parts + me->threads * thread_ends(j->site).panel);
+    lk_thread_scratch mine = thread_part(j->site, parts, thread);
+    j->v.data = (float *)(parts + threads * thread_ends(j->site).panel);
     j->v.slice_stride = most_pages(j) * j->site->page_size;
     j->v.row_stride = j->site->slices * j->v.slice_stride;
-    lk_run_phase(j, phase, &mine, me);
+    lk_run_phase(j, phase, &mine, thread, threads);
 }
 
 void lk_shrink_team(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype,
-                    void *scratch, const lk_member *me) {
+                    void *scratch, int64_t thread, int64_t threads) {
     lk_job j = {.kernels = lk_chosen(x_dtype, site->dtype), .site = site, .batch = batch,
              .x = {(char *)x, x_stride, x_dtype}};
-    run_half(&j, LK_SHRINK, scratch, me);
+    run_half(&j, LK_SHRINK, scratch, thread, threads);
 }
 
 void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                    void *scratch, const lk_member *me) {
+                    void *scratch, int64_t thread, int64_t threads) {
     lk_job j = {.kernels = lk_chosen(y_dtype, site->dtype), .site = site, .batch = batch, .y = {y, y_stride, y_dtype}};
-    run_half(&j, LK_EXPAND, scratch, me);
+    run_half(&j, LK_EXPAND, scratch, thread, threads);
 }
 
 int64_t lk_list_weights(const lk_site *site, const lk_batch *batch, int64_t half, lk_stretch *out, int64_t most) {
@@ -123,15 +123,13 @@ static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int thr
     return (int)minimum(threads, 1 + lk_batch_cost(j, LK_EXPAND_ROWS) * per_rank / COST_PER_THREAD);
 }
 
-static void apply_by(const lk_call *call, void *scratch, lk_member me, atomic_llong taken[2]) {
+static void apply_by(const lk_call *call, void *scratch, int64_t thread, int64_t threads) {
     const lk_rows *x = &call->x, *y = &call->y;
-    me.taken = &taken[LK_SHRINK];
-    lk_shrink_team(call->site, call->batch, x->data, x->stride, x->dtype, scratch, &me);
-    if (me.threads > 1) {
+    lk_shrink_team(call->site, call->batch, x->data, x->stride, x->dtype, scratch, thread, threads);
+    if (threads > 1) {
 #pragma omp barrier
     }
-    me.taken = &taken[LK_EXPAND];
-    lk_expand_team(call->site, call->batch, y->data, y->stride, y->dtype, scratch, &me);
+    lk_expand_team(call->site, call->batch, y->data, y->stride, y->dtype, scratch, thread, threads);
 }
 
 int lk_apply(const lk_call *call) {
@@ -140,13 +138,12 @@ int lk_apply(const lk_call *call) {
     int threads = worthwhile_threads(&j, 1, 1, (int)call->threads);
     spare *memory = take_scratch(lk_scratch_bytes(call->site, batch->segment_starts[batch->segments], threads));
     if (!memory) return -1;
-    atomic_llong taken[2] = {0, 0};
     /* A team of one is not free either: 1.3 us. */
     if (threads == 1) {
-        apply_by(call, memory->data, (lk_member){0, 1, NULL}, taken);
+        apply_by(call, memory->data, 0, 1);
     } else {
 #pragma omp parallel num_threads(threads)
-        apply_by(call, memory->data, (lk_member){omp_get_thread_num(), omp_get_num_threads(), NULL}, taken);
+        apply_by(call, memory->data, omp_get_thread_num(), omp_get_num_threads());
     }
     keep_scratch(memory);
     return 0;
@@ -157,12 +154,11 @@ static int run_alone(const lk_job *j, int phase, int threads) {
     threads = worthwhile_threads(j, phase == LK_SHRINK, phase == LK_EXPAND, threads);
     spare *memory = take_scratch(lk_scratch_bytes(j->site, 0, threads));
     if (!memory) return -1;
-    atomic_llong taken = 0;
 #pragma omp parallel num_threads(threads)
     {
-        lk_member me = {omp_get_thread_num(), omp_get_num_threads(), &taken};
-        lk_thread_scratch mine = thread_part(j->site, on_a_line(memory->data), me.thread);
-        lk_run_phase(j, phase, &mine, &me);
+        int thread = omp_get_thread_num();
+        lk_thread_scratch mine = thread_part(j->site, on_a_line(memory->data), thread);
+        lk_run_phase(j, phase, &mine, thread, omp_get_num_threads());
     }
     keep_scratch(memory);
     return 0;

@@ -7,7 +7,6 @@
 #ifndef LORA_KERNELS_SGMV_H
 #define LORA_KERNELS_SGMV_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 /* Element types of weights and activations. */
@@ -96,22 +95,15 @@ extern const lk_kernels lk_avx512bf16;
 /* The kernel set in use for these types. */
 const lk_kernels *lk_chosen(int64_t x_dtype, int64_t dtype);
 
-/* A thread of the team that computes something together, and how much of the work under way is taken: a counter that they
- * share, zero before each half. */
-typedef struct {
-    int64_t thread, threads;
-    atomic_llong *taken;
-} lk_member;
-
 /* y += scale * (x A^T) B^T for every row of the batch, in two halves, by every thread of a team: all call them with the
- * same arguments, each as itself. The first needs x complete; a barrier of the caller's; the second needs y
+ * same arguments, each with its own number. The first needs x complete; a barrier of the caller's; the second needs y
  * complete, and its y is after another barrier. Nothing is allocated and nothing can fail. `scratch` (any alignment)
  * carries the products in between: lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an
  * adapter, free for other use before and after. */
 void lk_shrink_team(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype,
-                    void *scratch, const lk_member *me);
+                    void *scratch, int64_t thread, int64_t threads);
 void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                    void *scratch, const lk_member *me);
+                    void *scratch, int64_t thread, int64_t threads);
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
 
 /* Adjacent memory. */

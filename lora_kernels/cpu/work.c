@@ -1,7 +1,8 @@
 /* Scheduling: every thread of a team walks the same list of work and does its own share of it.
  *
  * Two phases, shrink and expand, a barrier after each. Work is cut into granules: some rows of one adapter by LK_UNIT
- * ranks (shrink) or LK_CHUNK columns (expand), and threads take them as they come, some contiguous cost at a time.
+ * ranks (shrink) or LK_CHUNK columns (expand), and each thread takes an equal, contiguous share of the total cost: taken
+ * piece by piece as threads get to them, weights come in shorter runs, which cost as much as the waits that saved.
  * Nothing is allocated here, and no granule's arithmetic depends on whose share it is in.
  */
 #include "work.h"
@@ -17,43 +18,20 @@ typedef struct {
     int64_t then;          /* the place in the tables of the page that comes after these: the next adapter's first */
 } tile_t;
 
-/* What of a phase's cost is this thread's at the moment, [begin, end), and how far its walk has come. */
+/* One thread's part [begin, end) of a phase's cost, and how far the walk has come. */
 typedef struct {
-    int64_t at, begin, end, total;
-    const lk_member *me;
+    int64_t at, begin, end;
 } share;
 
-static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Of a phase's cost, 16ths: most of it belongs to the threads from the start, each reads on where it was; the rest is
- * shared in pieces, for a granule's cost is a guess and another process may hold a thread up. */
-enum { OWN = 14, PARTS = 16 };
-
-/* Whether any work was left. */
-static int take_more(share *s) {
-    const int64_t threads = s->me->threads, own = threads == 1 ? s->total : s->total * OWN / PARTS / threads;
-    if (!s->end) {
-        s->begin = own * s->me->thread;
-        s->end = s->begin + own;
-        if (own) return 1;
-    }
-    int64_t piece = s->total / PARTS + 1, at = own * threads;
-    if (at < s->total) at += atomic_fetch_add_explicit(s->me->taken, piece, memory_order_relaxed);
-    s->begin = minimum(at, s->total);
-    s->end = minimum(at + piece, s->total);
-    return s->begin < s->total;
-}
-
-static int is_done(const share *s) { return s->begin == s->total; }
-
-/* Whether the next granule is this thread's: its middle lies in what the thread has taken. */
+/* Whether the next granule is this thread's: its middle lies in the share, so that no share is off by more than half of
+ * one. */
 static int takes(share *s, int64_t cost) {
     int64_t middle = s->at + cost / 2;
     s->at += cost;
-    while (middle >= s->end)
-        if (!take_more(s)) return 0;
-    return middle >= s->begin;
+    return middle >= s->begin && middle < s->end;
 }
+
+static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static char *row_at(const lk_rows *rows, int64_t row) {
     return rows->data + row * rows->stride * lk_element_size(rows->dtype);
@@ -168,16 +146,17 @@ static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, shar
         }
 }
 
-void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, const lk_member *me) {
+void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int64_t thread, int64_t threads) {
     int64_t most_rows = phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS;
     int64_t per_rank = phase == LK_SHRINK ? j->site->slices * j->site->k : j->site->n;
-    share s = {.total = lk_batch_cost(j, most_rows) * per_rank, .me = me};
-    for (int64_t i = 0; i < j->batch->segments && !is_done(&s); i++) {
+    int64_t total = lk_batch_cost(j, most_rows) * per_rank;
+    share s = {0, total / threads * thread, thread + 1 == threads ? total : total / threads * (thread + 1)};
+    for (int64_t i = 0; i < j->batch->segments && s.at < s.end; i++) {
         tile_t segment = segment_at(j, i);
         int64_t ranks = segment_ranks(j, &segment);
         /* An adapter that leaves this site alone: its rows keep their bits. */
         if (!ranks) continue;
-        for (int64_t offset = 0; offset < segment.rows && !is_done(&s); offset += most_rows) {
+        for (int64_t offset = 0; offset < segment.rows && s.at < s.end; offset += most_rows) {
             tile_t tile = tile_of(&segment, offset, most_rows);
             int64_t cost = (tile.rows + WEIGHT_ROWS) * ranks * per_rank;
             if (s.at + cost <= s.begin)

@@ -28,8 +28,8 @@ typedef struct {
 
 enum { LK_SHRINK, LK_EXPAND };
 
-/* What one thread does of one phase. */
-void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, const lk_member *me);
+/* One thread's share of one phase. */
+void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int64_t thread, int64_t threads);
 /* Rows times ranks of the batch, the reading of weights included: what each phase's cost is a multiple of. */
 int64_t lk_batch_cost(const lk_job *j, int64_t most_rows);
 

@@ -130,17 +130,17 @@ static void project(const sk_run *r, int64_t layer, int site, const float *x, fl
     const sk_step *s = r->step;
     const sk_linear *w = &m->layer[layer].linear[site];
     const void *adapters = m->layer[layer].lora[site];
-    const sk_lora_member me = {omp_get_thread_num(), s->threads, &r->team->taken_beside};
+    int64_t thread = omp_get_thread_num();
     sk_stretch stretches[MOST_STRETCHES];
     if (s->lora) {
-        m->lora.shrink(adapters, s->lora, x, w->k, SK_F32, m->lora_scratch, &me);
+        m->lora.shrink(adapters, s->lora, x, w->k, SK_F32, m->lora_scratch, thread, s->threads);
         spent_on(r, SK_ADAPTERS);
     }
     sk_linear_team(w, x, w->k, s->rows, y, w->n, accumulate, adapters_beside(r, layer, site, stretches), r->linear_scratch,
                    r->team);
     finish(r, SK_PRODUCTS);
     if (!s->lora) return;
-    m->lora.expand(adapters, s->lora, y, w->n, SK_F32, m->lora_scratch, &me);
+    m->lora.expand(adapters, s->lora, y, w->n, SK_F32, m->lora_scratch, thread, s->threads);
     finish(r, SK_ADAPTERS);
 }
 

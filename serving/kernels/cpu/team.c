@@ -44,7 +44,6 @@ void sk_team_start(sk_team *team, int threads) {
     atomic_init(&team->sleepers, 0);
     atomic_init(&team->arrived, 0);
     atomic_init(&team->taken, 0);
-    atomic_init(&team->taken_beside, 0);
     team->threads = threads;
 }
 
@@ -53,7 +52,6 @@ void sk_team_wait(sk_team *team) {
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->threads) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&team->taken, 0, memory_order_relaxed);
-        atomic_store_explicit(&team->taken_beside, 0, memory_order_relaxed);
         atomic_store(&team->turn, turn + 1);
         wake_all(team);
         return;

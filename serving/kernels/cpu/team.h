@@ -16,7 +16,6 @@ typedef struct {
     _Alignas(64) atomic_int arrived;
     int threads;
     _Alignas(64) atomic_llong taken;  /* of the items of this phase */
-    atomic_llong taken_beside;        /* for other work in the same phase, by whoever does it; zero again after each wait */
 } sk_team;
 
 typedef struct {
