@@ -103,7 +103,8 @@ class MetadataBuffers:
 
 @dataclass(frozen=True, eq=False)
 class BatchMetadata:
-    """One step's batch, good for every site and layer of it. Build it once a step; it is stale after load or evict.
+    """One step's batch, good for every site and layer of it. Build it once a step; it is stale after load or evict,
+    until then good for any step of the same rows.
 
     rows: T, rows of x and y
     segments: the distinct adapters, ascending by slot (rows with slot -1 are in none)
@@ -133,6 +134,12 @@ class BatchMetadata:
     tile_rows: int
     # Whatever a backend derives once a step; filled by the backend alone.
     cache: dict[str, object] = field(default_factory=dict)
+    _changes: int = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the pool has loaded or evicted anything since."""
+        return self._changes != self.pool.tables.changes
 
     @classmethod
     def build(
@@ -200,6 +207,7 @@ class BatchMetadata:
             units=packed[layout.units :],
             counts=packed[: layout.segment_slots],
             tile_rows=layout.tile_rows,
+            _changes=pool.tables.changes,
         )
 
     def wait_for_layer(self, layer: int) -> None:

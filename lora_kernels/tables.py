@@ -41,6 +41,8 @@ class SlotTables:
         self._live = torch.zeros(depth, num_slots, dtype=torch.int32, device=device)
         self._live_host = [[0] * num_slots for _ in range(depth)]
         self._listings: list[Listing | None] = [None] * num_slots
+        # How often a slot's entries were replaced: what was derived from them before is stale.
+        self.changes = 0
         self._empty = self.prepare((), (), (), {site.name: [0] * spec.layers_of(site) for site in spec.sites})
 
     def live(self, site: str) -> tuple[torch.Tensor, list[list[int]]]:
@@ -81,6 +83,7 @@ class SlotTables:
         self._listings[slot] = None
 
     def _write(self, slot: int, listing: Listing) -> None:
+        self.changes += 1
         self._packed[:, slot].copy_(listing.packed, non_blocking=True)
         self._live[:, slot].copy_(listing.packed_live, non_blocking=True)
         counts = (count for site in self._spec.sites for count in listing.live[site.name])

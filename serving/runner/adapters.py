@@ -18,9 +18,21 @@ class ResidentAdapters(Protocol):
     def slot(self, digest: str | None) -> int: ...
 
 
-def batch_metadata(chunks: Sequence[Chunk], adapters: ResidentAdapters) -> BatchMetadata | None:
-    """For rows in the order of `chunks`; None where none of them has an adapter."""
-    slots = [adapters.slot(chunk.sequence.digest) for chunk in chunks]
-    if all(slot < 0 for slot in slots):
-        return None
-    return BatchMetadata.build(slots, [chunk.count for chunk in chunks], adapters.pool)
+class StepBatches:
+    """Metadata for each step's rows in the order of its chunks. Steps of the same rows share one: most steps between
+    two arrivals do, and building it takes 0.7 ms with 15 adapters."""
+
+    def __init__(self, adapters: ResidentAdapters) -> None:
+        self._adapters = adapters
+        self._rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._last: BatchMetadata | None = None
+
+    def of(self, chunks: Sequence[Chunk]) -> BatchMetadata | None:
+        """None where no row has an adapter."""
+        slots = tuple([self._adapters.slot(chunk.sequence.digest) for chunk in chunks])
+        if all(slot < 0 for slot in slots):
+            return None
+        rows = slots, tuple([chunk.count for chunk in chunks])
+        if self._last is None or rows != self._rows or self._last.is_stale:
+            self._rows, self._last = rows, BatchMetadata.build(*rows, self._adapters.pool)
+        return self._last

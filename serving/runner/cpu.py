@@ -19,7 +19,7 @@ from serving.kv.storage import BlockedKV, lazy_zeros
 from serving.models.config import ModelConfig
 from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
-from serving.runner.adapters import ResidentAdapters, batch_metadata
+from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.runner.packing import PackedStep, pack_step
 from serving.sampling import embed, is_plain, sample
 
@@ -47,6 +47,7 @@ class CpuRunner:
     ) -> None:
         self.config, self.kv, self.adapters = model.config, kv, adapters
         self._library, self._threads, self._weights = library, threads, model
+        self._batches = StepBatches(adapters)
         self._buffers = _buffers(model.config, max_rows)
         self._rope = rope_halves(model.config, max_len)
         self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32)
@@ -71,7 +72,7 @@ class CpuRunner:
         span = self.trace.span
         with span("pack"):
             step = pack_step(plan.chunks, self.kv.block_size)
-            batch = batch_metadata(plan.chunks, self.adapters)
+            batch = self._batches.of(plan.chunks)
         with span("forward") as figures:
             times = self._forward(step, batch, timed=figures is not None)
             if figures is not None:

@@ -10,7 +10,7 @@ import torch
 from serving.core import Chunk, SampledToken, StepPlan
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.llama import Llama
-from serving.runner.adapters import ResidentAdapters, batch_metadata
+from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.sampling import embed, sample
 
 
@@ -19,6 +19,7 @@ class TorchRunner:
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
+        self._batches = StepBatches(adapters)
         self._device = kv.data.device
 
     @property
@@ -30,7 +31,7 @@ class TorchRunner:
         self.kv.zero(plan.fresh_blocks)
         # Single tokens first, whether they decode or end a prefill: attention takes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
-        hidden = self.model.forward(self._inputs(chunks), self.kv, batch_metadata(chunks, self.adapters))
+        hidden = self.model.forward(self._inputs(chunks), self.kv, self._batches.of(chunks))
         answers: dict[int, SampledToken] = {}
         for embedding in (False, True):
             rows, sequences, end = [], [], 0

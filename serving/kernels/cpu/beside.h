@@ -13,9 +13,8 @@ typedef struct {
 
 /* The part that comes with tasks [first, end) of `count`, which are so many tiles. */
 static inline sk_fetch sk_fetch_share(sk_beside beside, int64_t first, int64_t end, int64_t count, int64_t tiles) {
-    int64_t total = 0;
-    for (int64_t i = 0; i < beside.count; i++) total += beside.stretches[i].bytes;
-    sk_fetch f = {beside.stretches, total * first / count, total * end / count - total * first / count, tiles};
+    int64_t begin = beside.bytes * first / count;
+    sk_fetch f = {beside.stretches, begin, beside.bytes * end / count - begin, tiles};
     for (; f.bytes && f.offset >= f.stretch->bytes; f.stretch++) f.offset -= f.stretch->bytes;
     return f;
 }

@@ -115,13 +115,15 @@ enum { MOST_STRETCHES = 512 };
 static sk_beside adapters_beside(const sk_run *r, int64_t layer, int site, sk_stretch *stretches) {
     const sk_model *m = r->model;
     const void *batch = r->step->lora;
-    if (!batch) return (sk_beside){NULL, 0};
+    if (!batch) return (sk_beside){NULL, 0, 0};
     int64_t count = m->lora.list_weights(m->layer[layer].lora[site], batch, EXPAND, stretches, MOST_STRETCHES);
     int last = site + 1 == SK_SITES;
     if (!last || layer + 1 < m->layers)
         count += m->lora.list_weights(m->layer[layer + last].lora[last ? 0 : site + 1], batch, SHRINK, stretches + count,
                                       MOST_STRETCHES - count);
-    return (sk_beside){stretches, count};
+    sk_beside beside = {stretches, count, 0};
+    for (int64_t i = 0; i < count; i++) beside.bytes += stretches[i].bytes;
+    return beside;
 }
 
 /* y (+)= x W^T plus the adapters' share, complete on return. */
@@ -187,7 +189,7 @@ static void run_head(const sk_run *r) {
     const sk_step *s = r->step;
     each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
-    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, (sk_beside){NULL, 0}, r->linear_scratch,
+    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, (sk_beside){NULL, 0, 0}, r->linear_scratch,
                    r->team);
     finish(r, SK_HEAD);
     each_row(r, s->samples, choose, 0);

@@ -253,7 +253,7 @@ void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int
     sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0; i < count; i++) {
-        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, (sk_beside){NULL, 0}, scratch, &team);
+        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, (sk_beside){NULL, 0, 0}, scratch, &team);
         sk_team_wait(&team);
     }
 }

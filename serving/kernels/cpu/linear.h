@@ -41,7 +41,7 @@ typedef struct {
 /* Memory to fetch into the caches while a product of many rows computes: it leaves half of the memory's time unused. */
 typedef struct {
     const sk_stretch *stretches;
-    int64_t count;
+    int64_t count, bytes;  /* bytes: of all together */
 } sk_beside;
 
 /* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows are ldx and ldy floats
