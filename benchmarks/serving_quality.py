@@ -18,10 +18,11 @@ import torch
 
 from benchmarks.machine import describe
 from lora_kernels import AdapterPool
-from serving.core import AdapterRef, Chunk, Request, SamplingParams, Sequence, StepPlan
+from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.runner import CpuRunner, Precision, RunnerSettings, choose_runner
+from serving.steps import Chunk, StepPlan
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 

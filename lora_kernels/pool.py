@@ -71,7 +71,7 @@ class AdapterPool:
                 *self.tables.live(site.name),
                 dtype,
                 self.device,
-                layers_together=getattr(self.backend, "__name__", "") == "lora_kernels.cpu.backend",
+                layers_together=self.backend.LAYERS_TOGETHER,
             )
             for site in spec.sites
         }

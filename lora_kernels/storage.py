@@ -23,8 +23,7 @@ class SiteStorage:
     a: [layers, pages + 1, slices, page_size, K rounded up to 32], zero beyond K
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
         In the C library's pools all layers of a page lie together (a and b are views): an adapter is a few long
-        stretches of memory,
-        which large pages of the system hold without waste.
+        stretches of memory, which large pages of the system hold without waste.
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
     offsets: where each slice begins in y, and N at the end

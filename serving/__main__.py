@@ -42,17 +42,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     # While one core imports torch, the other reads and hashes the weights.
-    fingerprint = _begun(lambda: _fingerprint(config.model))
+    fingerprint = _in_background(lambda: _fingerprint(config.model))
     if platform is None:
         return _serve_folders(config, listener, fingerprint)
     return _serve_platform(config, platform, listener, fingerprint)
 
 
-def _begun(work: Callable[[], _Result]) -> Future[_Result]:
+def _in_background(work: Callable[[], _Result]) -> Future[_Result]:
     """Runs `work` in a thread of its own."""
-    with_thread = ThreadPoolExecutor(1)
-    future = with_thread.submit(work)
-    with_thread.shutdown(wait=False)
+    executor = ThreadPoolExecutor(1)
+    future = executor.submit(work)
+    executor.shutdown(wait=False)
     return future
 
 
@@ -95,7 +95,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
     try:
         base = Base.from_dir(config.model, fingerprint)
         source = DirectoryAdapterSource(config.adapters, base.spec)
-        building = _begun(lambda: build_engine(config, base, source))
+        building = _in_background(lambda: build_engine(config, base, source))
         # Meanwhile: these take a fifth of a second.
         from serving.http.admission import InsecureAuthorizer
         from serving.http.app import create_app

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import llguidance
 import numpy as np
 
-from serving.core import ConstraintFailed, ConstraintState
+from serving.core import ConstraintState
+from serving.errors import ConstraintFailed
 
 MAX_GRAMMAR_CHARS = 1 << 16
 COMPILE_SECONDS = 5.0

@@ -6,7 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from serving.core import Delta, EngineError
+from serving.core import Delta
+from serving.errors import EngineError
 
 # A consumer this many deltas behind is not reading. Without an end to it, a client that stops reading would have its
 # whole answer kept for it.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from serving.core import LatencyClass, StepPlan
+from serving.core import LatencyClass
 from serving.scheduler.counts import ClassCounts
 from serving.scheduler.planner import Planner
+from serving.steps import StepPlan
 
 
 @dataclass(slots=True)

@@ -22,11 +22,12 @@ import torch
 from benchmarks import machine
 from benchmarks.serving.worker import ROOT
 from lora_kernels import AdapterPool, LoraPair
-from serving.core import AdapterRef, Chunk, Request, SamplingParams, Sequence, StepPlan
+from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.attention import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.loader import LayerWeights, ModelWeights, part_sizes
+from serving.steps import Chunk, StepPlan
 
 if TYPE_CHECKING:
     from serving.runner.gpu import GpuRunner

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # LK_F32 and LK_BF16 of sgmv.h
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 NEEDS_UNITS = False
+LAYERS_TOGETHER = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,11 @@ class Backend(Protocol):
     """A module with the three operations. Arguments are checked already; the batch has rows with adapters.
 
     NEEDS_UNITS: whether it reads the batch's `units`, which cost the host time to list.
+    LAYERS_TOGETHER: whether it wants all layers of a page side by side, rather than all pages of a layer.
     """
 
     NEEDS_UNITS: bool
+    LAYERS_TOGETHER: bool
 
     def apply(self, y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
         """y += ΔW x, in place."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 GATHER_MAX_ROWS_PER_ADAPTER = 2
 GATHER_MIN_ADAPTERS = 3
 NEEDS_UNITS = False
+LAYERS_TOGETHER = False
 
 
 @dataclass(frozen=True, eq=False)

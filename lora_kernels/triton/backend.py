@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lora_kernels.storage import SiteStorage
 
 NEEDS_UNITS = True
+LAYERS_TOGETHER = False
 
 
 def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:

@@ -14,7 +14,8 @@ from sealed_weights import BaseSpec, SealError
 from serving.adapters.counters import LevelSeconds
 from serving.adapters.names import ADAPTER_NAME, parse_model_name
 from serving.adapters.peft import PeftReader
-from serving.core import AdapterRef, AdapterUnavailable
+from serving.core import AdapterRef
+from serving.errors import AdapterUnavailable
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG, _MAX_TENSORS = 1 << 20, 8 << 30

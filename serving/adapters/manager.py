@@ -17,14 +17,16 @@ from serving.adapters.policy import RateBook, load_order
 from serving.adapters.residents import Residents
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, State
-from serving.core import AdapterCost, AdapterRef, AdapterUnavailable
+from serving.core import AdapterRef
+from serving.errors import AdapterUnavailable
+from serving.steps import AdapterCost
 
 _IDLE_LOOK_SECONDS = 1.0
 _HINTS = 1_024
 
 
 class AdapterManager:
-    """`serving.core.Residency` over a kernel pool. `on_arrival` is called from worker threads when a job has ended.
+    """`serving.steps.Residency` over a kernel pool. `on_arrival` is called from worker threads when a job has ended.
 
     host_bytes: budget of decrypted copies kept beside the pool
     idle_seconds: what is on loan and was not used for so long is zeroed and its lease given back; 0: never

@@ -15,7 +15,7 @@ from serving.adapters.residents import Residents
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, Known, Line, State
 from serving.adapters.workers import LoadWorkers
-from serving.core import AdapterUnavailable, EngineError
+from serving.errors import AdapterUnavailable, EngineError
 
 _KNOWN = 100_000
 Failure = tuple[str, EngineError]

@@ -9,7 +9,7 @@ from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, OpenedPackage, SealError, open_package
 from serving.adapters.counters import LevelSeconds
 from serving.adapters.peft import PeftReader
-from serving.core import AdapterRevoked, AdapterUnavailable
+from serving.errors import AdapterRevoked, AdapterUnavailable
 from serving.platform.errors import LeaseRefused, PlatformError
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore

@@ -21,21 +21,13 @@ import torch
 
 from lora_kernels import AdapterPool, AdapterTensors
 from serving.adapters.directory import DirectoryAdapterSource
-from serving.core import (
-    AdapterRef,
-    AdapterUnavailable,
-    Chunk,
-    Request,
-    SamplingParams,
-    Sequence,
-    StepPlan,
-    StepRunner,
-    Synchronous,
-)
+from serving.core import AdapterRef, Request, SamplingParams, Sequence
+from serving.errors import AdapterUnavailable
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.replica import Base
 from serving.runner import RunnerSettings, choose_precision, choose_runner
+from serving.steps import Chunk, StepPlan, StepRunner, Synchronous
 
 BLOCK, MAX_POSITIONS = 16, 64
 TEXT = "The quick brown fox jumps over the lazy dog, and nobody asks why."

@@ -6,16 +6,10 @@ import random
 import secrets
 from collections.abc import Callable, Iterable
 
-from serving.core import (
-    Delta,
-    EngineError,
-    NonFiniteOutput,
-    OutputText,
-    Request,
-    SampledToken,
-    Sequence,
-)
+from serving.core import Delta, OutputText, Request, Sequence
+from serving.errors import EngineError, NonFiniteOutput
 from serving.handle import Outbox, RequestHandle
+from serving.steps import SampledToken
 
 
 class ActiveRequests:

@@ -14,31 +14,18 @@ from concurrent.futures import Future
 import torch
 
 from serving.adapters.manager import AdapterManager
-from serving.core import (
-    AdapterRef,
-    AdapterRevoked,
-    DeadlineExceeded,
-    EngineStopped,
-    OutputText,
-    PromptTooLong,
-    Request,
-    SampledToken,
-    SamplingParams,
-    Sequence,
-    StepFailed,
-    StepPlan,
-    StepRunner,
-    Synchronous,
-)
+from serving.core import AdapterRef, OutputText, Request, SamplingParams, Sequence
 from serving.debug.trace import NO_TRACE, Tracer
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
 from serving.engine.launched import FailedStep, Launched
+from serving.errors import AdapterRevoked, DeadlineExceeded, EngineStopped, PromptTooLong, StepFailed
 from serving.handle import RequestHandle
 from serving.runner import Runner
 from serving.scheduler.admission import Admission
 from serving.scheduler.planner import Planner
 from serving.stats import EngineStats
+from serving.steps import SampledToken, StepPlan, StepRunner, Synchronous
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serving.core import PendingStep, SampledToken, StepPlan
+from serving.steps import PendingStep, SampledToken, StepPlan
 
 
 @dataclass(frozen=True, slots=True)

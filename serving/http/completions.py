@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from serving.core import Delta, EngineError, Request
+from serving.core import Delta, Request
+from serving.errors import EngineError
 from serving.http import parameters, rules, schema
 from serving.http.admission import Admission
 from serving.http.endpoint import Endpoint, prediction, refuse

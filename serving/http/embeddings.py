@@ -8,7 +8,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from serving.core import EngineError, Request, SamplingParams
+from serving.core import Request, SamplingParams
+from serving.errors import EngineError
 from serving.http import parameters, schema
 from serving.http.admission import Admission
 from serving.http.endpoint import Endpoint, prediction, refuse

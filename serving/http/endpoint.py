@@ -12,8 +12,9 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from serving.constraints import GrammarCompiler
-from serving.core import EngineError, Request
+from serving.core import Request
 from serving.engine import Engine
+from serving.errors import EngineError
 from serving.http import schema
 from serving.http.admission import Admission, CompletionObserver, IncomingRequest, RequestAuthorizer
 from serving.http.errors import ApiError, from_engine, json_response

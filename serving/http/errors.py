@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from serving import core
+from serving import errors
 
 
 class ApiError(Exception):
@@ -38,22 +38,22 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-def from_engine(error: core.EngineError) -> ApiError:
+def from_engine(error: errors.EngineError) -> ApiError:
     """The HTTP answer to an engine's refusal or failure."""
     headers = {}
-    if isinstance(error, core.QueueFull):
+    if isinstance(error, errors.QueueFull):
         headers["Retry-After"] = str(math.ceil(error.retry_after))
-    param = "messages" if isinstance(error, core.PromptTooLong) else None
+    param = "messages" if isinstance(error, errors.PromptTooLong) else None
     return ApiError(_STATUS.get(type(error), 500), str(error), code=error.code, param=param, headers=headers)
 
 
-_STATUS: dict[type[core.EngineError], int] = {
-    core.QueueFull: 429,
-    core.PromptTooLong: 400,
-    core.AdapterUnavailable: 404,
-    core.AdapterRevoked: 403,
-    core.DeadlineExceeded: 504,
-    core.EngineStopped: 503,
+_STATUS: dict[type[errors.EngineError], int] = {
+    errors.QueueFull: 429,
+    errors.PromptTooLong: 400,
+    errors.AdapterUnavailable: 404,
+    errors.AdapterRevoked: 403,
+    errors.DeadlineExceeded: 504,
+    errors.EngineStopped: 503,
 }
 
 

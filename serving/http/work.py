@@ -10,8 +10,9 @@ from typing import Any
 
 import structlog
 
-from serving.core import AdapterRevoked, Delta, EngineError, EngineStopped, QueueFull, Request, Usage
+from serving.core import Delta, Request, Usage
 from serving.engine import Engine
+from serving.errors import AdapterRevoked, EngineError, EngineStopped, QueueFull
 from serving.handle import MAX_BACKLOG, RequestHandle
 from serving.http.admission import Admission, CompletionObserver
 from serving.http.metrics import Metrics

@@ -19,16 +19,9 @@ from typing import Any
 import serving
 from sealed_weights import BaseSpec
 from serving.adapters.sealed import MAX_PLAINTEXT, SealedAdapterSource
-from serving.core import (
-    AdapterRef,
-    AdapterUnavailable,
-    DeadlineExceeded,
-    EngineError,
-    NonFiniteOutput,
-    Request,
-    SamplingParams,
-)
+from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
+from serving.errors import AdapterUnavailable, DeadlineExceeded, EngineError, NonFiniteOutput
 from serving.platform.errors import PlatformError
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lora_kernels import AdapterPool, BatchMetadata
-from serving.core import Chunk
+from serving.steps import Chunk
 
 
 class ResidentAdapters(Protocol):

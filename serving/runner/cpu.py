@@ -10,7 +10,6 @@ import torch
 
 from lora_kernels import BatchMetadata
 from lora_kernels.cpu import native
-from serving.core import SampledToken, StepPlan
 from serving.core import Sequence as Running
 from serving.debug.trace import NO_TRACE, Tracer
 from serving.kernels.forward import DTYPE_CODES, PARTS, SITES, CModel, CStep, CTimes, forward, scratch_bytes
@@ -22,10 +21,11 @@ from serving.models.rope import rope_halves
 from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.runner.packing import PackedStep, pack_step
 from serving.sampling import embed, is_plain, sample
+from serving.steps import SampledToken, StepPlan
 
 
 class CpuRunner:
-    """`serving.core.Executes` over packed weights. Belongs to the engine thread.
+    """`serving.steps.Executes` over packed weights. Belongs to the engine thread.
 
     max_rows: the most tokens of a step; max_samples: the most sequences
     trace: where the times of a step's parts go

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
-from serving.core import SampledToken, StepPlan
 from serving.kernels.triton.argmax import argmax
 from serving.kernels.triton.attention import queries_a_tile
 from serving.models.attention import PagedKV
@@ -21,6 +20,7 @@ from serving.runner.adapters import ResidentAdapters
 from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
 from serving.runner.upload import Int32s, StepBuffer
 from serving.sampling import embed, is_plain, sample
+from serving.steps import SampledToken, StepPlan
 
 # Batches that have a graph of their own; one in between is padded up. Above, launch costs no longer matter.
 GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -59,7 +59,7 @@ class GpuStep:
 
 
 class GpuRunner:
-    """`serving.core.StepRunner` on one GPU. Belongs to the engine thread; at most one launched step may be unread.
+    """`serving.steps.StepRunner` on one GPU. Belongs to the engine thread; at most one launched step may be unread.
 
     max_rows: the most tokens of a step; max_samples: the most sequences; max_blocks: the longest block table
     """

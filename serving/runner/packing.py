@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from serving.core import Chunk
 from serving.core import Sequence as Running
+from serving.steps import Chunk
 
 Int32s = npt.NDArray[np.int32]
 

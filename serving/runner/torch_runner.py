@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from serving.core import Chunk, SampledToken, StepPlan
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.llama import Llama
 from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.sampling import embed, sample
+from serving.steps import Chunk, SampledToken, StepPlan
 
 
 class TorchRunner:
-    """`serving.core.Executes` on one device. Belongs to the engine thread."""
+    """`serving.steps.Executes` on one device. Belongs to the engine thread."""
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from serving.core import SampledToken
+from serving.steps import SampledToken
 
 
 def embed(hidden: torch.Tensor) -> Sequence[SampledToken]:

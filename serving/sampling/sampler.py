@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from serving import core
-from serving.core import ConstraintFailed, SampledToken, TokenLogprob
+from serving.core import TokenLogprob
+from serving.errors import ConstraintFailed, EngineError
 from serving.sampling.draw import draw
 from serving.sampling.state import Adjustments
+from serving.steps import SampledToken
 
 # Reported alternatives are at most this many. Always this many are searched, so that the order of equal values cannot
 # depend on what another row asked for.
@@ -24,7 +26,7 @@ def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[Sam
     """
     if not sequences:
         return []
-    errors: dict[int, core.EngineError | None] = {}
+    errors: dict[int, EngineError | None] = {}
     best = logits.max(-1).values  # max propagates NaN
     for index in (~torch.isfinite(best)).nonzero()[:, 0].tolist():
         errors[index] = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from serving.core import Chunk, Residency, Sequence
+from serving.core import Sequence
 from serving.scheduler.fairness import Prices, VirtualCounters
+from serving.steps import Chunk, Residency
 
 # KV held while nothing was planned for longer than this (an idle engine) is not charged.
 _LONGEST_INTERVAL = 1.0

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serving.core import LatencyClass, QueueFull, Request, StepShape
+from serving.core import LatencyClass, Request
+from serving.errors import QueueFull
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
+from serving.steps import StepShape
 
 _SHORTEST_RETRY, _LONGEST_RETRY = 1.0, 60.0
 

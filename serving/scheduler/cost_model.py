@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from serving.core import StepShape
+from serving.steps import StepShape
 
 FEATURES = ("step", "decode_row", "prefill_row", "context_token", "prefill_pair", "adapter", "rank_row")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from serving.core import Chunk, Sequence, StepPlan, StepShape
+from serving.core import Sequence
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.limits import Limits
+from serving.steps import Chunk, StepPlan, StepShape
 
 
 class Draft:

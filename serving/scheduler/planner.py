@@ -8,7 +8,7 @@ and its random state stay, so its output does not change.
 
 from __future__ import annotations
 
-from serving.core import Chunk, LatencyClass, Residency, Sequence, Status, StepPlan, StepShape
+from serving.core import LatencyClass, Sequence, Status
 from serving.kv.pool import BlockPool
 from serving.scheduler.accounts import Accounts
 from serving.scheduler.cost_model import CostModel
@@ -20,6 +20,7 @@ from serving.scheduler.preemption import victim_order, victims_for
 from serving.scheduler.queues import Deadlines, WaitQueue
 from serving.scheduler.slo import Targets
 from serving.scheduler.tables import BlockTables
+from serving.steps import Chunk, Residency, StepPlan, StepShape
 
 # While a class has waited longer than it should, every fourth newcomer is one of its own.
 _TURNS_OF_OTHERS = 3

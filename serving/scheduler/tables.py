@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from serving.core import Chunk, Sequence
+from serving.core import Sequence
 from serving.kv.pool import BlockPool
 from serving.kv.prefix import block_key, root_key
+from serving.steps import Chunk
 
 
 class BlockTables:

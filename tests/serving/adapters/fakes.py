@@ -11,7 +11,7 @@ import torch
 from lora_kernels import AdapterPool, AdapterTensors, LoraPair, PoolSpec, SiteSpec
 from serving.adapters.counters import LevelSeconds
 from serving.adapters.manager import AdapterManager
-from serving.core import AdapterUnavailable, EngineError
+from serving.errors import AdapterUnavailable, EngineError
 
 SPEC = PoolSpec((SiteSpec("qkv", 32, (32, 16, 16)), SiteSpec("o", 32, (32,))), num_layers=2, max_rank=64)
 

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from serving.core import AdapterRef, AdapterRevoked
+from serving.core import AdapterRef
+from serving.errors import AdapterRevoked
 from tests.serving.harness import GREEDY, Running, running
 from tests.serving.tiny import ADAPTERS, Tiny
 

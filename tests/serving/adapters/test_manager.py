@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from serving.adapters.residents import PATIENCE_SECONDS
-from serving.core import AdapterRef, AdapterUnavailable
+from serving.core import AdapterRef
+from serving.errors import AdapterUnavailable
 from tests.serving.adapters.fakes import Clock, Running, Source, digest_of, refused
 
 A, B, C, D = (digest_of(n) for n in range(1, 5))

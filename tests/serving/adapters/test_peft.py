@@ -14,7 +14,8 @@ from sealed_weights import IntakeError
 from serving.adapters import peft
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.peft import PeftReader
-from serving.core import AdapterRef, AdapterUnavailable
+from serving.core import AdapterRef
+from serving.errors import AdapterUnavailable
 from serving.models.loader import FUSED
 from tests.sealed_weights.factories import BASE, adapter_tensors, config_bytes, safetensors_bytes, tensor, write_adapter
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lora_kernels import AdapterTensors, LoraPair
-from serving.core import (
+from serving.errors import (
     AdapterRevoked,
     AdapterUnavailable,
     DeadlineExceeded,
@@ -19,8 +19,8 @@ from serving.core import (
     PromptTooLong,
     QueueFull,
     StepFailed,
-    StepPlan,
 )
+from serving.steps import StepPlan
 from tests.serving.engine.test_parity import prompts
 from tests.serving.harness import Running, running
 from tests.serving.tiny import Tiny

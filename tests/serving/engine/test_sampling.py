@@ -14,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.core import AdapterRef, ConstraintFailed, Request, SamplingParams, Sequence
+from serving.core import AdapterRef, Request, SamplingParams, Sequence
+from serving.errors import ConstraintFailed
 from serving.sampling import sample
 from serving.sampling.draw import _from_wide
 from tests.serving.engine.test_parity import prompts

@@ -11,25 +11,13 @@ from typing import Any
 import pytest
 
 from serving.adapters.manager import AdapterManager
-from serving.core import (
-    AdapterCost,
-    AdapterRef,
-    ComputedStep,
-    Delta,
-    LatencyClass,
-    PendingStep,
-    QueueFull,
-    Request,
-    SampledToken,
-    SamplingParams,
-    Sequence,
-    StepFailed,
-    StepPlan,
-)
+from serving.core import AdapterRef, Delta, LatencyClass, Request, SamplingParams, Sequence
 from serving.engine import Engine
+from serving.errors import QueueFull, StepFailed
 from serving.kv.pool import BlockPool
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
+from serving.steps import AdapterCost, ComputedStep, PendingStep, SampledToken, StepPlan
 from tests.serving.scheduler.fakes import FakeResidency, PlainText
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)

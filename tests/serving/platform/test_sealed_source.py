@@ -16,7 +16,7 @@ from lora_kernels import AdapterPool, PoolSpec, SiteSpec
 from sealed_weights import SealedPackage
 from serving.adapters.manager import AdapterManager
 from serving.adapters.sealed import SealedAdapterSource
-from serving.core import AdapterRevoked, AdapterUnavailable
+from serving.errors import AdapterRevoked, AdapterUnavailable
 from serving.platform.errors import LeaseRefused, PlatformError, VaultUnreachable
 from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from lora_kernels import AdapterPool, LoraPair
-from serving.core import AdapterRef, Chunk, Request, SampledToken, SamplingParams, Sequence, StepPlan
+from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.runner import CpuRunner, Precision, Runner, RunnerSettings, TorchRunner, choose_runner
+from serving.steps import Chunk, SampledToken, StepPlan
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)

@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 
 from lora_kernels import AdapterPool
-from serving.core import Chunk, SampledToken, SamplingParams, StepPlan
+from serving.core import SamplingParams
 from serving.models.attention import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
 from serving.runner.gpu import GpuRunner
+from serving.steps import Chunk, SampledToken, StepPlan
 from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
 from tests.serving.tiny import write_model
 

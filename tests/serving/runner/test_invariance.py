@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from serving.core import SampledToken, Sequence
+from serving.core import Sequence
 from serving.runner import CpuRunner
+from serving.steps import SampledToken
 from tests.serving.runner.driver import Driver, make_driver, make_torch_driver, random_adapter
 from tests.serving.tiny import write_model
 

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from lora_kernels import AdapterPool
-from serving.core import AdapterRef, Chunk, Request, Sequence
+from serving.core import AdapterRef, Request, Sequence
 from serving.runner.adapters import StepBatches
+from serving.steps import Chunk
 from tests.lora_kernels.factories import make_adapter, one_site
 from tests.serving.runner.driver import GREEDY, Adapters, NoText
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 
-from serving.core import AdapterCost, AdapterRef, LatencyClass, Request, SamplingParams, Sequence
+from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence
 from serving.kv.pool import BlockPool
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Targets
+from serving.steps import AdapterCost
 
 _ids = itertools.count()
 

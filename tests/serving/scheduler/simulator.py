@@ -14,17 +14,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from serving.core import (
-    AdapterCost,
-    AdapterRef,
-    Chunk,
-    LatencyClass,
-    Request,
-    SamplingParams,
-    Sequence,
-    Status,
-    StepPlan,
-)
+from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence, Status
 from serving.kv.pool import BlockPool
 from serving.scheduler.admission import Outlook, observe, predict
 from serving.scheduler.cost_model import DEFAULTS, CostModel
@@ -32,6 +22,7 @@ from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
+from serving.steps import AdapterCost, Chunk, StepPlan
 
 GREEDY = SamplingParams(temperature=0)
 MAX_STEPS = 20_000

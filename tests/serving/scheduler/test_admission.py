@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core import LatencyClass, QueueFull
+from serving.core import LatencyClass
+from serving.errors import QueueFull
 from serving.scheduler.admission import Admission, observe, predict
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.limits import Limits

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core import StepShape
 from serving.scheduler.cost_model import DEFAULTS, CostModel
+from serving.steps import StepShape
 
 
 def shapes(rng: random.Random) -> StepShape:

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from serving.core import LatencyClass, Sequence, Status, StepPlan
+from serving.core import LatencyClass, Sequence, Status
+from serving.steps import StepPlan
 from tests.serving.scheduler.fakes import FakeResidency, planner, sequence
 
 DIGESTS = ("a", "b", "c")

@@ -1,0 +1,69 @@
+"""Every way a request can be refused or fail."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """A request was refused or failed. `code` is stable and machine-readable; the message is safe to show to a
+    client."""
+
+    code = "engine_error"
+
+
+class QueueFull(EngineError):
+    """Admission refused; try again after `retry_after` seconds. code: queue_full, tenant_queue_full, or
+    deadline_unmeetable."""
+
+    code = "queue_full"
+
+    def __init__(self, message: str, retry_after: float, code: str = code) -> None:
+        super().__init__(message)
+        self.retry_after, self.code = retry_after, code
+
+
+class PromptTooLong(EngineError):
+    """Prompt plus requested output exceed the context length."""
+
+    code = "context_length_exceeded"
+
+
+class AdapterUnavailable(EngineError):
+    """The adapter could not be loaded (missing, malformed, or larger than the whole pool)."""
+
+    code = "adapter_unavailable"
+
+
+class AdapterRevoked(EngineError):
+    """The adapter was revoked: new requests are refused and running ones are aborted."""
+
+    code = "adapter_revoked"
+
+
+class NonFiniteOutput(EngineError):
+    """The adapter drove the logits to NaN or infinity. Only its own requests fail."""
+
+    code = "non_finite_output"
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before it finished."""
+
+    code = "deadline_exceeded"
+
+
+class ConstraintFailed(EngineError):
+    """The grammar that bounds the output met one of its limits while generating. Only its own request fails."""
+
+    code = "constraint_failed"
+
+
+class StepFailed(EngineError):
+    """The forward pass this request was part of raised."""
+
+    code = "internal_error"
+
+
+class EngineStopped(EngineError):
+    """The engine is shutting down or not started."""
+
+    code = "engine_stopped"

@@ -1,0 +1,171 @@
+"""What one step of the engine does: its plan, who computes it, and what comes back. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from serving.core import Sequence, TokenLogprob
+from serving.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens [start, start + count) of one sequence, computed in one step. `samples`: the last one yields a new
+    token.
+
+    Where steps overlap, a decode's token may still be in flight: then start >= len(sequence.tokens) and the runner
+    takes the id from what the step before it sampled.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def samples(self) -> bool:
+        return self.start + self.count >= len(self.sequence.tokens)
+
+
+@dataclass(slots=True)
+class StepShape:
+    """How much one step computes; grows while it is planned.
+
+    context_tokens: KV entries read by decodes; prefill_pairs: query-key pairs of prefill attention; rank_rows: adapter
+    rank summed over rows
+    """
+
+    decode_rows: int = 0
+    prefill_rows: int = 0
+    context_tokens: int = 0
+    prefill_pairs: float = 0.0
+    rank_rows: int = 0
+    adapters: set[str] = field(default_factory=set)
+
+    def add_decode(self, context: int, digest: str | None, rank: int) -> None:
+        self.decode_rows += 1
+        self.context_tokens += context
+        self._add_adapter(digest, rank)
+
+    def add_prefill(self, start: int, count: int, digest: str | None, rank: int) -> None:
+        self.prefill_rows += count
+        self.prefill_pairs += count * (start + count / 2)
+        self._add_adapter(digest, rank * count)
+
+    def _add_adapter(self, digest: str | None, rank_rows: int) -> None:
+        if digest is not None:
+            self.adapters.add(digest)
+            self.rank_rows += rank_rows
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step: decodes come first in `chunks`, then prefill chunks. fresh_blocks hold stale KV and are zeroed before
+    use.
+
+    wanted: adapters to load, most urgent first
+    predicted_seconds: what the cost model expects of this step
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    fresh_blocks: list[int] = field(default_factory=list)
+    expired: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    wanted: list[str] = field(default_factory=list)
+    shape: StepShape = field(default_factory=StepShape)
+    predicted_seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.count for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The runner's answer for one sampling chunk: a token, or the embedding that was asked for, or why there is none.
+
+    error None without a token or an embedding: the logits were not finite.
+    """
+
+    token_id: int | None
+    logprob: TokenLogprob | None = None
+    embedding: bytes | None = None
+    error: EngineError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCost:
+    """What one adapter means to the scheduler: its rank, the bytes a load moves, and the seconds until it is ready (0:
+    it is)."""
+
+    rank: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Residency(Protocol):
+    """What the scheduler needs to know about adapters. None (the base model) is always ready.
+
+    `is_ready` may turn false while sequences still run on the adapter (it drains): those go on, nobody new joins. Pins
+    nest; only an adapter that is ready may be pinned.
+    """
+
+    def is_ready(self, digest: str | None) -> bool: ...
+    def pin(self, digest: str | None) -> None: ...
+    def unpin(self, digest: str | None) -> None: ...
+
+    def cost(self, digest: str | None) -> AdapterCost:
+        """Safe to ask from any thread; an estimate where the adapter was never seen."""
+        ...
+
+
+class PendingStep(Protocol):
+    """A step that was launched. `result` waits for it: one token for each chunk that samples, in plan order."""
+
+    def result(self) -> Seq[SampledToken]: ...
+
+
+@runtime_checkable
+class StepRunner(Protocol):
+    """Executes plans: writes KV for every chunk and samples one token for every chunk that asks for one.
+
+    depth: how many steps may be launched before the first one's result is taken. With 1 the host plans and commits
+    while the device computes; steps run in the order of their launch.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    def launch(self, plan: StepPlan) -> PendingStep: ...
+
+
+class Executes(Protocol):
+    """A runner that computes a whole step before it returns."""
+
+    def execute(self, plan: StepPlan) -> Seq[SampledToken]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedStep:
+    """A `PendingStep` that is done."""
+
+    sampled: Seq[SampledToken]
+
+    def result(self) -> Seq[SampledToken]:
+        return self.sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronous:
+    """Makes a `StepRunner` of a runner that only executes."""
+
+    runner: Executes
+    depth: int = 0
+
+    def launch(self, plan: StepPlan) -> PendingStep:
+        return ComputedStep(self.runner.execute(plan))
