@@ -55,15 +55,17 @@ async def test_streaming_says_what_not_streaming_says_and_ends_with_usage(tiny: 
 async def test_several_models_at_once_share_batches(tiny: Tiny) -> None:
     async with serving(tiny) as server:
         prompt = list(range(10, 40))
-        answers = await asyncio.gather(
-            *(
-                server.openai.completions.create(
-                    model=name or "base", prompt=prompt, max_tokens=40, temperature=0,
-                    extra_body={"ignore_eos": True, "return_token_ids": True},
-                )
-                for name in (None, *ADAPTERS)
-            )
-        )  # fmt: skip
+
+        async def complete(name: str | None, max_tokens: int) -> Any:
+            return await server.openai.completions.create(
+                model=name or "base", prompt=prompt, max_tokens=max_tokens, temperature=0,
+                extra_body={"ignore_eos": True, "return_token_ids": True},
+            )  # fmt: skip
+
+        # Loaded one after another, each could be done before the next is ready.
+        for name in ADAPTERS:
+            await complete(name, 1)
+        answers = await asyncio.gather(*(complete(name, 40) for name in (None, *ADAPTERS)))
         for name, answer in zip((None, *ADAPTERS), answers, strict=True):
             assert answer.choices[0].model_extra["token_ids"] == tiny.reference(name, prompt, 40)
         metrics = (await server.http.get("/metrics")).text
