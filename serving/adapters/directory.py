@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import mmap
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +14,11 @@ from serving.adapters.names import ADAPTER_NAME, parse_model_name
 from serving.adapters.peft import PeftReader
 from serving.core import AdapterRef
 from serving.errors import AdapterUnavailable
+from serving.memory import mapped
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG, _MAX_TENSORS = 1 << 20, 8 << 30
 _BLOCK = 1 << 20
-_LARGE_PAGE = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +125,13 @@ def _read(path: Path, limit: int) -> memoryview:
     size = path.stat().st_size
     if size > limit:
         raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
-    view = _fresh_memory(size)
+    # Of a bytearray of 20 MB the C library would keep the memory for good, in each worker thread.
+    view = memoryview(mapped(size))[:size]
     with path.open("rb", buffering=0) as file:
         got = 0
         while got < size and (count := file.readinto(view[got:])):
             got += count
     return view
-
-
-def _fresh_memory(size: int) -> memoryview:
-    """`size` zeros that go back to the system with their last view, on large pages: zeroing those costs no more than
-    a bytearray's own zeroing. The C library would keep a bytearray of 20 MB for good, in each worker thread."""
-    # The system puts a mapping on large pages from end to end only where it is as long as whole ones.
-    length = max(size, 1) if size < _LARGE_PAGE else -(-size // _LARGE_PAGE) * _LARGE_PAGE
-    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)[:size]
 
 
 def _digest_of(config_hash: bytes, data_hash: bytes) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Sequence
 
 import torch
 
 from serving.kernels.library import KernelLibrary
+from serving.memory import LARGE_PAGE, mapped
 
 Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
 
@@ -19,7 +19,6 @@ _SOURCE_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _PANEL = 16
 _BLOCK = 16
 _ALIGNMENT = 64
-_HUGE_PAGE = 2 << 20
 
 
 class CLinear(ctypes.Structure):
@@ -29,18 +28,16 @@ class CLinear(ctypes.Structure):
 
 
 class WeightArena:
-    """One stretch of memory for many packed weights, on huge pages where the system gives them.
+    """One stretch of memory for many packed weights, on large pages where the system gives them.
 
     The memory goes back to the system when the arena and everything that was taken from it are gone.
     """
 
     def __init__(self, capacity: int) -> None:
         """`capacity` in bytes; see `packed_bytes`. Memory is not touched before it is written."""
-        self._memory = mmap.mmap(-1, capacity + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._memory = mapped(capacity + LARGE_PAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._next = -(-start // _HUGE_PAGE) * _HUGE_PAGE
+        self._next = -(-start // LARGE_PAGE) * LARGE_PAGE
         self._end = self._next + capacity
 
     def take(self, nbytes: int) -> int:
