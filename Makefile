@@ -32,4 +32,4 @@ lint: setup-dev
 	@.venv/bin/mypy
 
 test: lint
-	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile
+	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -24,11 +24,16 @@ def _empty_cache(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` run where CUDA is present; elsewhere they are left out and counted as deselected."""
+    """Tests marked `gpu` run where CUDA is present; elsewhere they are left out and counted as deselected.
+
+    Files with tests marked `slow` come first: begun last, one of them would keep one core busy alone for minutes.
+    """
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_cuda():
         config.hook.pytest_deselected(items=on_gpu)
         items[:] = [item for item in items if item not in on_gpu]
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def _has_cuda() -> bool:

@@ -17,7 +17,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 async def test_every_metric_is_listed_and_every_listed_one_exists(tiny: Tiny) -> None:
     listed = re.findall(r"^\| `(intarsia_\w+)` \|", PAGE.read_text(), re.MULTILINE)
     async with serving(tiny) as server:
-        await server.openai.completions.create(model="r4", prompt="abc", max_tokens=3)
+        await server.openai.completions.create(
+            model="r4", prompt="abc", max_tokens=3, temperature=0, extra_body={"ignore_eos": True}
+        )
         text = (await server.http.get("/metrics")).text
         own = Metrics(server.engine, [Gauge("journal_lag_seconds", "", lambda: 1.5)]).exposition().decode()
     families = text_string_to_metric_families(text)
