@@ -14,6 +14,7 @@ from lora_kernels.spec import PoolSpec, SiteSpec
 
 # Rows of A are padded to whole 64-byte vectors of bfloat16, so that no kernel needs a tail in K.
 K_ALIGN = 32
+CACHE_LINE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,8 @@ class SiteStorage:
     a: [layers, pages + 1, slices, page_size, K rounded up to 32], zero beyond K
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
         In the C library's pools all layers of a page lie together (a and b are views): an adapter is a few long
-        stretches of memory, which large pages of the system hold without waste.
+        stretches of memory, which large pages of the system hold without waste. Ranks of B lie an uneven number of
+        cache lines apart there: those of one column share few sets of a cache otherwise (n = 3072, 4096).
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
     offsets: where each slice begins in y, and N at the end
@@ -79,12 +81,26 @@ def allocate_site(
     return SiteStorage(
         site,
         _paged(layers, pages, (slices, size, padded_k), dtype, device, layers_together),
-        _paged(layers, pages, (size, site.out_features), dtype, device, layers_together),
+        _paged(
+            layers,
+            pages,
+            (size, _pitch(site.out_features, dtype) if layers_together else site.out_features),
+            dtype,
+            device,
+            layers_together,
+        )[..., : site.out_features],
         live,
         live_host,
         tuple(offsets),
         lazy_zeros((layers, pages, slices, size), torch.float32, device) if dtype.itemsize == 1 else None,
     )
+
+
+def _pitch(columns: int, dtype: torch.dtype) -> int:
+    """Elements from one rank of B to the next: whole cache lines, not a multiple of four of them."""
+    line = CACHE_LINE // dtype.itemsize
+    lines = -(-columns // line)
+    return columns if lines % 4 else (lines + 1) * line
 
 
 def _paged(

@@ -71,9 +71,7 @@ def main(argv: list[str] | None = None) -> int:
                     continue
                 for repetition in range(options.repetitions if scenario == "base" else options.adapter_repetitions):
                     for contender in contenders:
-                        # Peers take minutes for a cell with adapters: once has to do.
-                        is_peer = isinstance(contender.engine, Worker)
-                        if scenario in contender.scenarios and not (is_peer and scenario != "base" and repetition):
+                        if _takes_part(contender, scenario, repetition):
                             _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
                     if concurrency == 1:
                         # It drifts from minute to minute where others share the memory.
@@ -83,6 +81,13 @@ def main(argv: list[str] | None = None) -> int:
                 report.write(options.out, results, promised, bounds, about)
     print(report.table(results), report.promise_table(promised), sep="\n\n")
     return int(any(item.holds is False for item in promised))
+
+
+def _takes_part(contender: Contender, scenario: str, repetition: int) -> bool:
+    """Peers take minutes for a cell with adapters: once has to do."""
+    if scenario not in contender.scenarios:
+        return False
+    return repetition == 0 or scenario == "base" or not isinstance(contender.engine, Worker)
 
 
 def _record(

@@ -132,7 +132,7 @@ def _describe_site(
     struct = CSite(
         a.data_ptr(), b.data_ptr(), page_table.data_ptr(), page_ranks.data_ptr(), page_scales.data_ptr(),
         live.data_ptr(), ctypes.addressof(c_offsets), k, a.shape[3], b.shape[2], a.shape[1], a.shape[2],
-        page_table.shape[1], a.stride(0), b.stride(0), DTYPE_CODES[a.dtype],
+        page_table.shape[1], a.stride(0), b.stride(0), b.stride(1), DTYPE_CODES[a.dtype],
     )  # fmt: skip
     return _SiteHandle(struct, ctypes.addressof(struct), c_offsets)
 

@@ -1,8 +1,7 @@
 /* AVX2 + FMA: expand.
  *
  * 6 rows x 16 columns, 12 accumulators: 8 loads for 12 FMAs; one row takes 64 columns, so that the FMA latency stays
- * covered. Many rows read B from a panel: widened once, and its ranks side by side, for pages of 4096 columns put all
- * ranks of a column in one set of the first-level cache.
+ * covered. Many rows read B from a panel: widened once, and its ranks side by side.
  *
  * bfloat16 weights read in place are widened with one shift (odd lanes: one mask) per 8 values by taking the even and
  * the odd columns of 16 apart; the order is restored once, before y is written.
@@ -59,7 +58,7 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
 /* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel unless that is NULL. */
 INLINE void expand_tile(const int rows, const int blocks, const int bf16, const lk_columns *from, const float *panel,
                         int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
-    const int64_t n = panel ? 16 : from->n, first = panel ? (c - panel_c) * from->pages * from->page_size : c;
+    const int64_t stride = panel ? 16 : from->stride, first = panel ? (c - panel_c) * from->pages * from->page_size : c;
     pair sum[6][4];
 #pragma GCC unroll 6
     for (int t = 0; t < rows; t++)
@@ -71,23 +70,21 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
         /* Full pages are one run of ranks, in v as in the panel. */
         while (panel && end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
 #pragma GCC unroll 4
-        for (; at < end; at++, column += n) {
-            pair w[4];
+        for (; at < end; at++, column += stride) {
             if (blocks == 4 && j == 0) {
                 /* One row: as in shrink. */
                 const char *ahead = (const char *)from->ahead + column * (bf16 ? 2 : 4);
 #pragma GCC unroll 4
-                for (int line = 0; line < 4 * (bf16 ? 32 : 64); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+                for (int line = 0; line < (bf16 ? 128 : 256); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
             }
 #pragma GCC unroll 4
-            for (int i = 0; i < blocks; i++) w[i] = load16(b, column + 16 * i, bf16);
+            for (int i = 0; i < blocks; i++) {
+                pair w = load16(b, column + 16 * i, bf16);
 #pragma GCC unroll 6
-            for (int t = 0; t < rows; t++) {
-                __m256 factor = _mm256_broadcast_ss(v[t] + at);
-#pragma GCC unroll 4
-                for (int i = 0; i < blocks; i++) {
-                    sum[t][i].first = _mm256_fmadd_ps(factor, w[i].first, sum[t][i].first);
-                    sum[t][i].second = _mm256_fmadd_ps(factor, w[i].second, sum[t][i].second);
+                for (int t = 0; t < rows; t++) {
+                    __m256 factor = _mm256_broadcast_ss(v[t] + at);
+                    multiply_add(&sum[t][i].first, factor, w.first);
+                    multiply_add(&sum[t][i].second, factor, w.second);
                 }
             }
         }
@@ -111,9 +108,8 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
 }
 
 /* At least this many rows pay for copying B into a panel: at 16 and 32 rows it cost 5 to 15 % of 576 -> 1536, from 48 on
- * it gained as much. Where the ranks of a column share a cache set (n = 4096) it gained 8 % at 16 rows already, and 30 %
- * at 128. */
-enum { PANEL_ROWS = 48, PANEL_ROWS_IN_ONE_SET = 12, COLUMNS_OF_ONE_SET = 1024 };
+ * it gained as much. */
+enum { PANEL_ROWS = 48 };
 /* Half a first-level cache. */
 enum { PANEL_FLOATS = 4096 };
 
@@ -124,7 +120,7 @@ INLINE void fill_panel(const int bf16, const lk_columns *from, int64_t begin, in
         for (int64_t r = 0; r < from->ranks[j]; r++) {
             float *out = panel + (j * from->page_size + r) * 16;
             for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
-                pair w = in_order(load16(from->b[j], r * from->n + c, bf16), bf16);
+                pair w = in_order(load16(from->b[j], r * from->stride + c, bf16), bf16);
                 _mm256_storeu_ps(out, w.first);
                 _mm256_storeu_ps(out + 8, w.second);
             }
@@ -155,7 +151,7 @@ INLINE void expand_panel(const int bf16, const lk_columns *from, const float *co
 
 INLINE void expand_typed(const int bf16, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
                          int rows, float *panel) {
-    if (rows >= (from->n % COLUMNS_OF_ONE_SET ? PANEL_ROWS : PANEL_ROWS_IN_ONE_SET)) {
+    if (rows >= PANEL_ROWS) {
         expand_panel(bf16, from, v, y, y_dtype, rows, panel);
         return;
     }

@@ -89,7 +89,7 @@ INLINE void expand_tile(const int rows, const int blocks, const lk_columns *from
     for (int64_t j = 0; j < from->pages; j++) {
         int64_t at = j * from->page_size;
         const uint16_t *weights = (const uint16_t *)from->b[j] + c;
-        for (int32_t r = 0; r < from->ranks[j]; r++, at++, weights += from->n) {
+        for (int32_t r = 0; r < from->ranks[j]; r++, at++, weights += from->stride) {
             __m512 w[4];
 #pragma GCC unroll 4
             for (int i = 0; i < blocks; i++) w[i] = widen(_mm256_loadu_si256((const __m256i *)(weights + 16 * i)));

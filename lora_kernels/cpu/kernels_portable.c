@@ -53,7 +53,7 @@ static void expand(const lk_columns *from, int64_t dtype, const float *const *v,
             for (int64_t j = 0; j < from->pages; j++)
                 for (int64_t r = 0; r < from->ranks[j]; r++) {
                     float factor = v[t][j * from->page_size + r];
-                    int64_t at = r * from->n + c;
+                    int64_t at = r * from->stride + c;
                     if (dtype == LK_BF16)
                         for (int i = 0; i < COLUMNS; i++)
                             sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)from->b[j])[at + i]);

@@ -38,6 +38,7 @@ class CSite(ctypes.Structure):
         ("max_pages", ctypes.c_int64),
         ("a_page", ctypes.c_int64),
         ("b_page", ctypes.c_int64),
+        ("b_rank", ctypes.c_int64),
         ("dtype", ctypes.c_int64),
     )
 
@@ -57,6 +58,10 @@ class CBatch(ctypes.Structure):
 pack_call = struct.Struct("=9q").pack
 
 
+# What other native code may call, without the prefix lk_.
+TEAM_FUNCTIONS = ("shrink_team", "expand_team", "expand_part", "prefers_parts", "list_shrink", "list_expand")
+
+
 class Library:
     """The loaded library. `shrink`, `expand` and `scratch_bytes` take the arguments of lk_shrink and so on; `apply`
     takes what `pack_call` makes."""
@@ -69,10 +74,9 @@ class Library:
         self.expand = handle.lk_expand
         for function in (self.shrink, self.expand):
             function.argtypes = (pointer, pointer, *(pointer, integer, integer) * 2, ctypes.c_int)
-        self.team_addresses = tuple(
-            ctypes.cast(function, pointer).value or 0
-            for function in (handle.lk_shrink_team, handle.lk_expand_team, handle.lk_list_weights)
-        )
+        self.team_addresses = {
+            name: ctypes.cast(getattr(handle, f"lk_{name}"), pointer).value or 0 for name in TEAM_FUNCTIONS
+        }
         self.scratch_bytes = handle.lk_scratch_bytes
         self.scratch_bytes.argtypes = (pointer, integer, ctypes.c_int)
         self.scratch_bytes.restype = integer

@@ -1,20 +1,28 @@
 """Addresses for other native code: a model's own C forward pass calls the kernels from inside its own team of threads.
 
-The functions at `team_function_addresses()` are, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
+The functions of `team_functions()` are, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
+
+    typedef struct { int64_t row, row_end, column, column_end; } lk_part;
+    typedef struct { const char *data; int64_t bytes, stride, count; } lk_strip;
 
     void lk_shrink_team(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype,
                         void *scratch, int64_t thread, int64_t threads);
     void lk_expand_team(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
                         void *scratch, int64_t thread, int64_t threads);
-    int64_t lk_list_weights(const void *site, const void *batch, int64_t half, lk_stretch *out, int64_t most);
+    void lk_expand_part(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                        void *scratch, int64_t thread, int64_t threads, const lk_part *part);
+    int lk_prefers_parts(const void *batch);
+    int64_t lk_list_shrink(const void *site, const void *batch, lk_strip *out, int64_t most);
+    int64_t lk_list_expand(const void *site, const void *batch, const lk_part *part, lk_strip *out, int64_t most);
 
 The first two are the halves of `lora_apply`. Every thread of the team calls them with the same arguments and its own
 number. x must be complete before the first; a barrier; y must be complete before the second; a barrier before y is
-read. They allocate nothing and cannot fail. Rows without an adapter are not touched; a row gets the same bits in a team
-of any size.
+read. Instead of the second, each part of y may be expanded by one call of the third, by any thread, while the part is
+still in that thread's caches; the fourth says for which batches that is faster. They allocate nothing and cannot fail.
+Rows without an adapter are not touched; a row gets the same bits in a team of any size and however y is cut.
 
-The third lists the memory that a half (0, 1) will read, as `struct { const char *data; int64_t bytes; }`: a caller
-whose products leave the memory idle can have it fetched meanwhile.
+The last two list the weights that a half will read (`count` runs of `bytes`, `stride` bytes apart; a part of NULL is
+all of y): a caller whose products leave the memory idle can have them fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -25,10 +33,9 @@ from lora_kernels.metadata import BatchMetadata
 from lora_kernels.pool import AdapterPool
 
 
-def team_function_addresses() -> tuple[int, int, int]:
-    """Addresses of lk_shrink_team, lk_expand_team, lk_list_weights. Raises BackendError where there is no library."""
-    shrink, expand, list_weights = backend.library().team_addresses
-    return shrink, expand, list_weights
+def team_functions() -> dict[str, int]:
+    """Addresses by name without the prefix: `shrink_team` and so on. Raises BackendError where there is no library."""
+    return dict(backend.library().team_addresses)
 
 
 def site_address(pool: AdapterPool, site: str, layer: int) -> int:

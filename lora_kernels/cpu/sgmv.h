@@ -27,19 +27,20 @@ enum {
 /* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written. */
 typedef struct {
     const void *a;              /* [pages, slices, page_size, padded_k], pages a_page elements apart */
-    const void *b;              /* [pages, page_size, n], likewise; 15 columns past any row in use may be read */
+    const void *b;              /* [pages, page_size, n], pages b_page and ranks b_rank elements apart; 15 columns past
+                                 * any row in use may be read */
     const int32_t *page_table;  /* [slots, max_pages] */
     const int32_t *page_ranks;  /* [slots, max_pages] */
     const float *page_scales;   /* [slots, max_pages] */
     const int32_t *live;        /* [slots], pages of the slot that this site and layer use */
     const int64_t *offsets;     /* [slices + 1], columns of y */
-    int64_t k, padded_k, n, slices, page_size, max_pages, a_page, b_page;
+    int64_t k, padded_k, n, slices, page_size, max_pages, a_page, b_page, b_rank;
     int64_t dtype;              /* of a and b */
 } lk_site;
 
 /* The rows of a batch, grouped by slot. */
 typedef struct {
-    const int32_t *row_order;       /* [rows with an adapter] */
+    const int32_t *row_order;       /* [rows with an adapter]; they rise within a segment */
     const int32_t *segment_starts;  /* [segments + 1], into row_order */
     const int32_t *segment_slots;   /* [segments] */
     int64_t segments;
@@ -63,9 +64,9 @@ typedef struct {
 
 /* A range of columns of all the pages of one adapter. */
 typedef struct {
-    const void *const *b;  /* [pages], each at the range's first column: [ranks[j], width] with rows n apart */
+    const void *const *b;  /* [pages], each at the range's first column: [ranks[j], width] with rows `stride` apart */
     const int32_t *ranks;  /* [pages] */
-    int64_t pages, page_size, n, width;
+    int64_t pages, page_size, stride, width;
     const void *ahead;     /* as in lk_unit, shaped like b[0] */
 } lk_columns;
 
@@ -95,26 +96,38 @@ extern const lk_kernels lk_avx512bf16;
 /* The kernel set in use for these types. */
 const lk_kernels *lk_chosen(int64_t x_dtype, int64_t dtype);
 
-/* y += scale * (x A^T) B^T for every row of the batch, in two halves, by every thread of a team: all call them with the
- * same arguments, each with its own number. The first needs x complete; a barrier of the caller's; the second needs y
- * complete, and its y is after another barrier. Nothing is allocated and nothing can fail. `scratch` (any alignment)
- * carries the products in between: lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an
- * adapter, free for other use before and after. */
+/* Some rows and columns of y. */
+typedef struct {
+    int64_t row, row_end, column, column_end;
+} lk_part;
+
+/* y += scale * (x A^T) B^T in two halves, for a caller with a team of threads of its own. All threads call the first with
+ * the same arguments and their own number, when x is complete; a barrier of the caller's; then the second, either
+ * all of them together when y is complete, or by parts: one call for each part of y, by any thread, as soon as the part is
+ * there. The parts together are all of y. Nothing is allocated and nothing can fail; a value gets the same bits either
+ * way. `scratch` (any alignment) carries the products in between: lk_scratch_bytes(site, rows, threads) bytes for `rows`
+ * at least the batch's rows with an adapter, free for other use before and after. */
 void lk_shrink_team(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype,
                     void *scratch, int64_t thread, int64_t threads);
 void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
                     void *scratch, int64_t thread, int64_t threads);
+void lk_expand_part(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
+                    void *scratch, int64_t thread, int64_t threads, const lk_part *part);
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
 
-/* Adjacent memory. */
+/* Whether parts are the faster way: they save y's way to memory and back, but cut the weights into short runs. */
+int lk_prefers_parts(const lk_batch *batch);
+
+/* `count` runs of so many bytes, a stride apart. */
 typedef struct {
     const char *data;
-    int64_t bytes;
-} lk_stretch;
+    int64_t bytes, stride, count;
+} lk_strip;
 
-/* The weights that lk_shrink_team (half 0) or lk_expand_team (half 1) will read, in that order, so that a caller may fetch
- * them into the caches meanwhile: how many stretches, at most `most`; what does not fit is left out. */
-int64_t lk_list_weights(const lk_site *site, const lk_batch *batch, int64_t half, lk_stretch *out, int64_t most);
+/* The weights that shrink will read, or expand, for a part or (NULL) the whole of y, in that order, so that a caller may
+ * fetch them into the caches before: how many strips, at most `most`; what does not fit is left out. */
+int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, lk_strip *out, int64_t most);
+int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most);
 
 /* Both halves, with at most `threads` threads of its own: 0, or -1 when memory is short and nothing was written. One
  * pointer, because every argument costs a caller through ctypes 0.15 us. */

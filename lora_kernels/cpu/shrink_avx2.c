@@ -1,6 +1,8 @@
 /* AVX2 + FMA: pack and shrink.
  *
- * 4 ranks x 3 rows of dot products, 12 accumulators of 8 lanes: 7 loads for 12 FMAs, bound by the FMA units.
+ * 4 ranks x 3 rows of dot products, 12 accumulators of 8 lanes: of 16 columns one half after the other, 7 loads for 12
+ * FMAs, so that nothing but the sums has to stay in registers (with all 16 at once gcc takes x from memory, and the loads
+ * are the limit: a quarter slower).
  * One row takes 8 ranks at once, so that the FMA latency (4 cycles, 2 a cycle) stays covered.
  *
  * bfloat16 weights are widened with one shift (odd lanes: one mask) per 8 values by taking the even and the odd
@@ -57,35 +59,39 @@ INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
 
 typedef __m256 sums[8][3];  /* of rank and row; those that a tile uses stay in registers */
 
-/* Half by half of 16 columns: 12 sums, 3 registers of x and one of weights are all there are. */
-INLINE void multiply_f32(const int ranks, const int rows, sums acc, const float *a, int64_t padded_k, int64_t k,
-                         const void *const *x) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 16; half += 8) {
-        __m256 row[3];
-#pragma GCC unroll 3
-        for (int t = 0; t < rows; t++) row[t] = _mm256_loadu_ps((const float *)x[t] + k + half);
-#pragma GCC unroll 8
-        for (int r = 0; r < ranks; r++) {
-            __m256 w = _mm256_loadu_ps(a + r * padded_k + k + half);
-#pragma GCC unroll 3
-            for (int t = 0; t < rows; t++) multiply_add(&acc[r][t], row[t], w);
-        }
-    }
+/* Rank r of a unit: a base for each three ranks, and 0, 1 or 2 strides from it, one addressing mode each. */
+INLINE const char *rank_of(const char *const *bases, int64_t stride, int r) { return bases[r / 3] + r % 3 * stride; }
+
+static const uint32_t odd_mask[8] __attribute__((aligned(32))) = {
+    0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
+
+/* 8 of 16 weights: the first or second half, or the even or odd ones of 16 bfloat16. `mask` is in a register only where
+ * one is left for it. */
+INLINE __m256 weights8(const int bf16, const char *at, const int half, const int rows, __m256 mask) {
+    if (!bf16) return _mm256_loadu_ps((const float *)at + 8 * half);
+    __m256i both = _mm256_loadu_si256((const __m256i *)at);
+    if (!half) return _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    __m256 odd;
+    if (rows < 3)
+        __asm__("vandps %1, %2, %0" : "=x"(odd) : "m"(*(const __m256 *)at), "x"(mask));
+    else
+        __asm__("vandps %1, %2, %0" : "=x"(odd) : "m"(*(const __m256 *)odd_mask), "x"(both));
+    return odd;
 }
 
-INLINE void multiply_bf16(const int ranks, const int rows, sums acc, const uint16_t *a, int64_t padded_k, int64_t k,
-                          const void *const *x) {
-    pair row[3];
+/* 16 columns, half by half: 12 sums, 3 registers of x and one of weights are all there are. */
+INLINE void multiply16(const int ranks, const int rows, const int bf16, sums acc, const char *const *bases,
+                       int64_t stride, const char *const *x, int64_t k, __m256 mask) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+        __m256 row[3];
 #pragma GCC unroll 3
-    for (int t = 0; t < rows; t++) row[t] = load16(x[t], k, 0);
+        for (int t = 0; t < rows; t++) row[t] = _mm256_loadu_ps((const float *)(x[t] + k) + 8 * half);
 #pragma GCC unroll 8
-    for (int r = 0; r < ranks; r++) {
-        pair w = load16(a, r * padded_k + k, 1);
+        for (int r = 0; r < ranks; r++) {
+            __m256 w = weights8(bf16, rank_of(bases, stride, r), half, rows, mask);
 #pragma GCC unroll 3
-        for (int t = 0; t < rows; t++) {
-            acc[r][t] = _mm256_fmadd_ps(w.first, row[t].first, acc[r][t]);
-            acc[r][t] = _mm256_fmadd_ps(w.second, row[t].second, acc[r][t]);
+            for (int t = 0; t < rows; t++) multiply_add(&acc[r][t], row[t], w);
         }
     }
 }
@@ -93,24 +99,35 @@ INLINE void multiply_bf16(const int ranks, const int rows, sums acc, const uint1
 /* Ranks from `first` on. */
 INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_unit *unit, int64_t first,
                      int64_t padded_k, const void *const *x, float *const *v) {
-    enum { LINE = 64 };
-    const int64_t size = bf16 ? 2 : 4;
-    const char *a = (const char *)unit->a + first * padded_k * size;
-    const char *ahead = (const char *)unit->ahead + first * padded_k * size;
+    const int64_t size = bf16 ? 2 : 4, stride = padded_k * size, column = 16 * sizeof(float);
+    const char *a = (const char *)unit->a + first * stride, *ahead = (const char *)unit->ahead + first * stride;
+    const char *bases[3] = {a, a + 3 * stride, a + 6 * stride}, *in[3];
+    const char *ahead_bases[3] = {ahead, ahead + 3 * stride, ahead + 6 * stride};
+    const __m256 mask = _mm256_load_ps((const float *)odd_mask);
     sums acc;
-#pragma GCC unroll 8
-    for (int r = 0; r < ranks; r++)
 #pragma GCC unroll 3
-        for (int t = 0; t < rows; t++) acc[r][t] = _mm256_setzero_ps();
-    for (int64_t k = 0; k < padded_k; k += 16) {
-        /* One row is computed faster than its weights come, and 8 short streams leave nothing to guess from. */
-        if (rows == 1 && k * size % LINE == 0)
+    for (int t = 0; t < rows; t++) {
+        in[t] = x[t];
 #pragma GCC unroll 8
-            for (int r = 0; r < ranks; r++) _mm_prefetch(ahead + (r * padded_k + k) * size, _MM_HINT_T0);
-        if (bf16)
-            multiply_bf16(ranks, rows, acc, (const uint16_t *)a, padded_k, k, x);
-        else
-            multiply_f32(ranks, rows, acc, (const float *)a, padded_k, k, x);
+        for (int r = 0; r < ranks; r++) acc[r][t] = _mm256_setzero_ps();
+    }
+    for (int64_t k = 0; k < padded_k * (int64_t)sizeof(float); k += 2 * column) {
+        /* One row is computed faster than its weights come, and 8 short streams leave nothing to guess from. */
+        if (rows == 1) {
+#pragma GCC unroll 8
+            for (int r = 0; r < ranks; r++)
+#pragma GCC unroll 2
+                for (int line = 0; line < 32 * size; line += 64)
+                    _mm_prefetch(rank_of(ahead_bases, stride, r) + line, _MM_HINT_T0);
+#pragma GCC unroll 3
+            for (int i = 0; i < (ranks + 2) / 3; i++) ahead_bases[i] += 32 * size;
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+            multiply16(ranks, rows, bf16, acc, bases, stride, in, k + i * column, mask);
+#pragma GCC unroll 3
+            for (int base = 0; base < (ranks + 2) / 3; base++) bases[base] += 16 * size;
+        }
     }
     __m128 factor = _mm_set1_ps(unit->scale);
 #pragma GCC unroll 3
@@ -121,28 +138,38 @@ INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_u
                           _mm_mul_ps(factor, sum4(acc[r][t], acc[r + 1][t], acc[r + 2][t], acc[r + 3][t])));
 }
 
-INLINE void shrink_typed(const int bf16, const lk_unit *unit, int64_t padded_k, const void *const *x, int rows,
-                         float *const *v) {
+/* A function each: in one of many loops gcc allocates registers without regard to them. */
+#define DOT_TILE(name, ranks, rows, bf16)                                                                        \
+    AVX2 static __attribute__((noinline)) void name(const lk_unit *unit, int64_t first, int64_t padded_k,        \
+                                                    const void *const *x, float *const *v) {                     \
+        dot_tile(ranks, rows, bf16, unit, first, padded_k, x, v);                                                \
+    }
+DOT_TILE(dot_8_1_f32, 8, 1, 0)
+DOT_TILE(dot_4_1_f32, 4, 1, 0)
+DOT_TILE(dot_4_2_f32, 4, 2, 0)
+DOT_TILE(dot_4_3_f32, 4, 3, 0)
+DOT_TILE(dot_8_1_bf16, 8, 1, 1)
+DOT_TILE(dot_4_1_bf16, 4, 1, 1)
+DOT_TILE(dot_4_2_bf16, 4, 2, 1)
+DOT_TILE(dot_4_3_bf16, 4, 3, 1)
+
+typedef void dot_function(const lk_unit *unit, int64_t first, int64_t padded_k, const void *const *x, float *const *v);
+
+static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
+                   float *const *v) {
+    static dot_function *const lone[2] = {dot_8_1_f32, dot_8_1_bf16};
+    static dot_function *const some[2][3] = {{dot_4_1_f32, dot_4_2_f32, dot_4_3_f32},
+                                             {dot_4_1_bf16, dot_4_2_bf16, dot_4_3_bf16}};
+    int bf16 = dtype == LK_BF16;
     if (rows == 1 && unit->ranks > 4) {
-        dot_tile(8, 1, bf16, unit, 0, padded_k, x, v);
+        lone[bf16](unit, 0, padded_k, x, v);
         return;
     }
-    for (int64_t r = 0; r < unit->ranks; r += 4) {
-        int t = 0;
-        for (; t + 3 <= rows; t += 3) dot_tile(4, 3, bf16, unit, r, padded_k, x + t, v + t);
-        if (rows - t == 2)
-            dot_tile(4, 2, bf16, unit, r, padded_k, x + t, v + t);
-        else if (rows - t == 1)
-            dot_tile(4, 1, bf16, unit, r, padded_k, x + t, v + t);
-    }
-}
-
-AVX2 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
-                        float *const *v) {
-    if (dtype == LK_BF16)
-        shrink_typed(1, unit, padded_k, x, rows, v);
-    else
-        shrink_typed(0, unit, padded_k, x, rows, v);
+    for (int64_t r = 0; r < unit->ranks; r += 4)
+        for (int t = 0, count; t < rows; t += count) {
+            count = rows - t < 3 ? rows - t : 3;
+            some[bf16][count - 1](unit, r, padded_k, x + t, v + t);
+        }
 }
 
 const lk_kernels lk_avx2 = {"avx2", {LK_F32, -1}, pack_row, shrink, lk_expand_avx2};

@@ -1,9 +1,10 @@
 /* Scheduling: every thread of a team walks the same list of work and does its own share of it.
  *
  * Two phases, shrink and expand, a barrier after each. Work is cut into granules: some rows of one adapter by LK_UNIT
- * ranks (shrink) or LK_CHUNK columns (expand), and each thread takes an equal, contiguous share of the total cost: taken
- * piece by piece as threads get to them, weights come in shorter runs, which cost as much as the waits that saved.
- * Nothing is allocated here, and no granule's arithmetic depends on whose share it is in.
+ * ranks (shrink) or LK_CHUNK columns (expand). Each thread does an equal, contiguous share of the total cost: handing
+ * granules to whoever is free breaks the weights into shorter runs, and loses what it saves in waiting.
+ * A native caller may instead expand y part by part, while a part is in the caches of the thread that wrote it.
+ * Nothing is allocated here, and no granule's arithmetic depends on who does it.
  */
 #include "work.h"
 
@@ -126,23 +127,27 @@ static const char *page_columns(const lk_site *site, int64_t at, int64_t c) {
     return (const char *)site->b + (site->page_table[at] * site->b_page + c) * lk_element_size(site->dtype);
 }
 
-static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, share *s, const lk_thread_scratch *mine) {
+/* Columns [c, c + width) of one slice. */
+static void expand_columns(const lk_job *j, const tile_t *tile, int64_t slice, int64_t c, int64_t width,
+                           const lk_thread_scratch *mine) {
     const lk_site *site = j->site;
     float *v[LK_EXPAND_ROWS];
     char *y[LK_EXPAND_ROWS];
+    v_pointers(j, tile, slice, v);
+    for (int64_t t = 0; t < tile->rows; t++) y[t] = row_at(&j->y, tile->order[t]) + c * lk_element_size(j->y.dtype);
+    for (int64_t p = 0; p < tile->pages; p++) mine->b[p] = page_columns(site, tile->at + p, c);
+    lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->b_rank, width,
+                          c + width < site->n ? page_columns(site, tile->at, c + width)
+                                              : page_columns(site, tile->then, 0)};
+    j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows, mine->panel);
+}
+
+static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, share *s, const lk_thread_scratch *mine) {
+    const lk_site *site = j->site;
     for (int64_t slice = 0; slice < site->slices; slice++)
         for (int64_t c = site->offsets[slice], width; c < site->offsets[slice + 1]; c += width) {
             width = minimum(LK_CHUNK, site->offsets[slice + 1] - c);
-            if (!takes(s, (tile->rows + WEIGHT_ROWS) * ranks * width)) continue;
-            v_pointers(j, tile, slice, v);
-            for (int64_t t = 0; t < tile->rows; t++)
-                y[t] = row_at(&j->y, tile->order[t]) + c * lk_element_size(j->y.dtype);
-            for (int64_t p = 0; p < tile->pages; p++) mine->b[p] = page_columns(site, tile->at + p, c);
-            lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->n, width,
-                                  c + width < site->n ? page_columns(site, tile->at, c + width)
-                                                      : page_columns(site, tile->then, 0)};
-            j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows,
-                               mine->panel);
+            if (takes(s, (tile->rows + WEIGHT_ROWS) * ranks * width)) expand_columns(j, tile, slice, c, width, mine);
         }
 }
 
@@ -167,4 +172,72 @@ void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int
                 expand_tile(j, &tile, ranks, &s, mine);
         }
     }
+}
+
+/* How many of the row ids, which rise, are below `row`. */
+static int64_t count_below(const tile_t *segment, int64_t row) {
+    int64_t low = 0, high = segment->rows;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (segment->order[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The rows of the segment that are in the part. */
+static tile_t rows_in_part(const tile_t *segment, const lk_part *part) {
+    int64_t first = count_below(segment, part->row);
+    tile_t inside = tile_of(segment, first, segment->rows);
+    inside.rows = count_below(segment, part->row_end) - first;
+    return inside;
+}
+
+void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *mine) {
+    const int64_t *offsets = j->site->offsets;
+    for (int64_t i = 0; i < j->batch->segments; i++) {
+        tile_t segment = segment_at(j, i), inside = rows_in_part(&segment, part);
+        if (!inside.pages) continue;
+        for (int64_t offset = 0; offset < inside.rows; offset += LK_EXPAND_ROWS) {
+            tile_t tile = tile_of(&inside, offset, LK_EXPAND_ROWS);
+            for (int64_t slice = 0; slice < j->site->slices; slice++) {
+                int64_t c = part->column > offsets[slice] ? part->column : offsets[slice];
+                int64_t end = minimum(part->column_end, offsets[slice + 1]);
+                for (; c < end; c += LK_CHUNK) expand_columns(j, &tile, slice, c, minimum(LK_CHUNK, end - c), mine);
+            }
+        }
+    }
+}
+
+int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, lk_strip *out, int64_t most) {
+    const lk_job j = {.site = site, .batch = batch};
+    int64_t row_bytes = site->padded_k * lk_element_size(site->dtype), count = 0;
+    for (int64_t i = 0; i < batch->segments; i++) {
+        tile_t segment = segment_at(&j, i);
+        for (int64_t at = segment.at; at < segment.at + segment.pages; at++)
+            for (int64_t slice = 0; slice < site->slices; slice++) {
+                if (count == most) return count;
+                out[count++] = (lk_strip){rank_row(site, at, slice, 0), site->page_ranks[at] * row_bytes, 0, 1};
+            }
+    }
+    return count;
+}
+
+int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most) {
+    const lk_job j = {.site = site, .batch = batch};
+    int64_t size = lk_element_size(site->dtype), stride = site->b_rank * size, count = 0;
+    for (int64_t i = 0; i < batch->segments; i++) {
+        tile_t segment = segment_at(&j, i);
+        if (part && !rows_in_part(&segment, part).rows) continue;
+        for (int64_t at = segment.at; at < segment.at + segment.pages; at++) {
+            if (count == most) return count;
+            int64_t ranks = site->page_ranks[at];
+            out[count++] = part ? (lk_strip){page_columns(site, at, part->column),
+                                             (part->column_end - part->column) * size, stride, ranks}
+                                : (lk_strip){page_columns(site, at, 0), ranks * stride, 0, 1};
+        }
+    }
+    return count;
 }

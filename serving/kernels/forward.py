@@ -22,6 +22,10 @@ SITES = ("qkv", "o", "gate_up", "down")
 PARTS = ("rows", "products", "adapters", "attention", "head", "waiting")
 
 
+# Order of `sk_lora`
+LORA_FUNCTIONS = ("shrink_team", "expand_team", "expand_part", "prefers_parts", "list_shrink", "list_expand")
+
+
 class CTimes(ctypes.Structure):
     """`sk_times`: nanoseconds that the first thread spent on each of PARTS."""
 
@@ -60,9 +64,7 @@ class CModel(ctypes.Structure):
         ("rope", Pointer),
         ("head", CLinear),
         ("layer", ctypes.POINTER(CLayer)),
-        ("lora_shrink", Pointer),
-        ("lora_expand", Pointer),
-        ("lora_list_weights", Pointer),
+        *((f"lora_{name}", Pointer) for name in LORA_FUNCTIONS),
         ("lora_scratch", Pointer),
         ("kv", Pointer),
         ("kv_dtype", Integer),

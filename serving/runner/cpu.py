@@ -138,7 +138,6 @@ class CpuRunner:
                 layer.lora[site] = native.site_address(pool, name, index)
         lora_scratch = max(native.scratch_bytes(pool, name, max_rows, self._threads) for name in SITES)
         self._lora_scratch = _aligned(lora_scratch)
-        shrink, expand, list_weights = native.team_function_addresses()
         return CModel(
             hidden=config.hidden_size,
             heads=config.num_heads,
@@ -156,9 +155,7 @@ class CpuRunner:
             rope=self._rope.data_ptr(),
             head=weights.head.c,
             layer=ctypes.cast(weights.layers, ctypes.POINTER(type(weights.layers[0]))),
-            lora_shrink=shrink,
-            lora_expand=expand,
-            lora_list_weights=list_weights,
+            **{f"lora_{name}": address for name, address in native.team_functions().items()},
             lora_scratch=self._lora_scratch.data_ptr(),
             kv=kv.data.data_ptr(),
             kv_dtype=DTYPE_CODES[kv.data.dtype],

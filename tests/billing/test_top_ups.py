@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,74 +19,18 @@ from billing import stripe_gateway, tasks
 from billing.errors import InsufficientFunds, InvalidTopUpAmount, PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import find_discrepancies
 from billing.ledger import get_account, post_transaction
-from billing.models import Account, Incident, LedgerTransaction, Outbox, StripeEvent, TopUp
+from billing.models import Account, Incident, LedgerTransaction, StripeEvent, TopUp
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import statement, wallet
-from billing.services import credit_top_up, refresh_top_up, reverse_transaction, start_top_up
+from billing.services import credit_top_up, refresh_top_up, reverse_transaction
 from billing.stripe_double.core import StripeDouble
 from billing.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from billing.stripe_double.http_client import DoubleHTTPClient
 from billing.top_ups import fail_top_up
 from marketplace.accounts.models import Organization
-from tests.billing.support import make_organization
+from tests.billing.top_ups import WEBHOOK, assert_credited_once, balance, begin, pay, post, work
 
 pytestmark = pytest.mark.django_db
-
-WEBHOOK = "/webhooks/stripe"
-
-
-@pytest.fixture
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[StripeDouble]:
-    """The platform's own gateway, from its settings, with the network replaced by the double."""
-    double = StripeDouble(api_key=settings.ENV.stripe_api_key, webhook_secret=settings.ENV.stripe_webhook_secret)
-    monkeypatch.setattr(stripe, "RequestsClient", lambda **options: DoubleHTTPClient(double))
-    stripe_gateway.stripe_gateway.cache_clear()
-    yield double
-    stripe_gateway.stripe_gateway.cache_clear()
-
-
-@pytest.fixture
-def organization() -> Organization:
-    return make_organization()
-
-
-def begin(organization: Organization, amount_cents: int = 2_500) -> TopUp:
-    return start_top_up(
-        organization=organization,
-        amount_cents=amount_cents,
-        success_url="http://shop/back",
-        cancel_url="http://shop/cancelled",
-    )
-
-
-def pay(double: StripeDouble, top_up: TopUp) -> None:
-    assert top_up.checkout_session_id is not None
-    double.pay(top_up.checkout_session_id)
-
-
-def post(double: StripeDouble, event: dict[str, Any]) -> Any:
-    body, signature = double.signed_webhook(event)
-    return Client().post(WEBHOOK, body, content_type="application/json", headers={"stripe-signature": signature})
-
-
-def work() -> None:
-    """What the Celery worker would do with everything the webhook noted."""
-    for event_id in StripeEvent.objects.filter(processed_at=None).order_by("received_at").values_list("id", flat=True):
-        tasks.process_stripe_event(event_id)
-
-
-def balance(kind: Account.Kind) -> int:
-    account = Account.objects.filter(kind=kind, organization=None).first()
-    return account.posted if account else 0
-
-
-def assert_credited_once(organization: Organization, top_up: TopUp) -> None:
-    top_up.refresh_from_db()
-    assert top_up.state == TopUp.State.CREDITED
-    assert wallet(organization).posted == top_up.amount_cents * NANO_PER_CENT
-    assert LedgerTransaction.objects.filter(kind="top_up").count() == 1
-    assert Outbox.objects.filter(topic="top_up.credited").count() == 1
-    assert find_discrepancies() == []
 
 
 def test_a_paid_top_up_credits_the_wallet_and_books_stripes_fee(

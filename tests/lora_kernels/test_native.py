@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
 
 import pytest
@@ -17,18 +16,31 @@ from tests.native_caller import compiled
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
-# A forward pass in small: its own team, the same site applied `times` times on the same scratch.
+# A forward pass in small: its own team, the same site applied `times` times on the same scratch. With `rows` and
+# `columns` above 0, y is expanded in parts of that size, by whichever thread's turn it is.
 CALLER = """
 #include <omp.h>
 #include <stdint.h>
+typedef struct { int64_t row, row_end, column, column_end; } part;
 typedef void half(const void *, const void *, void *, int64_t, int64_t, void *, int64_t, int64_t);
-void run(half *shrink, half *expand, const void *site, const void *batch, void *y, int64_t y_stride, void *x,
-         int64_t x_stride, int64_t dtype, void *scratch, int threads, int times) {
+typedef void by_part(const void *, const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const part *);
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+void run(half *shrink, half *expand, by_part *expand_part, const void *site, const void *batch, void *y,
+         int64_t y_stride, void *x, int64_t x_stride, int64_t dtype, void *scratch, int threads, int times,
+         int64_t all_rows, int64_t all_columns, int64_t rows, int64_t columns) {
 #pragma omp parallel num_threads(threads)
     for (int i = 0; i < times; i++) {
-        shrink(site, batch, x, x_stride, dtype, scratch, omp_get_thread_num(), threads);
+        int thread = omp_get_thread_num();
+        shrink(site, batch, x, x_stride, dtype, scratch, thread, threads);
 #pragma omp barrier
-        expand(site, batch, y, y_stride, dtype, scratch, omp_get_thread_num(), threads);
+        if (!rows) expand(site, batch, y, y_stride, dtype, scratch, thread, threads);
+        int64_t turn = 0;
+        for (int64_t r = 0; rows && r < all_rows; r += rows)
+            for (int64_t c = 0; c < all_columns; c += columns)
+                if (turn++ % threads == thread) {
+                    part p = {r, least(r + rows, all_rows), c, least(c + columns, all_columns)};
+                    expand_part(site, batch, y, y_stride, dtype, scratch, thread, threads, &p);
+                }
 #pragma omp barrier
     }
 }
@@ -40,11 +52,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
     function = compiled(tmp_path_factory.mktemp("caller"), CALLER).run
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = (
-        *(pointer,) * 5, integer, pointer, integer, integer, pointer, ctypes.c_int, ctypes.c_int
+        *(pointer,) * 6, integer, pointer, integer, integer, pointer, ctypes.c_int, ctypes.c_int, *(integer,) * 4
     )  # fmt: skip
     function.restype = None
-    shrink, expand, _ = native.team_function_addresses()
-    return functools.partial(function, shrink, expand)
+    functions = native.team_functions()
+    given = (functions["shrink_team"], functions["expand_team"], functions["expand_part"])
+
+    def run(*arguments: int, parts: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
+        function(*given, *arguments, *parts)
+
+    return run
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -68,6 +85,34 @@ def test_a_team_of_any_size_gives_the_bits_of_apply_and_stays_inside_its_scratch
 
     assert torch.equal(y, expected)
     assert memory[0] == 77 and (memory[1 + size :] == 77).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("part", [(1, 1000), (7, 48), (100, 16)])
+def test_y_in_parts_of_any_size_gets_the_bits_of_apply(
+    run: Callable[..., None], dtype: torch.dtype, part: tuple[int, int]
+) -> None:
+    pool, _ = mixed_rank_pool(one_site(592, (528, 33, 100)), dtype, "c")
+    meta = BatchMetadata.build(*requests_for(130, "zipf", len(RANKS)), pool)
+    y, x = activations(meta, torch.float32)
+    expected = lora_apply(y.clone(), x, "site", 0, meta)
+    scratch = torch.zeros(native.scratch_bytes(pool, "site", len(y), 2), dtype=torch.uint8)
+
+    run(
+        native.site_address(pool, "site", 0), native.batch_address(meta),
+        y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), 0, scratch.data_ptr(), 2, 1, parts=(*y.shape, *part),
+    )  # fmt: skip
+
+    assert torch.equal(y, expected)
+
+
+def test_parts_are_preferred_where_an_adapter_has_many_rows() -> None:
+    pool, _ = mixed_rank_pool(one_site(64, (32,)), torch.float32, "c", ranks=(4, 8))
+    prefers = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(native.team_functions()["prefers_parts"])
+    decode = BatchMetadata.build([0, 1], [1, 1], pool)
+    mixed = BatchMetadata.build([0, 1], [1, 60], pool)
+    assert not prefers(native.batch_address(decode))
+    assert prefers(native.batch_address(mixed))
 
 
 def test_a_batch_without_adapters_writes_nothing(run: Callable[..., None]) -> None:
@@ -101,21 +146,27 @@ def test_a_site_address_survives_load_and_evict(run: Callable[..., None]) -> Non
     assert torch.equal(y, expected)
 
 
-class _Stretch(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_int64))
+class _Part(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("row", "row_end", "column", "column_end"))
 
 
-def _listed(pool: AdapterPool, meta: BatchMetadata, half: int, most: int = 64) -> list[tuple[int, int]]:
+class _Strip(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("bytes", "stride", "count")))
+
+
+Strip = tuple[int, int, int, int]
+
+
+def _listed(name: str, pool: AdapterPool, meta: BatchMetadata, *part: object, most: int = 64) -> list[Strip]:
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    function = ctypes.CFUNCTYPE(integer, pointer, pointer, integer, pointer, integer)(
-        native.team_function_addresses()[2]
-    )
-    out = (_Stretch * most)()
-    count = function(native.site_address(pool, "site", 1), native.batch_address(meta), half, out, most)
-    return [(stretch.data, stretch.bytes) for stretch in out[:count]]
+    types = (pointer, pointer, *(pointer for _ in part), pointer, integer)
+    function = ctypes.CFUNCTYPE(integer, *types)(native.team_functions()[name])
+    out = (_Strip * most)()
+    count = function(native.site_address(pool, "site", 1), native.batch_address(meta), *part, out, most)
+    return [(strip.data, strip.bytes, strip.stride, strip.count) for strip in out[:count]]
 
 
-def test_the_weights_a_half_will_read_are_listed_and_nothing_else() -> None:
+def test_the_weights_that_will_be_read_are_listed_and_nothing_else() -> None:
     spec = one_site(64, (32, 48), layers=2)
     pool = AdapterPool(spec, 4, 3, torch.bfloat16)
     pool.load(0, make_adapter(spec, 20))
@@ -123,14 +174,20 @@ def test_the_weights_a_half_will_read_are_listed_and_nothing_else() -> None:
     meta = BatchMetadata.build([2, -1, 0], [1, 2, 3], pool)
     a, b = pool.site("site").a[1], pool.site("site").b[1]
     (first, second), (only,) = pool.slot_pages(0), pool.slot_pages(2)
-    pages = [(only, 5), (first, 16), (second, 4)]
-    shrinks = [(a[page, part].data_ptr(), rank * 64 * 2) for page, rank in pages for part in (0, 1)]
-    expands = [(b[page].data_ptr(), rank * 80 * 2) for page, rank in pages]
+    of_first, of_only = [(first, 16), (second, 4)], [(only, 5)]
+    pages, rank_bytes = of_first + of_only, b.stride(1) * 2
+    shrinks = [(a[page, part].data_ptr(), rank * 64 * 2, 0, 1) for page, rank in pages for part in (0, 1)]
+    expands = [(b[page].data_ptr(), rank * rank_bytes, 0, 1) for page, rank in pages]
+    # Columns 16 to 48 of rows 2 to 5, which are of slot 0 alone.
+    part = _Part(2, 5, 16, 48)
+    strips = [(b[page, 0, 16:].data_ptr(), 32 * 2, rank_bytes, rank) for page, rank in of_first]
 
-    assert sorted(_listed(pool, meta, 0)) == sorted(shrinks)
-    assert sorted(_listed(pool, meta, 1)) == sorted(expands)
-    assert _listed(pool, meta, 0, most=3) == _listed(pool, meta, 0)[:3]
-    assert _listed(pool, BatchMetadata.build([-1], [3], pool), 0) == []
+    listed = _listed("list_shrink", pool, meta)
+    assert sorted(listed) == sorted(shrinks)
+    assert _listed("list_shrink", pool, meta, most=3) == listed[:3]
+    assert sorted(_listed("list_expand", pool, meta, None)) == sorted(expands)
+    assert sorted(_listed("list_expand", pool, meta, ctypes.addressof(part))) == sorted(strips)
+    assert _listed("list_shrink", pool, BatchMetadata.build([-1], [3], pool)) == []
 
 
 def test_wrong_places_are_refused() -> None:

@@ -80,7 +80,8 @@ static int valid(const sk_model *m, const sk_step *s) {
 }
 
 /* What every row needs between two products: by whichever threads come first. */
-static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r, int64_t layer, int64_t row), int64_t layer) {
+static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r, int64_t layer, int64_t row),
+                     int64_t layer) {
     sk_range mine;
     while ((mine = sk_team_take(r->team, rows, LEAST_ROWS, rows)).begin < rows)
         for (int64_t row = mine.begin; row < mine.end; row++) work(r, layer, row);
@@ -107,43 +108,95 @@ static void activate(const sk_run *r, int64_t layer, int64_t row) {
     r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, m->activated + row * m->intermediate);
 }
 
-enum { SHRINK = 0, EXPAND = 1 };
-/* Pages of adapters that are fetched during a product, at most: those of 64 adapters of rank 32 at three slices. */
-enum { MOST_STRETCHES = 512 };
+/* Pages of adapters that are fetched beside one product, at most: those of 64 adapters of rank 32 at three slices. */
+enum { MOST_PAGES = 512 };
 
-/* What the adapters read after this product and before the next. */
-static sk_beside adapters_beside(const sk_run *r, int64_t layer, int site, sk_stretch *stretches) {
-    const sk_model *m = r->model;
-    const void *batch = r->step->lora;
-    if (!batch) return (sk_beside){NULL, 0, 0};
-    int64_t count = m->lora.list_weights(m->layer[layer].lora[site], batch, EXPAND, stretches, MOST_STRETCHES);
-    int last = site + 1 == SK_SITES;
-    if (!last || layer + 1 < m->layers)
-        count += m->lora.list_weights(m->layer[layer + last].lora[last ? 0 : site + 1], batch, SHRINK, stretches + count,
-                                      MOST_STRETCHES - count);
-    sk_beside beside = {stretches, count, 0};
-    for (int64_t i = 0; i < count; i++) beside.bytes += stretches[i].bytes;
-    return beside;
+/* What the adapters of a site add to its product, as one thread sees it. */
+typedef struct {
+    const sk_run *r;
+    int64_t layer;
+    int site, by_part;
+    float *y;
+    int64_t n;
+    sk_strip *beside;      /* [MOST_PAGES]: what they read after the product */
+    int64_t count, bytes;  /* of `beside`; count is -1 until it is asked for */
+} adapters;
+
+static const void *lora_of(const adapters *a) { return a->r->model->layer[a->layer].lora[a->site]; }
+
+static void add_adapters(void *context, const sk_part *part) {
+    const adapters *a = context;
+    const sk_model *m = a->r->model;
+    const sk_step *s = a->r->step;
+    spent_on(a->r, SK_PRODUCTS);
+    m->lora.expand_part(lora_of(a), s->lora, a->y, a->n, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads,
+                        part);
+    spent_on(a->r, SK_ADAPTERS);
 }
 
-/* y (+)= x W^T plus the adapters' share, complete on return. */
-static void project(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
+/* The next site's first half, and of this one the second, unless that is done by parts. */
+static void list_beside(adapters *a) {
+    const sk_model *m = a->r->model;
+    const void *batch = a->r->step->lora;
+    int last = a->site + 1 == SK_SITES;
+    a->count = a->by_part ? 0 : m->lora.list_expand(lora_of(a), batch, NULL, a->beside, MOST_PAGES);
+    if (!last || a->layer + 1 < m->layers)
+        a->count += m->lora.list_shrink(m->layer[a->layer + last].lora[last ? 0 : a->site + 1], batch,
+                                        a->beside + a->count, MOST_PAGES - a->count);
+    a->bytes = 0;
+    for (int64_t i = 0; i < a->count; i++) a->bytes += a->beside[i].bytes;
+}
+
+/* What is added to this part, and the part's share of what is read after the product. */
+static int64_t list_adapters(void *context, const sk_part *part, sk_strip *out, int64_t most) {
+    adapters *a = context;
+    if (a->count < 0) list_beside(a);
+    int64_t count = a->by_part ? a->r->model->lora.list_expand(lora_of(a), a->r->step->lora, part, out, most) : 0;
+    int64_t rows = part->row_end - part->row, all = a->r->step->rows * a->n;
+    int64_t begin = a->bytes * (part->row * a->n + part->column * rows) / all;
+    int64_t end = a->bytes * (part->row * a->n + part->column_end * rows) / all;
+    for (int64_t i = 0; i < a->count && begin < end && count < most; i++) {
+        const sk_strip *page = &a->beside[i];
+        if (begin < page->bytes) {
+            int64_t upto = end < page->bytes ? end : page->bytes;
+            out[count++] = (sk_strip){page->data + begin, upto - begin, 0, 1};
+            begin = upto;
+        }
+        begin -= page->bytes;
+        end -= page->bytes;
+    }
+    return count;
+}
+
+/* y (+)= x W^T, complete on return. */
+static void project_alone(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
+    const sk_linear *w = &r->model->layer[layer].linear[site];
+    sk_linear_team(w, x, w->k, r->step->rows, y, w->n, accumulate, (sk_addend){0}, r->linear_scratch, r->team);
+    finish(r, SK_PRODUCTS);
+}
+
+/* The same plus the adapters' share. */
+static void project_with_adapters(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;
     const sk_linear *w = &m->layer[layer].linear[site];
-    const void *adapters = m->layer[layer].lora[site];
-    int64_t thread = omp_get_thread_num();
-    sk_stretch stretches[MOST_STRETCHES];
-    if (s->lora) {
-        m->lora.shrink(adapters, s->lora, x, w->k, SK_F32, m->lora_scratch, thread, s->threads);
+    sk_strip beside[MOST_PAGES];
+    adapters a = {r, layer, site, m->lora.prefers_parts(s->lora), y, w->n, beside, -1, 0};
+    m->lora.shrink_team(lora_of(&a), s->lora, x, w->k, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
+    if (a.by_part)
+        finish(r, SK_ADAPTERS);
+    else
         spent_on(r, SK_ADAPTERS);
-    }
-    sk_linear_team(w, x, w->k, s->rows, y, w->n, accumulate, adapters_beside(r, layer, site, stretches), r->linear_scratch,
-                   r->team);
+    sk_addend addend = {a.by_part ? add_adapters : NULL, list_adapters, &a};
+    sk_linear_team(w, x, w->k, s->rows, y, w->n, accumulate, addend, r->linear_scratch, r->team);
     finish(r, SK_PRODUCTS);
-    if (!s->lora) return;
-    m->lora.expand(adapters, s->lora, y, w->n, SK_F32, m->lora_scratch, thread, s->threads);
+    if (a.by_part) return;
+    m->lora.expand_team(lora_of(&a), s->lora, y, w->n, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
     finish(r, SK_ADAPTERS);
+}
+
+static void project(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
+    (r->step->lora ? project_with_adapters : project_alone)(r, layer, site, x, y, accumulate);
 }
 
 static void run_layer(const sk_run *r, int64_t layer) {
@@ -189,7 +242,7 @@ static void run_head(const sk_run *r) {
     const sk_step *s = r->step;
     each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
-    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, (sk_beside){NULL, 0, 0}, r->linear_scratch,
+    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, (sk_addend){0}, r->linear_scratch,
                    r->team);
     finish(r, SK_HEAD);
     each_row(r, s->samples, choose, 0);

@@ -11,14 +11,18 @@
 
 enum { SK_QKV = 0, SK_O = 1, SK_GATE_UP = 2, SK_DOWN = 3, SK_SITES = 4 };
 
-/* lk_shrink_team, lk_expand_team and lk_list_weights of lora_kernels: y += scale * (x A^T) B^T for the rows of a batch that
- * have an adapter, in two halves, by every thread of the team; and what memory a half will read. */
+/* lora_kernels, its functions lk_shrink_team and so on: y += scale * (x A^T) B^T for the rows of a batch that have an
+ * adapter, in two halves, the second for all of y or part by part; and what memory they will read. */
 typedef struct {
-    void (*shrink)(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype, void *scratch,
-                   int64_t thread, int64_t threads);
-    void (*expand)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
-                   int64_t thread, int64_t threads);
-    int64_t (*list_weights)(const void *site, const void *batch, int64_t half, sk_stretch *out, int64_t most);
+    void (*shrink_team)(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype,
+                        void *scratch, int64_t thread, int64_t threads);
+    void (*expand_team)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
+                        int64_t thread, int64_t threads);
+    void (*expand_part)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
+                        int64_t thread, int64_t threads, const sk_part *part);
+    int (*prefers_parts)(const void *batch);
+    int64_t (*list_shrink)(const void *site, const void *batch, sk_strip *out, int64_t most);
+    int64_t (*list_expand)(const void *site, const void *batch, const sk_part *part, sk_strip *out, int64_t most);
 } sk_lora;
 
 typedef struct {

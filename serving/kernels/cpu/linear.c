@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "beside.h"
+#include "fetch.h"
 #include "linear_kernels.h"
 
 /* x of one block of rows: a quarter of a 512 KiB second-level cache; 96 to 256 KiB are within 3 %. */
@@ -17,6 +17,10 @@ enum { STREAMED_PANELS = 2 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole; of several 8-bit panels half
  * as far: 2 % more at 1 row, 10 at 2. */
 enum { AHEAD_BYTES = 2048 };
+/* Panels of a part that a caller adds to: 128 columns, so that each of its fetches has a turn's adjacent bytes. */
+enum { PART_PANELS = 8 };
+/* Strips that are fetched beside a part, and pieces of them beside a tile, at most. */
+enum { MOST_STRIPS = 512, MOST_PIECES = 6 };
 
 static const sk_kernels *chosen[SK_DTYPES] = {&sk_portable[0], &sk_portable[1], &sk_portable[2]};
 
@@ -108,7 +112,6 @@ static sk_tile make_tile(const job *j, int64_t panel, int64_t panels, int64_t ro
         .panels = panels, .k = length,
         .x = j->x.data + row * j->x.stride + k * j->kernels->x_bytes / SK_BLOCK, .x_stride = j->x.stride, .rows = rows,
         .y = j->y + row * j->ldy + panel * SK_PANEL, .ldy = j->ldy, .from_y = j->accumulate || k > 0,
-        .ahead = w, .ahead_then = w, .ahead_step = 0, .turn = length,
     };
 }
 
@@ -141,44 +144,39 @@ static int64_t count_panels(const job *j, int64_t panel, int64_t last, int64_t r
 
 /* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
 static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t last) {
+    int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = j->k / sk_turn(j->w->dtype);
     for (int64_t panel = first, panels; panel < last; panel += panels) {
         panels = count_panels(j, panel, last, rows);
         int64_t ahead_bytes = j->w->dtype == SK_INT8 && panels > 1 ? AHEAD_BYTES / 2 : AHEAD_BYTES;
-        int64_t ahead_pairs = least(ahead_bytes / j->pair_bytes, j->k / 2);
+        int64_t ahead_turns = least(ahead_bytes / turn_bytes, turns);
         sk_tile t = make_tile(j, panel, panels, 0, rows, 0, j->k);
-        t.ahead = t.w + ahead_pairs * j->pair_bytes;
-        t.ahead_then = t.w + panels * j->panel_bytes;
-        t.ahead_step = j->pair_bytes;
-        t.turn = j->k - 2 * ahead_pairs;
+        sk_ahead ahead[] = {
+            {t.w + ahead_turns * turn_bytes, turn_bytes, j->panel_bytes, turns - ahead_turns},
+            {t.w + panels * j->panel_bytes, turn_bytes, j->panel_bytes, ahead_turns},
+        };
+        t.ahead = ahead;
         run_tile(j, &t, panel);
     }
-}
-
-/* Tiles turn from one stretch to the other after so many k, or as many of them. */
-enum { TURN_K = SK_BLOCK };
-
-/* Have the tile fetch two stretches one after the other. */
-static void fetch_with(sk_tile *t, sk_stretch first, sk_stretch then) {
-    int64_t pairs = t->k / 2 - TURN_K;
-    if (pairs < 1) pairs = 1;
-    t->ahead = first.data;
-    t->ahead_then = then.data;
-    t->ahead_step = (first.bytes + then.bytes + pairs - 1) / pairs;
-    t->turn = then.bytes ? least(round_up(2 * first.bytes / t->ahead_step, TURN_K), t->k) : t->k;
 }
 
 /* Some panels, k in [k, k + length), rows in groups of nearly equal size; meanwhile the weights at `next` are fetched, a
  * part of them with each group, and what is wanted beside the product. */
 static void run_groups(const job *j, int64_t panel, int64_t panels, int64_t row, int64_t end, int64_t k, int64_t length,
-                       const char *next, sk_fetch *beside) {
-    int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows, most = j->pair_bytes * (length / 2);
-    int64_t part = (most + groups - 1) / groups;
+                       const char *next, sk_fetch *fetch) {
+    int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
+    int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = length / sk_turn(j->w->dtype);
+    int64_t of_weights = (turns + groups - 1) / groups;
     for (; groups; groups--) {
         int64_t rows = (end - row + groups - 1) / groups;
         sk_tile t = make_tile(j, panel, panels, row, rows, k, length);
-        /* Of several panels a tile fetches as many streams, a panel apart: good for weights only. */
-        fetch_with(&t, (sk_stretch){next, part}, sk_fetch_next(beside, panels == 1 ? most - part : 0));
-        next += part;
+        sk_ahead ahead[MOST_PIECES + 1];
+        int64_t pieces = sk_fetch_next(fetch, ahead, MOST_PIECES, turns - of_weights), left = turns;
+        for (int64_t i = 0; i < pieces; i++) left -= ahead[i].turns;
+        /* As evenly as the turns left allow; a k of less than a turn has none. */
+        int64_t step = left ? (of_weights * turn_bytes + left - 1) / left : 0;
+        ahead[pieces] = (sk_ahead){next, step, j->panel_bytes, left};
+        t.ahead = ahead;
+        next += of_weights * turn_bytes;
         row += rows;
         run_tile(j, &t, panel);
     }
@@ -195,7 +193,7 @@ static blocks cut(const job *j, int64_t rows) {
     int64_t k = j->k, x_bytes = j->kernels->x_bytes;
     int64_t most = j->kernels->panels[3] * j->panel_bytes;
     int64_t parts = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
-    blocks b = {.k = round_up((k + parts - 1) / parts, 2)};
+    blocks b = {.k = round_up((k + parts - 1) / parts, sk_turn(j->w->dtype))};
     b.outer = rows * k * x_bytes / SK_BLOCK <= X_BLOCK_BYTES ? k : b.k;
     b.rows = X_BLOCK_BYTES / (b.outer * x_bytes / SK_BLOCK) / j->kernels->rows * j->kernels->rows;
     if (b.rows < j->kernels->rows) b.rows = j->kernels->rows;
@@ -204,7 +202,7 @@ static blocks cut(const job *j, int64_t rows) {
 
 /* Rows [row, end) for panels [first, last). */
 static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last,
-                      sk_fetch *beside) {
+                      sk_fetch *fetch) {
     int64_t k = j->k;
     for (int64_t start = 0; start < k; start += b->outer)
         for (int64_t panel = first, panels; panel < last; panel += panels) {
@@ -212,39 +210,69 @@ static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, i
             for (int64_t at = start; at < least(start + b->outer, k); at += b->k) {
                 int in_order = b->outer == k && at + b->k < k;
                 const char *next = weights_at(j, in_order ? panel : panel + panels, in_order ? at + b->k : start);
-                run_groups(j, panel, panels, row, end, at, least(b->k, k - at), next, beside);
+                run_groups(j, panel, panels, row, end, at, least(b->k, k - at), next, fetch);
             }
         }
 }
 
-/* Tiles of one panel for the rows of a block. */
-static int64_t tiles_of_panel(const job *j, const blocks *b, int64_t rows) {
-    int64_t groups = (least(b->rows, rows) + j->kernels->rows - 1) / j->kernels->rows;
-    return (j->k + b->k - 1) / b->k * groups;
+/* Tiles of so many rows and panels. */
+static int64_t count_tiles(const job *j, const blocks *b, int64_t rows, int64_t panels) {
+    int64_t side = sk_tile_panels(j->kernels, j->kernels->rows);
+    int64_t groups = (rows + j->kernels->rows - 1) / j->kernels->rows;
+    return (j->k + b->k - 1) / b->k * groups * ((panels + side - 1) / side);
+}
+
+static sk_part make_part(const job *j, int64_t row, int64_t end, int64_t first, int64_t last) {
+    return (sk_part){row, end, first * SK_PANEL, least(last * SK_PANEL, j->w->n)};
+}
+
+/* A block and what the caller adds to it. */
+static void run_part(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last,
+                     sk_addend addend) {
+    sk_part part = make_part(j, row, end, first, last);
+    sk_strip strips[MOST_STRIPS];
+    int64_t count = addend.list ? addend.list(addend.context, &part, strips, MOST_STRIPS) : 0;
+    sk_fetch fetch;
+    sk_fetch_start(&fetch, strips, count, count_tiles(j, b, end - row, last - first),
+                   sk_tile_panels(j->kernels, j->kernels->rows), sk_turn_bytes(j->w->dtype));
+    run_block(j, b, row, end, first, last, &fetch);
+    if (addend.add) addend.add(addend.context, &part);
+}
+
+static void run_few_rows(const job *j, int64_t rows, sk_addend addend, sk_team *team) {
+    int64_t panels = sk_panels(j->w->n);
+    sk_range mine;
+    while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels) {
+        run_streaming(j, rows, mine.begin, mine.end);
+        sk_part part = make_part(j, 0, rows, mine.begin, mine.end);
+        if (addend.add) addend.add(addend.context, &part);
+    }
+}
+
+/* Panels of the first block of rows, panels of the second, and so on. */
+static void run_many_rows(const job *j, int64_t rows, sk_addend addend, sk_team *team) {
+    blocks b = cut(j, rows);
+    int64_t panels = sk_panels(j->w->n), count = (rows + b.rows - 1) / b.rows * panels;
+    /* Where x comes from further away for each part, the fewer the better. */
+    int64_t most = addend.add && b.outer == j->k ? PART_PANELS : panels;
+    sk_range mine;
+    while ((mine = sk_team_take(team, count, 1, count)).begin < count)
+        for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
+            int64_t block = at / panels, first = block * panels, row = block * b.rows;
+            upto = least(least(mine.end, first + panels), at + most);
+            run_part(j, &b, row, least(row + b.rows, rows), at - first, upto - first, addend);
+        }
 }
 
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, sk_beside beside, void *scratch, sk_team *team) {
+                    int accumulate, sk_addend addend, void *scratch, sk_team *team) {
     const sk_kernels *kernels = chosen[w->dtype];
-    int64_t panels = sk_panels(w->n);
     job j = {kernels, w, prepared_rows(kernels, w->k, x, ldx, rows, scratch, team), y, ldy, accumulate,
              sk_padded(w->k, w->dtype), 2 * SK_PANEL * sk_element_size(w->dtype), sk_panel_bytes(w->k, w->dtype)};
-    sk_range mine;
-    if (rows && rows <= kernels->rows) {
-        while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels)
-            run_streaming(&j, rows, mine.begin, mine.end);
-        return;
-    }
-    /* Panels of the first block of rows, panels of the second, and so on. */
-    blocks b = cut(&j, rows);
-    int64_t count = (rows + b.rows - 1) / b.rows * panels;
-    while ((mine = sk_team_take(team, count, 1, count)).begin < count)
-        for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
-            int64_t block = at / panels, first = block * panels;
-            upto = least(mine.end, first + panels);
-            sk_fetch share = sk_fetch_share(beside, at, upto, count, (upto - at) * tiles_of_panel(&j, &b, rows));
-            run_block(&j, &b, block * b.rows, least((block + 1) * b.rows, rows), at - first, upto - first, &share);
-        }
+    if (rows && rows <= kernels->rows)
+        run_few_rows(&j, rows, addend, team);
+    else
+        run_many_rows(&j, rows, addend, team);
 }
 
 void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
@@ -253,7 +281,7 @@ void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int
     sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0; i < count; i++) {
-        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, (sk_beside){NULL, 0, 0}, scratch, &team);
+        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, (sk_addend){0}, scratch, &team);
         sk_team_wait(&team);
     }
 }

@@ -32,26 +32,36 @@ typedef struct {
     const float *scales; /* SK_INT8: n rounded up to a whole panel; otherwise NULL */
 } sk_linear;
 
-/* Adjacent memory. */
+/* Some rows and columns of y. */
+typedef struct {
+    int64_t row, row_end, column, column_end;
+} sk_part;
+
+/* `count` runs of so many bytes, a stride apart. */
 typedef struct {
     const char *data;
-    int64_t bytes;
-} sk_stretch;
+    int64_t bytes, stride, count;
+} sk_strip;
 
-/* Memory to fetch into the caches while a product of many rows computes: it leaves half of the memory's time unused. */
+/* What a caller adds to y part by part, while a part is in the caches of the thread that computed it. All zero: nothing.
+ */
 typedef struct {
-    const sk_stretch *stretches;
-    int64_t count, bytes;  /* bytes: of all together */
-} sk_beside;
+    /* y += what is due to this part, complete but for that. */
+    void (*add)(void *context, const sk_part *part);
+    /* Memory to fetch into the caches while the part computes: how many strips, at most `most`. Asked for by products of
+     * many rows only: they leave the memory idle. */
+    int64_t (*list)(void *context, const sk_part *part, sk_strip *out, int64_t most);
+    void *context;  /* the thread's own */
+} sk_addend;
 
-/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows are ldx and ldy floats
- * apart.
+/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`, and the addend. x, y and scratch may not overlap; rows are ldx
+ * and ldy floats apart.
  *
  * Every thread of the team, one OpenMP parallel region, calls it with the same arguments; x must be complete (a barrier
  * before), and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by
  * the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, sk_beside beside, void *scratch, sk_team *team);
+                    int accumulate, sk_addend addend, void *scratch, sk_team *team);
 
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);

@@ -43,11 +43,13 @@ static void solve(const sk_kernels *kernels, int64_t dtype, problem *p, int64_t 
         for (int64_t k = 0; k < all; k += part) {
             int64_t length = all - k < part ? all - k : part;
             const char *w = p->packed + panel * panel_bytes + k * SK_PANEL * sk_element_size(dtype);
+            int64_t turns = length / sk_turn(dtype);
+            const sk_ahead ahead[] = {{w, 0, 0, turns / 2}, {w, sk_turn_bytes(dtype), panel_bytes, turns - turns / 2}};
             sk_tile t = {
                 .w = w, .panel_bytes = panel_bytes, .scales = p->scales + panel * SK_PANEL, .panels = panels,
                 .k = length, .x = p->prepared + k * kernels->x_bytes / SK_BLOCK, .x_stride = stride, .rows = rows,
                 .y = p->y + row * N + panel * SK_PANEL, .ldy = N, .from_y = from_y || k > 0,
-                .ahead = w, .ahead_then = w, .turn = length / (2 * SK_BLOCK) * SK_BLOCK,
+                .ahead = ahead,
             };
             kernels->tile(&t);
         }

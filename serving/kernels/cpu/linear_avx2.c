@@ -9,16 +9,7 @@
  * 8-bit weights: linear_int8_avx2.c.
  */
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-/* It would keep a pointer for each offset of an unrolled loop, most of them on the stack. */
-#pragma GCC optimize("no-ivopts")
-#endif
-#include <immintrin.h>
-
-#include "linear_kernels.h"
-
-#define AVX2 __attribute__((target("avx2,fma")))
-#define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
+#include "linear_avx2.h"
 
 static const uint32_t odd_mask[8] __attribute__((aligned(32))) = {
     0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
@@ -39,6 +30,11 @@ INLINE void multiply_add(__m256 *sum, __m256 value, __m256 w) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(value), "x"(w));
 }
 
+/* Pairs of a turn, and bytes of a row of x in a pair. */
+enum { TURN = 4, pair_of_x = 8 };
+
+INLINE int64_t pair_bytes(const int dtype) { return dtype == SK_F32 ? 128 : 64; }
+
 typedef __m256 sums[4][6][2];  /* of panel, row, half: those that a tile uses stay in registers */
 
 /* One k, for one panel; `at` is its place in the rows of x. */
@@ -53,52 +49,62 @@ INLINE void multiply_column(const int dtype, const int rows, __m256 sum[6][2], c
     }
 }
 
-/* One panel, four pairs a turn. */
+/* One panel. */
 INLINE void multiply_panel(const int dtype, const int rows, __m256 sum[6][2], const sk_tile *t, __m256 mask,
                            const char *const *x) {
-    enum { TURN = 4 };
-    const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64, pair_of_x = 8, ahead_step = TURN * t->ahead_step;
-    const int64_t turns = t->k / (2 * TURN) * TURN * pair_of_x, last = t->k / 2 * pair_of_x;
-    const char *w = t->w, *ahead = t->ahead;
-    int64_t at = 0, end = t->turn / (2 * TURN) * TURN * pair_of_x;
-    for (int part = 0; part < 2; part++) {
-        for (; at < end; at += TURN * pair_of_x, w += TURN * pair_bytes, ahead += ahead_step) {
+    const int64_t turn_bytes = TURN * pair_bytes(dtype), turn_of_x = TURN * pair_of_x;
+    const int64_t turns = t->k / (2 * TURN) * turn_of_x, last = t->k / 2 * pair_of_x;
+    const char *w = t->w;
+    int64_t at = 0;
+    for (const sk_ahead *next = t->ahead; at < turns; next++) {
+        const char *ahead = next->at;
+        const int64_t end = at + next->turns * turn_of_x, step = next->step;
+        for (; at < end; at += turn_of_x, w += turn_bytes, ahead += step) {
 #pragma GCC unroll 8
-            for (int line = 0; line < TURN * pair_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            for (int line = 0; line < turn_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
 #pragma GCC unroll 4
             for (int i = 0; i < TURN; i++)
 #pragma GCC unroll 2
                 for (int odd = 0; odd < 2; odd++)
-                    multiply_column(dtype, rows, sum, w + i * pair_bytes, odd, mask, x, at + i * pair_of_x);
+                    multiply_column(dtype, rows, sum, w + i * pair_bytes(dtype), odd, mask, x, at + i * pair_of_x);
         }
-        ahead = t->ahead_then;
-        end = turns;
     }
-    for (; at < last; at += pair_of_x, w += pair_bytes)
+    for (; at < last; at += pair_of_x, w += pair_bytes(dtype))
         for (int odd = 0; odd < 2; odd++) multiply_column(dtype, rows, sum, w, odd, mask, x, at);
+}
+
+/* One pair of k for two or four panels; as many lines of `ahead` are fetched for each as its weights have. */
+INLINE void multiply_pair(const int dtype, const int rows, const int panels, sums sum, const char *w,
+                          int64_t panel_bytes, const char *ahead, int64_t panel_step, __m256 mask,
+                          const char *const *x, int64_t at) {
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++)
+        for (int line = 0; line < pair_bytes(dtype); line += 64)
+            _mm_prefetch(ahead + p * panel_step + line, _MM_HINT_T0);
+#pragma GCC unroll 2
+    for (int odd = 0; odd < 2; odd++)
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++)
+            multiply_column(dtype, rows, sum[p], w + p * panel_bytes, odd, mask, x, at);
 }
 
 /* Two or four panels, few rows. */
 INLINE void multiply_panels(const int dtype, const int rows, const int panels, sums sum, const sk_tile *t, __m256 mask,
                             const char *const *x) {
-    const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64, panel_bytes = t->panel_bytes;
-    const char *w = t->w, *ahead = t->ahead;
-    int64_t k = 0, end = t->turn;
-    for (int part = 0; part < 2; part++) {
-        for (; k < end; k += 2, w += pair_bytes, ahead += t->ahead_step) {
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++)
-                for (int line = 0; line < pair_bytes; line += 64)
-                    _mm_prefetch(ahead + p * panel_bytes + line, _MM_HINT_T0);
-#pragma GCC unroll 2
-            for (int odd = 0; odd < 2; odd++)
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    multiply_column(dtype, rows, sum[p], w + p * panel_bytes, odd, mask, x, 4 * k);
-        }
-        ahead = t->ahead_then;
-        end = t->k;
+    const int64_t panel_bytes = t->panel_bytes, turns = t->k / (2 * TURN) * 2 * TURN;
+    const char *w = t->w;
+    int64_t k = 0;
+    for (const sk_ahead *next = t->ahead; k < turns; next++) {
+        const char *ahead = next->at;
+        const int64_t end = k + next->turns * 2 * TURN, panel_step = next->panel_step;
+        const int64_t skip = next->step - TURN * pair_bytes(dtype);
+        for (; k < end; ahead += skip)
+#pragma GCC unroll 1
+            for (int i = 0; i < TURN; i++, k += 2, w += pair_bytes(dtype), ahead += pair_bytes(dtype))
+                multiply_pair(dtype, rows, panels, sum, w, panel_bytes, ahead, panel_step, mask, x, 4 * k);
     }
+    for (; k < t->k; k += 2, w += pair_bytes(dtype))
+        multiply_pair(dtype, rows, panels, sum, w, panel_bytes, w, panel_bytes, mask, x, 4 * k);
 }
 
 INLINE void tile_float(const int dtype, const int rows, const int panels, const sk_tile *t) {
@@ -127,22 +133,32 @@ INLINE void tile_float(const int dtype, const int rows, const int panels, const 
             for (int h = 0; h < 2; h++) _mm256_storeu_ps(t->y + r * t->ldy + p * SK_PANEL + h * 8, sum[p][r][h]);
 }
 
-#define FLOAT_TILES(dtype)                                                                                      \
-    switch (t->rows * 8 + t->panels) {                                                                          \
-    case 12: tile_float(dtype, 1, 4, t); break;                                                                 \
-    case 10: tile_float(dtype, 1, 2, t); break;                                                                 \
-    case 9: tile_float(dtype, 1, 1, t); break;                                                                  \
-    case 18: tile_float(dtype, 2, 2, t); break;                                                                 \
-    case 17: tile_float(dtype, 2, 1, t); break;                                                                 \
-    case 25: tile_float(dtype, 3, 1, t); break;                                                                 \
-    case 33: tile_float(dtype, 4, 1, t); break;                                                                 \
-    case 41: tile_float(dtype, 5, 1, t); break;                                                                 \
-    case 49: tile_float(dtype, 6, 1, t); break;                                                                 \
+/* A function each: in one of a hundred loops gcc allocates registers without regard to loops, and sums are spilled. */
+#define FLOAT_TILE(dtype, rows, panels)                                                                                \
+    AVX2 static __attribute__((noinline)) void dtype##_##rows##_##panels(const sk_tile *t) {                           \
+        tile_float(dtype, rows, panels, t);                                                                            \
     }
 
-AVX2 static void tile_f32(const sk_tile *t) { FLOAT_TILES(SK_F32) }
+#define FLOAT_TILES(dtype, name)                                                                                       \
+    FLOAT_TILE(dtype, 1, 4) FLOAT_TILE(dtype, 1, 2) FLOAT_TILE(dtype, 1, 1) FLOAT_TILE(dtype, 2, 2)                    \
+    FLOAT_TILE(dtype, 2, 1) FLOAT_TILE(dtype, 3, 1) FLOAT_TILE(dtype, 4, 1) FLOAT_TILE(dtype, 5, 1)                    \
+    FLOAT_TILE(dtype, 6, 1)                                                                                            \
+    static void name(const sk_tile *t) {                                                                               \
+        switch (t->rows * 8 + t->panels) {                                                                             \
+        case 12: dtype##_1_4(t); break;                                                                                \
+        case 10: dtype##_1_2(t); break;                                                                                \
+        case 9: dtype##_1_1(t); break;                                                                                 \
+        case 18: dtype##_2_2(t); break;                                                                                \
+        case 17: dtype##_2_1(t); break;                                                                                \
+        case 25: dtype##_3_1(t); break;                                                                                \
+        case 33: dtype##_4_1(t); break;                                                                                \
+        case 41: dtype##_5_1(t); break;                                                                                \
+        case 49: dtype##_6_1(t); break;                                                                                \
+        }                                                                                                              \
+    }
 
-AVX2 static void tile_bf16(const sk_tile *t) { FLOAT_TILES(SK_BF16) }
+FLOAT_TILES(SK_F32, tile_f32)
+FLOAT_TILES(SK_BF16, tile_bf16)
 
 const sk_kernels sk_avx2[SK_DTYPES] = {
     {"avx2", 6, {4, 2, 1, 1}, 64, 0, tile_f32},

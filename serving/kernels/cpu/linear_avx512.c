@@ -15,8 +15,16 @@
 #define INLINE \
     static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx512bf16,avx512vnni")))
 
+/* Pairs of k in a turn. */
+enum { TURN = 4 };
+
 /* A pair of x from row r: a base for each three rows, and 0, 1 or 2 strides from it, one addressing mode each. */
 INLINE const char *row_of(const char *const *bases, int64_t stride, int r) { return bases[r / 3] + r % 3 * stride; }
+
+INLINE void move_bases(const char **bases, int64_t bytes) {
+#pragma GCC unroll 4
+    for (int base = 0; base < 4; base++) bases[base] += bytes;
+}
 
 INLINE int32_t load_int(const char *at) {
     int32_t value;
@@ -24,11 +32,11 @@ INLINE int32_t load_int(const char *at) {
     return value;
 }
 
-INLINE void fetch(const char *at, const int panels, int64_t panel_bytes, const int lines) {
+INLINE void fetch(const char *at, const int panels, int64_t panel_step, const int lines) {
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++) {
-        _mm_prefetch(at + p * panel_bytes, _MM_HINT_T0);
-        if (lines == 2) _mm_prefetch(at + p * panel_bytes + 64, _MM_HINT_T0);
+        _mm_prefetch(at + p * panel_step, _MM_HINT_T0);
+        if (lines == 2) _mm_prefetch(at + p * panel_step + 64, _MM_HINT_T0);
     }
 }
 
@@ -57,23 +65,28 @@ INLINE void multiply_pair(const int dtype, const int rows, const int panels, con
 INLINE void tile_float(const int dtype, const int rows, const int panels, const sk_tile *t) {
     const int64_t pair_bytes = dtype == SK_F32 ? 128 : 64, x_bytes = dtype == SK_F32 ? 8 : 4, stride = t->x_stride;
     const char *bases[4] = {t->x, t->x + 3 * stride, t->x + 6 * stride, t->x + 9 * stride};
-    const char *w = t->w, *ahead = t->ahead;
+    const char *w = t->w;
     __m512 sum[4][SK_TILE_ROWS];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++)
             sum[p][r] = t->from_y ? _mm512_loadu_ps(t->y + r * t->ldy + p * SK_PANEL) : _mm512_setzero_ps();
-    int64_t k = 0, end = t->turn;
-    for (int part = 0; part < 2; part++) {
-        for (; k < end; k += 2, w += pair_bytes, ahead += t->ahead_step) {
-            fetch(ahead, panels, t->panel_bytes, dtype == SK_F32 ? 2 : 1);
-            multiply_pair(dtype, rows, panels, w, t->panel_bytes, bases, stride, sum);
-#pragma GCC unroll 4
-            for (int base = 0; base < 4; base++) bases[base] += x_bytes;
-        }
-        ahead = t->ahead_then;
-        end = t->k;
+    const int64_t whole = t->k / (2 * TURN) * 2 * TURN;
+    int64_t k = 0;
+    for (const sk_ahead *next = t->ahead; k < whole; next++) {
+        const char *ahead = next->at;
+        const int64_t end = k + next->turns * 2 * TURN;
+        for (; k < end; ahead += next->step)
+            for (int i = 0; i < TURN; i++, k += 2, w += pair_bytes) {
+                fetch(ahead + i * pair_bytes, panels, next->panel_step, dtype == SK_F32 ? 2 : 1);
+                multiply_pair(dtype, rows, panels, w, t->panel_bytes, bases, stride, sum);
+                move_bases(bases, x_bytes);
+            }
+    }
+    for (; k < t->k; k += 2, w += pair_bytes) {
+        multiply_pair(dtype, rows, panels, w, t->panel_bytes, bases, stride, sum);
+        move_bases(bases, x_bytes);
     }
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
@@ -104,8 +117,8 @@ INLINE void multiply_block(const int rows, const char *w, const char *const *bas
 }
 
 INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
-    const int64_t stride = t->x_stride, block_bytes = SK_BLOCK * SK_PANEL, ahead_step = SK_BLOCK / 2 * t->ahead_step;
-    const char *w = t->w, *ahead = t->ahead, *bases[4];
+    const int64_t stride = t->x_stride, block_bytes = SK_BLOCK * SK_PANEL;
+    const char *w = t->w, *bases[4];
     __m512 sum[4][SK_TILE_ROWS];
 #pragma GCC unroll 4
     for (int base = 0; base < 4; base++) bases[base] = t->x + 3 * base * stride + offsetof(sk_row, blocks);
@@ -113,18 +126,17 @@ INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) sum[p][r] = _mm512_set1_ps(((const sk_row *)(t->x + r * stride))->offset);
-    int64_t k = 0, end = t->turn;
-    for (int part = 0; part < 2; part++) {
-        for (; k < end; k += SK_BLOCK, w += block_bytes, ahead += ahead_step) {
+    int64_t k = 0;
+    for (const sk_ahead *next = t->ahead; k < t->k; next++) {
+        const char *ahead = next->at;
+        int64_t end = k + next->turns * SK_BLOCK;
+        for (; k < end; k += SK_BLOCK, w += block_bytes, ahead += next->step) {
 #pragma GCC unroll 2
-            for (int line = 0; line < block_bytes; line += 128) fetch(ahead + line, panels, t->panel_bytes, 2);
+            for (int line = 0; line < block_bytes; line += 128) fetch(ahead + line, panels, next->panel_step, 2);
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) multiply_block(rows, w + p * t->panel_bytes, bases, stride, sum[p]);
-#pragma GCC unroll 4
-            for (int base = 0; base < 4; base++) bases[base] += sizeof(sk_block);
+            move_bases(bases, sizeof(sk_block));
         }
-        ahead = t->ahead_then;
-        end = t->k;
     }
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)

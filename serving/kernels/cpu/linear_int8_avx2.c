@@ -7,18 +7,10 @@
  * bfloat16 tile takes twice as many for the same work.
  */
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-/* It would keep a pointer for each offset of an unrolled loop, most of them on the stack. */
-#pragma GCC optimize("no-ivopts")
-#endif
-#include <immintrin.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "linear_kernels.h"
-
-#define AVX2 __attribute__((target("avx2,fma")))
-#define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
+#include "linear_avx2.h"
 
 enum { QUADS = SK_BLOCK / 4, BLOCK_BYTES = SK_BLOCK * SK_PANEL };
 
@@ -66,8 +58,8 @@ INLINE void multiply_block(const int rows, const char *w, const char *const *bas
 }
 
 INLINE void tile_int8(const int rows, const int panels, const sk_tile *t) {
-    const int64_t stride = t->x_stride, panel_bytes = t->panel_bytes, ahead_step = SK_BLOCK / 2 * t->ahead_step;
-    const char *w = t->w, *ahead = t->ahead, *bases[4];
+    const int64_t stride = t->x_stride, panel_bytes = t->panel_bytes;
+    const char *w = t->w, *bases[4];
     __m256 memory[4 * 2 * SK_TILE_ROWS], *sums = memory;
 #pragma GCC unroll 4
     for (int base = 0; base < 4; base++) bases[base] = t->x + 3 * base * stride + offsetof(sk_row, blocks);
@@ -81,19 +73,19 @@ INLINE void tile_int8(const int rows, const int panels, const sk_tile *t) {
             __asm__ volatile("prefetchw %0" : : "m"(t->y[r * t->ldy + p * SK_PANEL]));
         }
     }
-    int64_t k = 0, end = t->turn;
-    for (int part = 0; part < 2; part++) {
-        for (; k < end; k += SK_BLOCK, w += BLOCK_BYTES, ahead += ahead_step) {
+    int64_t k = 0;
+    for (const sk_ahead *next = t->ahead; k < t->k; next++) {
+        const char *ahead = next->at;
+        int64_t end = k + next->turns * SK_BLOCK, step = next->step, panel_step = next->panel_step;
+        for (; k < end; k += SK_BLOCK, w += BLOCK_BYTES, ahead += step) {
             /* Or gcc holds them in variables too, which have no registers: a third store of each block is theirs. */
             __asm__("" : "+r"(sums) : : "memory");
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
-                multiply_block(rows, w + p * panel_bytes, bases, stride, sums + p * rows * 2, ahead + p * panel_bytes);
+                multiply_block(rows, w + p * panel_bytes, bases, stride, sums + p * rows * 2, ahead + p * panel_step);
 #pragma GCC unroll 4
             for (int base = 0; base < 4; base++) bases[base] += sizeof(sk_block);
         }
-        ahead = t->ahead_then;
-        end = t->k;
     }
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++) {

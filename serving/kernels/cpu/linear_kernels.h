@@ -35,6 +35,15 @@ enum { SK_GROUP_LIMIT = 126, SK_WEIGHT_OFFSET = 128 };
 /* The largest sum of a group as a block is scaled by it: so large that its inverse is finite. */
 static inline float sk_block_most(float group) { return group > 1e-36f ? group : 1e-36f; }
 
+/* Memory to fetch meanwhile: in each turn of k (sk_turn) as many adjacent bytes as a panel's weights have in a turn, for
+ * each panel of the tile. Any address will do. */
+typedef struct {
+    const char *at;
+    int64_t step;        /* from turn to turn */
+    int64_t panel_step;  /* from panel to panel */
+    int64_t turns;
+} sk_ahead;
+
 /* y[rows, 16 * panels] = or += x[rows, k] W^T. */
 typedef struct {
     const char *w;         /* first panel, at the first k of the tile */
@@ -47,10 +56,7 @@ typedef struct {
     float *y;
     int64_t ldy;
     int from_y;            /* sums start from y */
-    /* Memory that the next tiles will read: fetched at `ahead` with `ahead_step` bytes a pair of k (and panel_bytes a
-     * panel); from k = `turn` on at `ahead_then`. Any address will do. */
-    const char *ahead, *ahead_then;
-    int64_t ahead_step, turn;
+    const sk_ahead *ahead; /* one after the other: k / sk_turn turns in all */
 } sk_tile;
 
 typedef struct {
@@ -88,6 +94,11 @@ static inline uint16_t sk_f32_to_bf16(float value) {
 }
 
 static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_F32 ? 4 : dtype == SK_BF16 ? 2 : 1; }
+
+/* k of a turn. */
+static inline int64_t sk_turn(int64_t dtype) { return dtype == SK_INT8 ? SK_BLOCK : 8; }
+
+static inline int64_t sk_turn_bytes(int64_t dtype) { return sk_turn(dtype) * SK_PANEL * sk_element_size(dtype); }
 
 static inline int64_t sk_panels(int64_t n) { return (n + SK_PANEL - 1) / SK_PANEL; }
 
