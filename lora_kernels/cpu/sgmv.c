@@ -17,7 +17,7 @@ static int omp_get_num_threads(void) { return 1; }
 enum { COST_PER_THREAD = 262144 };
 /* Rows per adapter, in the mean, above which parts win: a step of 14 rows of as many adapters and 240 of another spends
  * 6 % of its time less, one of 15 rows of as many adapters a tenth more. */
-enum { PART_ROWS = 4 };
+enum { ROWS_FOR_PARTS = 4 };
 /* Scratch parts begin on cache lines: threads share none. */
 enum { LINE = 64 };
 
@@ -123,7 +123,7 @@ void lk_expand_part(const lk_site *site, const lk_batch *batch, void *y, int64_t
 }
 
 int lk_prefers_parts(const lk_batch *batch) {
-    return batch->segment_starts[batch->segments] > PART_ROWS * batch->segments;
+    return batch->segment_starts[batch->segments] > ROWS_FOR_PARTS * batch->segments;
 }
 
 static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int threads) {

@@ -226,6 +226,10 @@ static sk_part make_part(const job *j, int64_t row, int64_t end, int64_t first, 
     return (sk_part){row, end, first * SK_PANEL, least(last * SK_PANEL, j->w->n)};
 }
 
+static void add_part(sk_addend addend, sk_part part) {
+    if (addend.add) addend.add(addend.context, &part);
+}
+
 /* A block and what the caller adds to it. */
 static void run_part(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last,
                      sk_addend addend) {
@@ -236,7 +240,7 @@ static void run_part(const job *j, const blocks *b, int64_t row, int64_t end, in
     sk_fetch_start(&fetch, strips, count, count_tiles(j, b, end - row, last - first),
                    sk_tile_panels(j->kernels, j->kernels->rows), sk_turn_bytes(j->w->dtype));
     run_block(j, b, row, end, first, last, &fetch);
-    if (addend.add) addend.add(addend.context, &part);
+    add_part(addend, part);
 }
 
 static void run_few_rows(const job *j, int64_t rows, sk_addend addend, sk_team *team) {
@@ -244,8 +248,7 @@ static void run_few_rows(const job *j, int64_t rows, sk_addend addend, sk_team *
     sk_range mine;
     while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels) {
         run_streaming(j, rows, mine.begin, mine.end);
-        sk_part part = make_part(j, 0, rows, mine.begin, mine.end);
-        if (addend.add) addend.add(addend.context, &part);
+        add_part(addend, make_part(j, 0, rows, mine.begin, mine.end));
     }
 }
 
