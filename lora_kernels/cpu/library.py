@@ -59,7 +59,15 @@ pack_call = struct.Struct("=9q").pack
 
 
 # What other native code may call, without the prefix lk_.
-TEAM_FUNCTIONS = ("shrink_team", "expand_team", "expand_part", "prefers_parts", "list_shrink", "list_expand")
+TEAM_FUNCTIONS = (
+    "shrink_team",
+    "expand_team",
+    "expand_part",
+    "prefers_parts",
+    "list_shrink",
+    "list_expand",
+    "list_part",
+)
 
 
 class Library:

@@ -12,8 +12,11 @@ The functions of `team_functions()` are, in C (LK_F32 is 0, LK_BF16 is 1; stride
     void lk_expand_part(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
                         void *scratch, int64_t thread, int64_t threads, const lk_part *part);
     int lk_prefers_parts(const void *batch);
-    int64_t lk_list_shrink(const void *site, const void *batch, lk_strip *out, int64_t most);
-    int64_t lk_list_expand(const void *site, const void *batch, const lk_part *part, lk_strip *out, int64_t most);
+    int64_t lk_list_shrink(const void *site, const void *batch, int64_t thread, int64_t threads, lk_strip *out,
+                           int64_t most);
+    int64_t lk_list_expand(const void *site, const void *batch, int64_t thread, int64_t threads, lk_strip *out,
+                           int64_t most);
+    int64_t lk_list_part(const void *site, const void *batch, const lk_part *part, lk_strip *out, int64_t most);
 
 The first two are the halves of `lora_apply`. Every thread of the team calls them with the same arguments and its own
 number. x must be complete before the first; a barrier; y must be complete before the second; a barrier before y is
@@ -21,8 +24,9 @@ read. Instead of the second, each part of y may be expanded by one call of the t
 still in that thread's caches; the fourth says for which batches that is faster. They allocate nothing and cannot fail.
 Rows without an adapter are not touched; a row gets the same bits in a team of any size and however y is cut.
 
-The last two list the weights that a half will read (`count` runs of `bytes`, `stride` bytes apart; a part of NULL is
-all of y): a caller whose products leave the memory idle can have them fetched meanwhile.
+The last three list the weights that a thread of the team will read in the first half, in the second, or that a part of
+y needs (`count` runs of `bytes`, `stride` bytes apart): a caller whose products leave the memory idle can have each
+thread fetch its own meanwhile.
 """
 
 from __future__ import annotations

@@ -124,10 +124,14 @@ typedef struct {
     int64_t bytes, stride, count;
 } lk_strip;
 
-/* The weights that shrink will read, or expand, for a part or (NULL) the whole of y, in that order, so that a caller may
- * fetch them into the caches before: how many strips, at most `most`; what does not fit is left out. */
-int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, lk_strip *out, int64_t most);
-int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most);
+/* The weights that this thread of a team will read in shrink, in expand, or that a part of y needs, in that order, so that
+ * a caller may fetch them into the thread's caches before: how many strips, at most `most`; what does not fit is left out.
+ */
+int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
+                       int64_t most);
+int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
+                       int64_t most);
+int64_t lk_list_part(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most);
 
 /* Both halves, with at most `threads` threads of its own: 0, or -1 when memory is short and nothing was written. One
  * pointer, because every argument costs a caller through ctypes 0.15 us. */

@@ -58,14 +58,31 @@ static int64_t segment_ranks(const lk_job *j, const tile_t *segment) {
     return ranks;
 }
 
+/* Rows times ranks, the reading of weights included. */
+static int64_t segment_cost(const lk_job *j, const tile_t *segment, int64_t most_rows) {
+    int64_t tiles = (segment->rows + most_rows - 1) / most_rows;
+    return (segment->rows + tiles * WEIGHT_ROWS) * segment_ranks(j, segment);
+}
+
 int64_t lk_batch_cost(const lk_job *j, int64_t most_rows) {
     int64_t cost = 0;
     for (int64_t s = 0; s < j->batch->segments; s++) {
         tile_t segment = segment_at(j, s);
-        int64_t tiles = (segment.rows + most_rows - 1) / most_rows;
-        cost += (segment.rows + tiles * WEIGHT_ROWS) * segment_ranks(j, &segment);
+        cost += segment_cost(j, &segment, most_rows);
     }
     return cost;
+}
+
+static int64_t rows_of_tiles(int phase) { return phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS; }
+
+/* Cost of a row's rank. */
+static int64_t cost_per_rank(const lk_job *j, int phase) {
+    return phase == LK_SHRINK ? j->site->slices * j->site->k : j->site->n;
+}
+
+static share share_of(const lk_job *j, int phase, int64_t thread, int64_t threads) {
+    int64_t total = lk_batch_cost(j, rows_of_tiles(phase)) * cost_per_rank(j, phase);
+    return (share){0, total / threads * thread, thread + 1 == threads ? total : total / threads * (thread + 1)};
 }
 
 /* Point x[] at the tile's rows as shrink wants them. */
@@ -152,10 +169,8 @@ static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, shar
 }
 
 void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int64_t thread, int64_t threads) {
-    int64_t most_rows = phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS;
-    int64_t per_rank = phase == LK_SHRINK ? j->site->slices * j->site->k : j->site->n;
-    int64_t total = lk_batch_cost(j, most_rows) * per_rank;
-    share s = {0, total / threads * thread, thread + 1 == threads ? total : total / threads * (thread + 1)};
+    int64_t most_rows = rows_of_tiles(phase), per_rank = cost_per_rank(j, phase);
+    share s = share_of(j, phase, thread, threads);
     for (int64_t i = 0; i < j->batch->segments && s.at < s.end; i++) {
         tile_t segment = segment_at(j, i);
         int64_t ranks = segment_ranks(j, &segment);
@@ -211,11 +226,21 @@ void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *
     }
 }
 
-int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, lk_strip *out, int64_t most) {
+/* Whether some of the segment's work is in the share, which is then past it. */
+static int touches(const lk_job *j, int phase, const tile_t *segment, share *s) {
+    int64_t begin = s->at;
+    s->at += segment_cost(j, segment, rows_of_tiles(phase)) * cost_per_rank(j, phase);
+    return begin < s->end && s->at > s->begin;
+}
+
+int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
+                       int64_t most) {
     const lk_job j = {.site = site, .batch = batch};
     int64_t row_bytes = site->padded_k * lk_element_size(site->dtype), count = 0;
+    share s = share_of(&j, LK_SHRINK, thread, threads);
     for (int64_t i = 0; i < batch->segments; i++) {
         tile_t segment = segment_at(&j, i);
+        if (!touches(&j, LK_SHRINK, &segment, &s)) continue;
         for (int64_t at = segment.at; at < segment.at + segment.pages; at++)
             for (int64_t slice = 0; slice < site->slices; slice++) {
                 if (count == most) return count;
@@ -225,18 +250,32 @@ int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, lk_strip *out
     return count;
 }
 
-int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most) {
+int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
+                       int64_t most) {
     const lk_job j = {.site = site, .batch = batch};
-    int64_t size = lk_element_size(site->dtype), stride = site->b_rank * size, count = 0;
+    int64_t row_bytes = site->b_rank * lk_element_size(site->dtype), count = 0;
+    share s = share_of(&j, LK_EXPAND, thread, threads);
     for (int64_t i = 0; i < batch->segments; i++) {
         tile_t segment = segment_at(&j, i);
-        if (part && !rows_in_part(&segment, part).rows) continue;
+        if (!touches(&j, LK_EXPAND, &segment, &s)) continue;
         for (int64_t at = segment.at; at < segment.at + segment.pages; at++) {
             if (count == most) return count;
-            int64_t ranks = site->page_ranks[at];
-            out[count++] = part ? (lk_strip){page_columns(site, at, part->column),
-                                             (part->column_end - part->column) * size, stride, ranks}
-                                : (lk_strip){page_columns(site, at, 0), ranks * stride, 0, 1};
+            out[count++] = (lk_strip){page_columns(site, at, 0), site->page_ranks[at] * row_bytes, 0, 1};
+        }
+    }
+    return count;
+}
+
+int64_t lk_list_part(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most) {
+    const lk_job j = {.site = site, .batch = batch};
+    int64_t size = lk_element_size(site->dtype), stride = site->b_rank * size, count = 0;
+    int64_t bytes = (part->column_end - part->column) * size;
+    for (int64_t i = 0; i < batch->segments; i++) {
+        tile_t segment = segment_at(&j, i);
+        if (!rows_in_part(&segment, part).rows) continue;
+        for (int64_t at = segment.at; at < segment.at + segment.pages; at++) {
+            if (count == most) return count;
+            out[count++] = (lk_strip){page_columns(site, at, part->column), bytes, stride, site->page_ranks[at]};
         }
     }
     return count;

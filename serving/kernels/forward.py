@@ -23,7 +23,15 @@ PARTS = ("rows", "products", "adapters", "attention", "head", "waiting")
 
 
 # Order of `sk_lora`
-LORA_FUNCTIONS = ("shrink_team", "expand_team", "expand_part", "prefers_parts", "list_shrink", "list_expand")
+LORA_FUNCTIONS = (
+    "shrink_team",
+    "expand_team",
+    "expand_part",
+    "prefers_parts",
+    "list_shrink",
+    "list_expand",
+    "list_part",
+)
 
 
 class CTimes(ctypes.Structure):

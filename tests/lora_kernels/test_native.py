@@ -157,12 +157,12 @@ class _Strip(ctypes.Structure):
 Strip = tuple[int, int, int, int]
 
 
-def _listed(name: str, pool: AdapterPool, meta: BatchMetadata, *part: object, most: int = 64) -> list[Strip]:
+def _listed(name: str, pool: AdapterPool, meta: BatchMetadata, *of: int, most: int = 64) -> list[Strip]:
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    types = (pointer, pointer, *(pointer for _ in part), pointer, integer)
+    types = (pointer, pointer, *(integer for _ in of), pointer, integer)
     function = ctypes.CFUNCTYPE(integer, *types)(native.team_functions()[name])
     out = (_Strip * most)()
-    count = function(native.site_address(pool, "site", 1), native.batch_address(meta), *part, out, most)
+    count = function(native.site_address(pool, "site", 1), native.batch_address(meta), *of, out, most)
     return [(strip.data, strip.bytes, strip.stride, strip.count) for strip in out[:count]]
 
 
@@ -182,12 +182,27 @@ def test_the_weights_that_will_be_read_are_listed_and_nothing_else() -> None:
     part = _Part(2, 5, 16, 48)
     strips = [(b[page, 0, 16:].data_ptr(), 32 * 2, rank_bytes, rank) for page, rank in of_first]
 
-    listed = _listed("list_shrink", pool, meta)
+    listed = _listed("list_shrink", pool, meta, 0, 1)
     assert sorted(listed) == sorted(shrinks)
-    assert _listed("list_shrink", pool, meta, most=3) == listed[:3]
-    assert sorted(_listed("list_expand", pool, meta, None)) == sorted(expands)
-    assert sorted(_listed("list_expand", pool, meta, ctypes.addressof(part))) == sorted(strips)
-    assert _listed("list_shrink", pool, BatchMetadata.build([-1], [3], pool)) == []
+    assert _listed("list_shrink", pool, meta, 0, 1, most=3) == listed[:3]
+    assert sorted(_listed("list_expand", pool, meta, 0, 1)) == sorted(expands)
+    assert sorted(_listed("list_part", pool, meta, ctypes.addressof(part))) == sorted(strips)
+    assert _listed("list_shrink", pool, BatchMetadata.build([-1], [3], pool), 0, 1) == []
+
+
+@pytest.mark.parametrize("half", ["list_shrink", "list_expand"])
+def test_a_thread_lists_what_it_reads_itself(half: str) -> None:
+    spec = one_site(64, (32, 48), layers=2)
+    pool = AdapterPool(spec, 8, 8, torch.bfloat16)
+    for slot in range(8):
+        pool.load(slot, make_adapter(spec, 8, seed=slot))
+    meta = BatchMetadata.build(list(range(8)), [1] * 8, pool)
+    everything, first, second = (_listed(half, pool, meta, *team) for team in ((0, 1), (0, 2), (1, 2)))
+    assert first + second == everything  # equal adapters: the boundary lies between two of them
+    assert len(first) == len(second)
+    # One adapter's rows are shared between the threads, and both need all of it.
+    alone = BatchMetadata.build([3], [100], pool)
+    assert _listed(half, pool, alone, 0, 2) == _listed(half, pool, alone, 1, 2) == _listed(half, pool, alone, 0, 1)
 
 
 def test_wrong_places_are_refused() -> None:

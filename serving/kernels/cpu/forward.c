@@ -118,8 +118,9 @@ typedef struct {
     int site, by_part;
     float *y;
     int64_t n;
-    sk_strip *beside;      /* [MOST_PAGES]: what they read after the product */
+    sk_strip *beside;      /* [MOST_PAGES]: what this thread reads after the product */
     int64_t count, bytes;  /* of `beside`; count is -1 until it is asked for */
+    int64_t listed;        /* of its bytes */
 } adapters;
 
 static const void *lora_of(const adapters *a) { return a->r->model->layer[a->layer].lora[a->site]; }
@@ -134,27 +135,29 @@ static void add_adapters(void *context, const sk_part *part) {
     spent_on(a->r, SK_ADAPTERS);
 }
 
-/* The next site's first half, and of this one the second, unless that is done by parts. */
+/* Of the next site the first half, and of this one the second, unless that is done by parts. */
 static void list_beside(adapters *a) {
     const sk_model *m = a->r->model;
-    const void *batch = a->r->step->lora;
+    const sk_step *s = a->r->step;
+    int64_t thread = omp_get_thread_num();
     int last = a->site + 1 == SK_SITES;
-    a->count = a->by_part ? 0 : m->lora.list_expand(lora_of(a), batch, NULL, a->beside, MOST_PAGES);
+    a->count = a->by_part ? 0 : m->lora.list_expand(lora_of(a), s->lora, thread, s->threads, a->beside, MOST_PAGES);
     if (!last || a->layer + 1 < m->layers)
-        a->count += m->lora.list_shrink(m->layer[a->layer + last].lora[last ? 0 : a->site + 1], batch,
-                                        a->beside + a->count, MOST_PAGES - a->count);
-    a->bytes = 0;
+        a->count += m->lora.list_shrink(m->layer[a->layer + last].lora[last ? 0 : a->site + 1], s->lora, thread,
+                                        s->threads, a->beside + a->count, MOST_PAGES - a->count);
+    a->bytes = a->listed = 0;
     for (int64_t i = 0; i < a->count; i++) a->bytes += a->beside[i].bytes;
 }
 
-/* What is added to this part, and the part's share of what is read after the product. */
+/* What is added to this part, and of what the thread reads after the product as much as the part is of its share. */
 static int64_t list_adapters(void *context, const sk_part *part, sk_strip *out, int64_t most) {
     adapters *a = context;
+    const sk_step *s = a->r->step;
     if (a->count < 0) list_beside(a);
-    int64_t count = a->by_part ? a->r->model->lora.list_expand(lora_of(a), a->r->step->lora, part, out, most) : 0;
-    int64_t rows = part->row_end - part->row, all = a->r->step->rows * a->n;
-    int64_t begin = a->bytes * (part->row * a->n + part->column * rows) / all;
-    int64_t end = a->bytes * (part->row * a->n + part->column_end * rows) / all;
+    int64_t count = a->by_part ? a->r->model->lora.list_part(lora_of(a), s->lora, part, out, most) : 0;
+    int64_t values = (part->row_end - part->row) * (part->column_end - part->column);
+    int64_t begin = a->listed, end = begin + a->bytes * s->threads * values / (s->rows * a->n) + 1;
+    a->listed = end;
     for (int64_t i = 0; i < a->count && begin < end && count < most; i++) {
         const sk_strip *page = &a->beside[i];
         if (begin < page->bytes) {
@@ -181,7 +184,7 @@ static void project_with_adapters(const sk_run *r, int64_t layer, int site, cons
     const sk_step *s = r->step;
     const sk_linear *w = &m->layer[layer].linear[site];
     sk_strip beside[MOST_PAGES];
-    adapters a = {r, layer, site, m->lora.prefers_parts(s->lora), y, w->n, beside, -1, 0};
+    adapters a = {r, layer, site, m->lora.prefers_parts(s->lora), y, w->n, beside, -1, 0, 0};
     m->lora.shrink_team(lora_of(&a), s->lora, x, w->k, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
     if (a.by_part)
         finish(r, SK_ADAPTERS);

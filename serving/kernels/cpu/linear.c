@@ -143,16 +143,17 @@ static int64_t count_panels(const job *j, int64_t panel, int64_t last, int64_t r
 }
 
 /* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
-static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t last) {
+static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t last, sk_team *team) {
     int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = j->k / sk_turn(j->w->dtype);
     for (int64_t panel = first, panels; panel < last; panel += panels) {
         panels = count_panels(j, panel, last, rows);
         int64_t ahead_bytes = j->w->dtype == SK_INT8 && panels > 1 ? AHEAD_BYTES / 2 : AHEAD_BYTES;
         int64_t ahead_turns = least(ahead_bytes / turn_bytes, turns);
         sk_tile t = make_tile(j, panel, panels, 0, rows, 0, j->k);
+        int64_t then = panel + panels < last ? panel + panels : sk_team_next(team);
         sk_ahead ahead[] = {
             {t.w + ahead_turns * turn_bytes, turn_bytes, j->panel_bytes, turns - ahead_turns},
-            {t.w + panels * j->panel_bytes, turn_bytes, j->panel_bytes, ahead_turns},
+            {weights_at(j, then, 0), turn_bytes, j->panel_bytes, ahead_turns},
         };
         t.ahead = ahead;
         run_tile(j, &t, panel);
@@ -247,7 +248,7 @@ static void run_few_rows(const job *j, int64_t rows, sk_addend addend, sk_team *
     int64_t panels = sk_panels(j->w->n);
     sk_range mine;
     while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels) {
-        run_streaming(j, rows, mine.begin, mine.end);
+        run_streaming(j, rows, mine.begin, mine.end, team);
         add_part(addend, make_part(j, 0, rows, mine.begin, mine.end));
     }
 }

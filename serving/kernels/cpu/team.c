@@ -76,3 +76,5 @@ sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most)
             return (sk_range){taken, taken + share};
     }
 }
+
+int64_t sk_team_next(sk_team *team) { return atomic_load_explicit(&team->taken, memory_order_relaxed); }

@@ -32,4 +32,7 @@ void sk_team_wait(sk_team *team);
  * hold one of them up. One such loop between two calls of sk_team_wait, in which every thread gives the same numbers. */
 sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most);
 
+/* Where the caller's next items begin unless another thread takes some before: a guess, good enough to fetch by. */
+int64_t sk_team_next(sk_team *team);
+
 #endif
