@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +47,6 @@ def main(argv: list[str] | None = None) -> int:
     tokenizer = model_tokenizer(options.base)
     workload.write(requests, tokenizer, options.seed)
     bounds = limits.measure(options.threads)
-    read_rates = [bounds.read_gb_s]
     print(f"limits: {bounds.read_gb_s:.1f} GB/s read; GEMM GFLOP/s by rows {bounds.gemm_gflop_s}", flush=True)
     results = report.Results()
     if options.keep:
@@ -73,10 +71,6 @@ def main(argv: list[str] | None = None) -> int:
                     for contender in contenders:
                         if _takes_part(contender, scenario, repetition):
                             _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
-                    if concurrency == 1:
-                        # It drifts from minute to minute where others share the memory.
-                        read_rates.append(limits.read_rate(options.threads))
-                        bounds = replace(bounds, read_gb_s=statistics.median(read_rates))
                 promised = report.promises(results, bounds, size, about["ready_seconds"])
                 report.write(options.out, results, promised, bounds, about)
     print(report.table(results), report.promise_table(promised), sep="\n\n")
@@ -104,13 +98,17 @@ def _record(
     def record(name: str, measure: Callable[[], dict[str, float]]) -> None:
         began = time.perf_counter()
         figures = measure() | {"load_average": os.getloadavg()[0]}
+        if concurrency == 1:  # it drifts from minute to minute where others share the memory
+            figures["read_gb_s"] = limits.read_rate(options.threads)
         results.cells.append(report.Cell(name, scenario, concurrency, repetition, figures))
         _say(name, scenario, concurrency, figures, time.perf_counter() - began)
 
-    record(engine.name, lambda: _measure(engine, requests, scenario, concurrency, scale, warm_up=False))
+    todo = [(engine.name, lambda: _measure(engine, requests, scenario, concurrency, scale, warm_up=False))]
     if isinstance(engine, Replica) and engine.name == report.OURS and scenario != "base":
         plain = [replace(item, adapter=None) for item in workload.read(requests, scenario, concurrency, scale)]
-        record(report.OURS_WITHOUT, lambda: engine.run(plain, concurrency))
+        todo.append((report.OURS_WITHOUT, lambda: engine.run(plain, concurrency)))
+    for name, measure in todo if repetition % 2 == 0 else reversed(todo):  # so that neither always comes first
+        record(name, measure)
 
 
 def _say(name: str, scenario: str, concurrency: int, figures: dict[str, float], seconds: float) -> None:
@@ -196,7 +194,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--concurrency", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16, 32])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
-    parser.add_argument("--adapter-repetitions", type=int, default=3, help="of our cells with adapters; peers: one")
+    parser.add_argument("--adapter-repetitions", type=int, default=5, help="of our cells with adapters; peers: one")
     parser.add_argument("--adapter-scale", type=float, default=0.5, help="as --scale, for cells with adapters")
     parser.add_argument(
         "--keep", action="store_true", help="keep the scenarios in --out that this run leaves out: a run in two parts"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,8 +72,19 @@ class Results:
         ]
         return median(found, name)
 
+    def repetitions(self, engine: str, scenario: str, concurrency: int) -> dict[int, dict[str, Any]]:
+        """Figures by repetition."""
+        place = (engine, scenario, concurrency)
+        return {c.repetition: c.figures for c in self.cells if (c.engine, c.scenario, c.concurrency) == place}
+
     def ratio(self, above: tuple[str, str, int], below: tuple[str, str, int], name: str = "output_tokens_per_s") -> Any:
-        """Quotient of two medians; None where one is missing."""
+        """Median over repetitions of the quotient of cells measured next to each other: machines that others use too
+        change from minute to minute. Quotient of the medians where one was measured less often; None where it was not.
+        """
+        ones, others = self.repetitions(*above), self.repetitions(*below)
+        if ones.keys() == others.keys():
+            pairs = [(ones[i].get(name), others[i].get(name)) for i in ones]
+            return statistics.median(one / other for one, other in pairs) if pairs and all(map(all, pairs)) else None
         one, other = self.figure(*above, name), self.figure(*below, name)
         return None if one is None or not other else one / other
 
@@ -104,9 +116,13 @@ def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: 
     for concurrency, bar in ((1, 1.6), (4, 1.25), (16, 1.25), (32, 1.25)):
         ratio = results.ratio((OURS, "base", concurrency), (VLLM, "base", concurrency))
         out.append(Promise(f"no adapter, {concurrency} clients: tokens/s over vLLM without LoRA", ratio, bar))
-    alone = results.figure(OURS, "base", 1, "itl_p50_ms")
-    if alone:
-        share = model.bytes_a_token / (alone / 1e3) / 1e9 / limits.read_gb_s
+    shares = [
+        model.bytes_a_token / (alone["itl_p50_ms"] / 1e3) / 1e9 / alone["read_gb_s"]
+        for alone in results.repetitions(OURS, "base", 1).values()
+        if alone["itl_p50_ms"]
+    ]
+    if shares:
+        share = statistics.median(shares)
         out.append(Promise("no adapter, 1 client: fraction of read bandwidth between tokens", share, 0.75))
     written, read = results.figure(OURS, "base", 32), results.figure(OURS, "base", 32, "prompt_tokens_per_s")
     if written and read:
