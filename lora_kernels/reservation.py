@@ -92,10 +92,11 @@ class Reservation:
             self._touch(plan)
             for storage in storages.values():
                 storage.zero(pages)
-            self._check_quality(write_plan(plan, {n: SitePages.of(s, pages) for n, s in storages.items()}))
+            into = {name: SitePages.of(storage, pages) for name, storage in storages.items()}
+            self._check_quality(write_plan(plan, into, pool.backend.copy))
         else:
             blob = HostBlob(storages, len(pages), pinned=True)
-            self._check_quality(write_plan(plan, blob.pages))
+            self._check_quality(write_plan(plan, blob.pages, pool.backend.copy))
             self._touch(plan)
             self.arrival = blob.send(pages, stream or pool.side_stream(), self._reserved)
 

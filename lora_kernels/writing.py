@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -12,6 +13,14 @@ from lora_kernels.loading import Group, LoadPlan
 from lora_kernels.quantize import quantize_group
 from lora_kernels.spec import Target
 from lora_kernels.storage import SiteStorage
+
+
+class Copy(Protocol):
+    """A backend's `copy`."""
+
+    def __call__(
+        self, into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False
+    ) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +50,10 @@ class SitePages:
         )
 
 
-def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages]) -> float | None:
+def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], copy: Copy) -> float | None:
     """Fill zeroed `pages` (all sites of the plan) and return the largest relative error of fp8 pages, None for others.
+
+    copy: the pool's backend's
 
     Raises NonFiniteError, leaving rubbish in `pages`: they must be zeroed before anyone may read them.
     """
@@ -53,11 +64,11 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages]) -> float | None:
             site = pages[group.site]
             if site.rank_scales:
                 quantized = quantize_group(group)
-                _copy(quantized.group, site, first)
+                _copy(quantized.group, site, first, copy)
                 _copy_rank_scales(quantized.rank_scales, group, site, first)
                 worst = max(worst or 0.0, quantized.error)
             else:
-                _copy(group, site, first)
+                _copy(group, site, first, copy)
         first += part.pages
     for name, site in pages.items():
         if not site.rank_scales and not (_all_finite(site.a) and _all_finite(site.b)):
@@ -65,18 +76,14 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages]) -> float | None:
     return worst
 
 
-def _copy(group: Group, site: SitePages, first: int) -> None:
+def _copy(group: Group, site: SitePages, first: int, copy: Copy) -> None:
     begin, end = site.offsets[group.slice_index], site.offsets[group.slice_index + 1]
     b = group.folded_b()
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
         used, whole = rows.stop - rows.start, rows.stop - rows.start == group.rank
-        into_a = site.a[page][:, group.slice_index, :used, : group.a[0].shape[1]].unbind(0)
-        into_b = site.b[page][:, :used, begin:end].transpose(1, 2).unbind(0)
-        # One call for all layers: 210 pairs copied one by one hold the GIL for most of the time they take.
-        torch._foreach_copy_(
-            [into_a[layer] for layer in group.layers], group.a if whole else [a[rows] for a in group.a]
-        )
-        torch._foreach_copy_([into_b[layer] for layer in group.layers], b if whole else [t[:, rows] for t in b])
+        into_a = site.a[page][:, group.slice_index, :used, : group.a[0].shape[1]]
+        copy(into_a, group.layers, group.a if whole else [a[rows] for a in group.a])
+        copy(site.b[page][:, :used, begin:end], group.layers, b if whole else [t[:, rows] for t in b], turned=True)
 
 
 def _copy_rank_scales(rank_scales: torch.Tensor, group: Group, site: SitePages, first: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from lora_kernels.cpu.library import CBatch, CSite, Library, load_library, pack_call
+from lora_kernels.cpu.library import CBatch, CSite, Library, load_library, pack_call, pack_matrix
 from lora_kernels.errors import BackendError
 from lora_kernels.ops import torch_path
 
@@ -81,6 +82,23 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
             v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
         )
     )  # fmt: skip
+
+
+def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
+    """into[layers[i]] = weights[i], or its transpose, in one call."""
+    first = weights[0]
+    alike = all(w.dtype == first.dtype and w.stride() == first.stride() and w.is_cpu for w in weights)
+    if not alike or first.dtype not in DTYPE_CODES or into.stride(2) != 1:
+        torch_path.copy(into, layers, weights, turned=turned)
+        return
+    row, column = reversed(first.stride()) if turned else first.stride()
+    matrix = pack_matrix(
+        *into.shape[1:], row, column, into.stride(1), DTYPE_CODES[first.dtype], DTYPE_CODES[into.dtype]
+    )  # fmt: skip
+    begin, step = into.data_ptr(), into.stride(0) * into.itemsize
+    addresses = ctypes.c_void_p * len(weights)
+    source, target = (w.data_ptr() for w in weights), (begin + layer * step for layer in layers)
+    library().copy(matrix, addresses(*source), addresses(*target), len(weights))
 
 
 def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:

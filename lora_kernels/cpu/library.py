@@ -56,6 +56,8 @@ class CBatch(ctypes.Structure):
 
 # `lk_call` of sgmv.h as bytes: site, batch, y and x (address, row stride, dtype), threads.
 pack_call = struct.Struct("=9q").pack
+# `lk_matrix` of sgmv.h as bytes: rows, columns, the strides of both and of the copy's rows, both dtypes.
+pack_matrix = struct.Struct("=7q").pack
 
 
 # What other native code may call, without the prefix lk_.
@@ -72,7 +74,7 @@ TEAM_FUNCTIONS = (
 
 class Library:
     """The loaded library. `shrink`, `expand` and `scratch_bytes` take the arguments of lk_shrink and so on; `apply`
-    takes what `pack_call` makes."""
+    takes what `pack_call` makes, `copy` what `pack_matrix` makes, two arrays of addresses and their length."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
@@ -82,6 +84,9 @@ class Library:
         self.expand = handle.lk_expand
         for function in (self.shrink, self.expand):
             function.argtypes = (pointer, pointer, *(pointer, integer, integer) * 2, ctypes.c_int)
+        self.copy = handle.lk_copy
+        self.copy.argtypes = (ctypes.c_char_p, pointer, pointer, integer)
+        self.copy.restype = None
         self.team_addresses = {
             name: ctypes.cast(getattr(handle, f"lk_{name}"), pointer).value or 0 for name in TEAM_FUNCTIONS
         }

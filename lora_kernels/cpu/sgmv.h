@@ -149,6 +149,13 @@ int lk_shrink(const lk_site *site, const lk_batch *batch, const void *x, int64_t
 int lk_expand(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype, float *v,
               int64_t row_stride, int64_t slice_stride, int threads);
 
+/* Shape and types of a matrix to be copied; strides in elements, the copy's columns are adjacent. */
+typedef struct {
+    int64_t rows, columns, from_row, from_column, to_row, from_dtype, to_dtype;
+} lk_matrix;
+/* to[i] = from[i] for `count` matrices that differ in their addresses alone; rounded to nearest even. */
+void lk_copy(const lk_matrix *m, const void *const *from, void *const *to, int64_t count);
+
 /* Whether `candidate` agrees with the portable kernels on a small problem of these types. */
 int lk_agrees(const lk_kernels *candidate, int64_t x_dtype, int64_t dtype);
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import torch
@@ -22,7 +23,8 @@ TRITON_PAGE_SIZE = 16
 
 
 class Backend(Protocol):
-    """A module with the three operations. Arguments are checked already; the batch has rows with adapters.
+    """A module with the three operations, and the copy into pages. Arguments are checked already; a batch has
+    rows with adapters.
 
     NEEDS_UNITS: whether it reads the batch's `units`, which cost the host time to list.
     LAYERS_TOGETHER: whether it wants all layers of a page side by side, rather than all pages of a layer.
@@ -39,6 +41,12 @@ class Backend(Protocol):
 
     def expand(self, v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
         """y += v Bᵀ, in place."""
+
+    def copy(
+        self, into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False
+    ) -> None:
+        """into[layers[i]] = weights[i], rounded, or its transpose; into [layers, rows, columns]. On the host, in any
+        number of threads at once."""
 
 
 @runtime_checkable

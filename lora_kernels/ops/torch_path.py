@@ -8,7 +8,7 @@ a group and the pages are gathered.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,13 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
         live = (group.scales != 0).flatten(2).any(2).repeat_interleave(ranks // group.scales.shape[1], dim=1)
         part = v[:, group.rows, :ranks]
         _expand(torch.where(live, part, 0.0), group, storage, y)
+
+
+def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
+    """into[layers[i]] = weights[i], or its transpose. One call: 210 matrices copied one by one hold the GIL for most of
+    the time they take."""
+    by_layer = (into.transpose(1, 2) if turned else into).unbind(0)
+    torch._foreach_copy_([by_layer[layer] for layer in layers], list(weights))
 
 
 def _groups(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator[_Group]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NEEDS_UNITS = True
 LAYERS_TOGETHER = False
+copy = torch_path.copy
 
 
 def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
