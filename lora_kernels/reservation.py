@@ -93,10 +93,10 @@ class Reservation:
             for storage in storages.values():
                 storage.zero(pages)
             into = {name: SitePages.of(storage, pages) for name, storage in storages.items()}
-            self._check_quality(write_plan(plan, into, pool.backend.copy))
+            self._check_quality(write_plan(plan, into, pool.backend))
         else:
             blob = HostBlob(storages, len(pages), pinned=True)
-            self._check_quality(write_plan(plan, blob.pages, pool.backend.copy))
+            self._check_quality(write_plan(plan, blob.pages, pool.backend))
             self._touch(plan)
             self.arrival = blob.send(pages, stream or pool.side_stream(), self._reserved)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,13 +14,8 @@ from lora_kernels.quantize import quantize_group
 from lora_kernels.spec import Target
 from lora_kernels.storage import SiteStorage
 
-
-class Copy(Protocol):
-    """A backend's `copy`."""
-
-    def __call__(
-        self, into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False
-    ) -> None: ...
+if TYPE_CHECKING:
+    from lora_kernels.ops.backend import Backend
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +45,10 @@ class SitePages:
         )
 
 
-def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], copy: Copy) -> float | None:
+def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend) -> float | None:
     """Fill zeroed `pages` (all sites of the plan) and return the largest relative error of fp8 pages, None for others.
 
-    copy: the pool's backend's
+    backend: the pool's, which copies
 
     Raises NonFiniteError, leaving rubbish in `pages`: they must be zeroed before anyone may read them.
     """
@@ -64,11 +59,11 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], copy: Copy) -> fl
             site = pages[group.site]
             if site.rank_scales:
                 quantized = quantize_group(group)
-                _copy(quantized.group, site, first, copy)
+                _copy(quantized.group, site, first, backend)
                 _copy_rank_scales(quantized.rank_scales, group, site, first)
                 worst = max(worst or 0.0, quantized.error)
             else:
-                _copy(group, site, first, copy)
+                _copy(group, site, first, backend)
         first += part.pages
     for name, site in pages.items():
         if not site.rank_scales and not (_all_finite(site.a) and _all_finite(site.b)):
@@ -76,14 +71,15 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], copy: Copy) -> fl
     return worst
 
 
-def _copy(group: Group, site: SitePages, first: int, copy: Copy) -> None:
+def _copy(group: Group, site: SitePages, first: int, backend: Backend) -> None:
     begin, end = site.offsets[group.slice_index], site.offsets[group.slice_index + 1]
     b = group.folded_b()
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
         used, whole = rows.stop - rows.start, rows.stop - rows.start == group.rank
         into_a = site.a[page][:, group.slice_index, :used, : group.a[0].shape[1]]
-        copy(into_a, group.layers, group.a if whole else [a[rows] for a in group.a])
-        copy(site.b[page][:, :used, begin:end], group.layers, b if whole else [t[:, rows] for t in b], turned=True)
+        backend.copy(into_a, group.layers, group.a if whole else [a[rows] for a in group.a])
+        into_b = site.b[page][:, :used, begin:end]
+        backend.copy(into_b, group.layers, b if whole else [t[:, rows] for t in b], turned=True)
 
 
 def _copy_rank_scales(rank_scales: torch.Tensor, group: Group, site: SitePages, first: int) -> None:

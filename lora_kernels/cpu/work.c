@@ -233,37 +233,34 @@ static int touches(const lk_job *j, int phase, const tile_t *segment, share *s) 
     return begin < s->end && s->at > s->begin;
 }
 
-int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
-                       int64_t most) {
+/* All ranks of a page are one strip: of b, or of each slice of a. */
+static int64_t list_pages(const lk_site *site, const lk_batch *batch, int phase, int64_t thread, int64_t threads,
+                          lk_strip *out, int64_t most) {
     const lk_job j = {.site = site, .batch = batch};
-    int64_t row_bytes = site->padded_k * lk_element_size(site->dtype), count = 0;
-    share s = share_of(&j, LK_SHRINK, thread, threads);
+    int64_t columns = phase == LK_SHRINK ? site->padded_k : site->b_rank, slices = phase == LK_SHRINK ? site->slices : 1;
+    int64_t count = 0;
+    share s = share_of(&j, phase, thread, threads);
     for (int64_t i = 0; i < batch->segments; i++) {
         tile_t segment = segment_at(&j, i);
-        if (!touches(&j, LK_SHRINK, &segment, &s)) continue;
+        if (!touches(&j, phase, &segment, &s)) continue;
         for (int64_t at = segment.at; at < segment.at + segment.pages; at++)
-            for (int64_t slice = 0; slice < site->slices; slice++) {
+            for (int64_t slice = 0; slice < slices; slice++) {
                 if (count == most) return count;
-                out[count++] = (lk_strip){rank_row(site, at, slice, 0), site->page_ranks[at] * row_bytes, 0, 1};
+                const char *data = phase == LK_SHRINK ? rank_row(site, at, slice, 0) : page_columns(site, at, 0);
+                out[count++] = (lk_strip){data, site->page_ranks[at] * columns * lk_element_size(site->dtype), 0, 1};
             }
     }
     return count;
 }
 
+int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
+                       int64_t most) {
+    return list_pages(site, batch, LK_SHRINK, thread, threads, out, most);
+}
+
 int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
                        int64_t most) {
-    const lk_job j = {.site = site, .batch = batch};
-    int64_t row_bytes = site->b_rank * lk_element_size(site->dtype), count = 0;
-    share s = share_of(&j, LK_EXPAND, thread, threads);
-    for (int64_t i = 0; i < batch->segments; i++) {
-        tile_t segment = segment_at(&j, i);
-        if (!touches(&j, LK_EXPAND, &segment, &s)) continue;
-        for (int64_t at = segment.at; at < segment.at + segment.pages; at++) {
-            if (count == most) return count;
-            out[count++] = (lk_strip){page_columns(site, at, 0), site->page_ranks[at] * row_bytes, 0, 1};
-        }
-    }
-    return count;
+    return list_pages(site, batch, LK_EXPAND, thread, threads, out, most);
 }
 
 int64_t lk_list_part(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most) {

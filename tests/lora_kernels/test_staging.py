@@ -7,7 +7,6 @@ import torch
 
 from lora_kernels import AdapterPool, BackendError, BatchMetadata, MetadataBuffers, PoolSpec, SiteSpec, lora_apply
 from lora_kernels.loading import plan_load
-from lora_kernels.ops import torch_path
 from lora_kernels.quantize import FP8
 from lora_kernels.staging import HostBlob, copy_pages
 from lora_kernels.writing import write_plan
@@ -29,7 +28,7 @@ def test_a_blob_copied_page_by_page_is_what_a_load_writes(dtype: torch.dtype) ->
 
     blob = HostBlob(storages, len(pages), pinned=False)
     assert not blob.memory.any()
-    write_plan(plan, blob.pages, torch_path.copy)
+    write_plan(plan, blob.pages, pool.backend)
     for target, source in blob._copies:
         for layer in range(len(target)):
             copy_pages(target[layer], source[layer], pages)
