@@ -16,7 +16,7 @@ HOPELESS = 25
 CONTENDER_SECONDS = 0.6
 
 
-def interleaved_medians(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+def interleaved_medians(calls: dict[str, Callable[[], object]], samples: int = SAMPLES) -> dict[str, float]:
     """Seconds per call of each, the caches warm as its own calls leave them."""
     first = {}
     for name, call in calls.items():
@@ -27,16 +27,16 @@ def interleaved_medians(calls: dict[str, Callable[[], object]]) -> dict[str, flo
     wanted = {
         name: 1
         if seconds > HOPELESS * fastest
-        else max(3, min(SAMPLES, int(CONTENDER_SECONDS / (seconds * (repeats[name] + 1)))))
+        else max(3, min(samples, int(CONTENDER_SECONDS * samples / SAMPLES / (seconds * (repeats[name] + 1)))))
         for name, seconds in first.items()
     }
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for round_ in range(SAMPLES):
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for round_ in range(samples):
         for name, call in calls.items():
             if round_ < wanted[name]:
                 call()
-                samples[name].append(_sample(call, repeats[name]))
-    return {name: statistics.median(values) for name, values in samples.items()}
+                taken[name].append(_sample(call, repeats[name]))
+    return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def _sample(call: Callable[[], object], repeats: int) -> float:

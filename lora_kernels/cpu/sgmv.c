@@ -128,7 +128,7 @@ int lk_prefers_parts(const lk_batch *batch) {
 
 static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int threads) {
     int64_t per_rank = shrinks * j->site->slices * j->site->k + expands * j->site->n;
-    return (int)minimum(threads, 1 + lk_batch_cost(j, LK_EXPAND_ROWS) * per_rank / COST_PER_THREAD);
+    return (int)minimum(threads, 1 + lk_batch_cost(j, LK_EXPAND) * per_rank / COST_PER_THREAD);
 }
 
 static void apply_by(const lk_call *call, void *scratch, int64_t thread, int64_t threads) {

@@ -1,14 +1,14 @@
 /* Scheduling: every thread of a team walks the same list of work and does its own share of it.
  *
- * Two phases, shrink and expand, a barrier after each. Work is cut into granules: some rows of one adapter by LK_UNIT
- * ranks (shrink) or LK_CHUNK columns (expand). Each thread does an equal, contiguous share of the total cost: handing
- * granules to whoever is free breaks the weights into shorter runs, and loses what it saves in waiting.
+ * Two phases, shrink and expand, a barrier after each. Work is cut into tiles, some rows of one adapter, and these by
+ * LK_UNIT ranks (shrink) or LK_COLUMNS columns (expand). Each thread does an equal, contiguous share of the total cost:
+ * handing pieces to whoever is free breaks the weights into shorter runs, and loses what it saves in waiting.
  * A native caller may instead expand y part by part, while a part is in the caches of the thread that wrote it.
- * Nothing is allocated here, and no granule's arithmetic depends on who does it.
+ * Nothing is allocated here, and nothing that is computed depends on who does it.
  */
 #include "work.h"
 
-/* Reading weights costs a granule as much as computing this many rows (float32 weights in the last-level cache). */
+/* Reading weights costs a tile as much as computing this many rows (float32 weights in the last-level cache). */
 enum { WEIGHT_ROWS = 2 };
 
 /* Rows of one adapter. */
@@ -24,8 +24,8 @@ typedef struct {
     int64_t at, begin, end;
 } share;
 
-/* Whether the next granule is this thread's: its middle lies in the share, so that no share is off by more than half of
- * one. */
+/* Whether the next unit of ranks is this thread's: its middle lies in the share, so that no share is off by more than half
+ * of one. */
 static int takes(share *s, int64_t cost) {
     int64_t middle = s->at + cost / 2;
     s->at += cost;
@@ -45,8 +45,8 @@ static tile_t segment_at(const lk_job *j, int64_t segment) {
                     slot * j->site->max_pages, j->site->live[slot], next * j->site->max_pages};
 }
 
-static tile_t tile_of(const tile_t *segment, int64_t offset, int64_t most_rows) {
-    return (tile_t){segment->order + offset, segment->first + offset, minimum(most_rows, segment->rows - offset),
+static tile_t tile_of(const tile_t *segment, int64_t offset, int64_t rows) {
+    return (tile_t){segment->order + offset, segment->first + offset, minimum(rows, segment->rows - offset),
                     segment->at, segment->pages, segment->then};
 }
 
@@ -58,22 +58,28 @@ static int64_t segment_ranks(const lk_job *j, const tile_t *segment) {
     return ranks;
 }
 
+static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+/* Rows of a segment's tiles: nearly equal ones, so that threads can share them evenly; whole groups of the kernels. */
+static int64_t rows_of_tiles(int phase, int64_t rows) {
+    int64_t most = phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS, tiles = (rows + most - 1) / most + !rows;
+    return round_up((rows + tiles - 1) / tiles, phase == LK_SHRINK ? LK_SHRINK_GROUP : LK_EXPAND_GROUP);
+}
+
 /* Rows times ranks, the reading of weights included. */
-static int64_t segment_cost(const lk_job *j, const tile_t *segment, int64_t most_rows) {
-    int64_t tiles = (segment->rows + most_rows - 1) / most_rows;
+static int64_t segment_cost(const lk_job *j, int phase, const tile_t *segment) {
+    int64_t each = rows_of_tiles(phase, segment->rows), tiles = (segment->rows + each - 1) / each;
     return (segment->rows + tiles * WEIGHT_ROWS) * segment_ranks(j, segment);
 }
 
-int64_t lk_batch_cost(const lk_job *j, int64_t most_rows) {
+int64_t lk_batch_cost(const lk_job *j, int phase) {
     int64_t cost = 0;
     for (int64_t s = 0; s < j->batch->segments; s++) {
         tile_t segment = segment_at(j, s);
-        cost += segment_cost(j, &segment, most_rows);
+        cost += segment_cost(j, phase, &segment);
     }
     return cost;
 }
-
-static int64_t rows_of_tiles(int phase) { return phase == LK_SHRINK ? LK_SHRINK_ROWS : LK_EXPAND_ROWS; }
 
 /* Cost of a row's rank. */
 static int64_t cost_per_rank(const lk_job *j, int phase) {
@@ -81,7 +87,7 @@ static int64_t cost_per_rank(const lk_job *j, int phase) {
 }
 
 static share share_of(const lk_job *j, int phase, int64_t thread, int64_t threads) {
-    int64_t total = lk_batch_cost(j, rows_of_tiles(phase)) * cost_per_rank(j, phase);
+    int64_t total = lk_batch_cost(j, phase) * cost_per_rank(j, phase);
     return (share){0, total / threads * thread, thread + 1 == threads ? total : total / threads * (thread + 1)};
 }
 
@@ -159,25 +165,35 @@ static void expand_columns(const lk_job *j, const tile_t *tile, int64_t slice, i
     j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows, mine->panel);
 }
 
+/* How many of `width` columns, of which the first costs from `at` on, come before `cost`: whole blocks of the kernels. */
+static int64_t columns_before(int64_t cost, int64_t at, int64_t per_column, int64_t width, int64_t block) {
+    int64_t columns = cost > at ? (cost - at) / per_column : 0;
+    return columns >= width ? width : minimum(width, (columns + block / 2) / block * block);
+}
+
 static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, share *s, const lk_thread_scratch *mine) {
     const lk_site *site = j->site;
-    for (int64_t slice = 0; slice < site->slices; slice++)
-        for (int64_t c = site->offsets[slice], width; c < site->offsets[slice + 1]; c += width) {
-            width = minimum(LK_CHUNK, site->offsets[slice + 1] - c);
-            if (takes(s, (tile->rows + WEIGHT_ROWS) * ranks * width)) expand_columns(j, tile, slice, c, width, mine);
-        }
+    int64_t per_column = (tile->rows + WEIGHT_ROWS) * ranks, block = tile->rows == 1 ? LK_ROW_COLUMNS : LK_COLUMNS;
+    for (int64_t slice = 0; slice < site->slices; slice++) {
+        int64_t first = site->offsets[slice], width = site->offsets[slice + 1] - first;
+        int64_t c = first + columns_before(s->begin, s->at, per_column, width, block);
+        int64_t end = first + columns_before(s->end, s->at, per_column, width, block);
+        for (; c < end; c += LK_CHUNK) expand_columns(j, tile, slice, c, minimum(LK_CHUNK, end - c), mine);
+        s->at += per_column * width;
+    }
 }
 
 void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int64_t thread, int64_t threads) {
-    int64_t most_rows = rows_of_tiles(phase), per_rank = cost_per_rank(j, phase);
+    int64_t per_rank = cost_per_rank(j, phase);
     share s = share_of(j, phase, thread, threads);
     for (int64_t i = 0; i < j->batch->segments && s.at < s.end; i++) {
         tile_t segment = segment_at(j, i);
         int64_t ranks = segment_ranks(j, &segment);
         /* An adapter that leaves this site alone: its rows keep their bits. */
         if (!ranks) continue;
-        for (int64_t offset = 0; offset < segment.rows && s.at < s.end; offset += most_rows) {
-            tile_t tile = tile_of(&segment, offset, most_rows);
+        int64_t each = rows_of_tiles(phase, segment.rows);
+        for (int64_t offset = 0; offset < segment.rows && s.at < s.end; offset += each) {
+            tile_t tile = tile_of(&segment, offset, each);
             int64_t cost = (tile.rows + WEIGHT_ROWS) * ranks * per_rank;
             if (s.at + cost <= s.begin)
                 s.at += cost;
@@ -229,7 +245,7 @@ void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *
 /* Whether some of the segment's work is in the share, which is then past it. */
 static int touches(const lk_job *j, int phase, const tile_t *segment, share *s) {
     int64_t begin = s->at;
-    s->at += segment_cost(j, segment, rows_of_tiles(phase)) * cost_per_rank(j, phase);
+    s->at += segment_cost(j, phase, segment) * cost_per_rank(j, phase);
     return begin < s->end && s->at > s->begin;
 }
 

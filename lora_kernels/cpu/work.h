@@ -33,6 +33,6 @@ void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int
 /* Expand, for one part of y. */
 void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *mine);
 /* Rows times ranks of the batch, the reading of weights included: what each phase's cost is a multiple of. */
-int64_t lk_batch_cost(const lk_job *j, int64_t most_rows);
+int64_t lk_batch_cost(const lk_job *j, int phase);
 
 #endif
