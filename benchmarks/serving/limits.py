@@ -29,8 +29,8 @@ def measure(threads: int, rows: tuple[int, ...] = (1, 4, 16, 32), repetitions: i
     return Limits(read, rates)
 
 
-def read_rate(threads: int, repetitions: int = 3) -> float:
-    """Read bandwidth alone, in GB/s: a tenth of a second."""
+def read_rate(threads: int, repetitions: int = 25) -> float:
+    """Read bandwidth alone, in GB/s: half a second."""
     torch.set_num_threads(threads)
     data = torch.ones(1 << 27)  # 512 MB: far beyond any cache
     data.sum()
