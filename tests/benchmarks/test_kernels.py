@@ -68,15 +68,6 @@ def test_aggregates_hold_only_when_every_bar_is_met() -> None:
     assert not heavy.holds
 
 
-def test_bars_are_for_the_grid_of_every_type_and_each_type_is_told() -> None:
-    slow, fast = measured(Point("float32", *NAMED), 0.1, 0.2), measured(Point("bfloat16", *NAMED), 0.2, 3.2)
-    single, half, every = report.aggregates([slow, fast])
-    assert (single.holds, half.holds, every.holds) == (False, True, True)
-    assert every.points == 2 and every.geometric_mean == pytest.approx(32**0.5) and every.worst == pytest.approx(2)
-    assert every.named_share == half.named_share == pytest.approx(0.2)
-    assert report.aggregate_lines([slow, fast]).count("DOES NOT HOLD") == 1
-
-
 def test_a_close_point_is_measured_anew_with_more_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     first = {"ours": 1.0, "close": 0.9, "far": 9.0, cpu.BASE: 1.2}
     asked: list[tuple[set[str], int]] = []
