@@ -1,6 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev demo run stop status test lint clean
-.NOTPARALLEL:
+.PHONY: setup setup-dev tools browser triton demo run stop status test lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -20,16 +19,24 @@ setup:
 	  echo "error: $(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m marketplace.local_stack.bootstrap
 
-setup-dev: setup
+setup-dev: browser triton
+
+tools: setup
 	@$(PYTHON) -m marketplace.local_stack.bootstrap --dev
+
+browser: tools
 	@$(VENV_PYTHON) -m tests.browser
+
+triton: tools
 	@$(VENV_PYTHON) -m tests.triton_setup
 
-lint: setup-dev
+lint: tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/lint-imports --no-cache
 	@.venv/bin/mypy
 
-test: lint
-	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Types take one core a minute, installations wait for the network and the disk: together they take as long as the longer.
+test:
+	@+$(MAKE) --no-print-directory --jobs=3 lint browser triton
+	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
