@@ -24,7 +24,7 @@ MAX_BLEND_WEIGHT = 16.0
 
 @dataclass(frozen=True, slots=True)
 class AdapterRef:
-    """Which adapter answers: the digest of its content, or None for the bare base model.
+    """Which adapter answers: the digest that stands for its content, or None for the bare base model.
 
     A blend (ΔW = Σ weight · ΔW_part) has `parts`, (digest, weight) by digest, and its identity as its digest: KV, pins
     and metrics treat it as an adapter of its own. Make one with `AdapterRef.blend`.

@@ -124,7 +124,7 @@ def check_layout(config_bytes: bytes, data: memoryview, base: BaseSpec) -> Adapt
     """Everything `check_adapter` checks but the values, of which none is read. Raises `IntakeError`.
 
     Depends on nothing but the parsed config, the safetensors header and the length of `data`: adapters that share all
-    three share their layout.
+    three share their layout. Alphas change nothing but the summary's alphas and scales.
     """
     return _check_layout(config_bytes, data, base)[0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from lora_kernels import AdapterTensors
@@ -18,21 +17,14 @@ from serving.memory import mapped
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG, _MAX_TENSORS = 1 << 20, 8 << 30
-_BLOCK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    stamp: tuple[int, ...]
-    digest: str
 
 
 class DirectoryAdapterSource:
-    """Serves each sub-folder under its name. The digest is over both files' content, so an overwritten adapter is a
-    new one.
+    """Serves each sub-folder under its name. The digest is over both files' stamps (times, size, inode), so an
+    overwritten adapter is a new one.
 
-    Files are hashed when they are first seen, and again when their stamp (times, size, inode) is another. Folders that
-    appear later are found; nothing is cached but digests. Thread-safe.
+    Not over their content: the first request for an adapter would wait until all of it was hashed, and nobody compares
+    these digests with another replica's. Folders that appear later are found. Thread-safe.
     """
 
     leased = False
@@ -41,7 +33,6 @@ class DirectoryAdapterSource:
         self.seconds = LevelSeconds()
         self._folder, self._reader = folder, PeftReader(base)
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
         self._paths: dict[str, Path] = {}
 
     def names(self) -> list[str]:
@@ -53,27 +44,23 @@ class DirectoryAdapterSource:
         )
 
     def resolve(self, name: str) -> str | None:
-        """Digest of the adapter called `name`, or None. Reads the files when they changed: call it off the event
-        loop."""
+        """Digest of the adapter called `name`, or None. Looks at the disk: call it off the event loop."""
         if self._folder is None or not ADAPTER_NAME.fullmatch(name):
             return None
         path = self._folder / name
         try:
-            stamp = _stamp(path)
-            known = self._known.get(name)
-            if known is None or known.stamp != stamp:
-                known = _Known(stamp, _digest(path))
+            digest = _digest(path)
         except OSError:
             return None
         with self._lock:
-            self._known[name] = known
-            self._paths[known.digest] = path
-        return known.digest
+            self._paths[digest] = path
+        return digest
 
     def resolve_model(self, name: str) -> AdapterRef | None:
         """What `name` stands for: an adapter, or a blend such as `a:0.7+b:0.3`; None if a part does not exist.
 
-        Reads files like `resolve`. Raises ValueError for what is neither (`parse_model_name`, `AdapterRef.blend`).
+        Looks at the disk like `resolve`. Raises ValueError for what is neither (`parse_model_name`,
+        `AdapterRef.blend`).
         """
         parts = []
         for adapter, weight in parse_model_name(name):
@@ -87,14 +74,12 @@ class DirectoryAdapterSource:
         """Raises AdapterUnavailable when the files are gone, changed since, or refused by the strict intake."""
         with self._lock:
             path = self._paths.get(digest)
-            known = None if path is None else self._known.get(path.name)
-        if path is None or known is None:
+        if path is None:
             raise AdapterUnavailable(f"no adapter {digest[:12]}")
         try:
             with self.seconds.measured("read"):
                 config, data = _read(path / CONFIG_FILE, _MAX_CONFIG), _read(path / TENSORS_FILE, _MAX_TENSORS)
-                # Asked for after reading: what was hashed is what was read, unless somebody sets file times back.
-                unchanged = known.digest == digest and known.stamp == _stamp(path)
+                unchanged = _digest(path) == digest  # asked after reading
         except OSError as error:
             raise AdapterUnavailable(f"adapter {path.name}: {error.strerror}") from error
         if not unchanged:
@@ -116,9 +101,11 @@ class DirectoryAdapterSource:
         return 0
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _digest(path: Path) -> str:
+    """Changed by whatever writes or replaces a file: nobody can set a change time (ctime) back."""
     stats = [(path / file).stat() for file in (CONFIG_FILE, TENSORS_FILE)]
-    return tuple(n for stat in stats for n in (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino))
+    stamp = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
+    return hashlib.sha256(f"intarsia/peft-folder/v2{stamp}".encode()).hexdigest()
 
 
 def _read(path: Path, limit: int) -> memoryview:
@@ -132,22 +119,3 @@ def _read(path: Path, limit: int) -> memoryview:
         while got < size and (count := file.readinto(view[got:])):
             got += count
     return view
-
-
-def _digest_of(config_hash: bytes, data_hash: bytes) -> str:
-    return hashlib.sha256(b"intarsia/peft-folder/v1" + config_hash + data_hash).hexdigest()
-
-
-def _digest(path: Path) -> str:
-    return _digest_of(_file_hash(path / CONFIG_FILE, _MAX_CONFIG), _file_hash(path / TENSORS_FILE, _MAX_TENSORS))
-
-
-def _file_hash(path: Path, limit: int) -> bytes:
-    if path.stat().st_size > limit:
-        raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
-    hasher = hashlib.sha256()
-    block = memoryview(bytearray(_BLOCK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            hasher.update(block[:count])
-    return hasher.digest()

@@ -6,7 +6,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,6 +14,7 @@ from lora_kernels import AdapterTensors, LoraPair
 from sealed_weights import (
     MAX_FACTOR_NORM,
     MAX_UPDATE_NORM,
+    AdapterConfig,
     BaseSpec,
     check_adapter,
     check_layout,
@@ -31,33 +32,33 @@ _LAYOUTS = 64
 class _Pair:
     """One module: where it belongs, and which of the file's tensors are its A and B."""
 
+    module: str
     target: tuple[int, str, int]
     a: int
     b: int
-    scale: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How to cut a file's data, the same for every adapter with these settings and header.
+    """How to cut a file's data, the same for every adapter with this header and these settings, alphas aside.
 
     shapes: of the tensors, in the order of their data; they repeat every `period` tensors, which is one layer in most
-    adapters; max_scale: the largest of any pair.
+    adapters.
     """
 
     dtype: torch.dtype
     start: int
     shapes: tuple[tuple[int, ...], ...]
     period: int
-    max_scale: float
     pairs: tuple[_Pair, ...]
 
 
 class PeftReader:
     """Reads adapters of one base. Thread-safe.
 
-    Adapters trained with one script share their settings, and their header to the last byte: what those say is checked
-    once and remembered. 5 ms of Python for an adapter of 420 tensors, with the GIL held, become the hash of 55 KB.
+    Adapters trained with one script share their settings, but perhaps for alpha, and their header to the last byte:
+    what those say is checked once and remembered. 10 ms of Python for an adapter of 420 tensors, with the GIL held,
+    become the hash of 55 KB.
     """
 
     def __init__(self, base: BaseSpec) -> None:
@@ -72,17 +73,23 @@ class PeftReader:
         rule.
         """
         view = memoryview(data)
-        layout = self._layout(config, view)
+        settings = parse_adapter_config(config)
+        layout = self._layout(config, settings, view)
+        scales = [settings.scale_of(pair.module) for pair in layout.pairs]
         flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
         parts = _cut(flat, layout)
-        if not (_small_together(flat, layout) or _within_bounds(parts, layout)):
+        if not (_small_together(flat, max(scales)) or _within_bounds(parts, layout, scales)):
             check_adapter((config, view), self._base)  # names the tensor, or finds float32 to have been too coarse
-        return {pair.target: LoraPair(parts[pair.a], parts[pair.b], pair.scale) for pair in layout.pairs}
+        return {
+            pair.target: LoraPair(parts[pair.a], parts[pair.b], scale)
+            for pair, scale in zip(layout.pairs, scales, strict=True)
+        }
 
-    def _layout(self, config: bytes, view: memoryview) -> _Layout:
+    def _layout(self, config: bytes, settings: AdapterConfig, view: memoryview) -> _Layout:
         header = view[: 8 + min(int.from_bytes(view[:8], "little"), 1 << 20)]
-        settings = repr(parse_adapter_config(config)).encode()  # without the keys that mean nothing here
-        hasher = hashlib.sha256(len(settings).to_bytes(8, "big") + settings + len(view).to_bytes(8, "big"))
+        # What is left names modules and ranks: keys that mean nothing here are gone, and alphas only scale.
+        named = repr(replace(settings, lora_alpha=1.0, alpha_pattern={})).encode()
+        hasher = hashlib.sha256(len(named).to_bytes(8, "big") + named + len(view).to_bytes(8, "big"))
         hasher.update(header)
         key = hasher.digest()
         with self._lock:
@@ -104,13 +111,13 @@ def _read_layout(config: bytes, view: memoryview, base: BaseSpec) -> _Layout:
     index = {name: i for i, name in enumerate(checked.tensors)}
     infos = list(checked.tensors.values())
     pairs = []
-    for module, scale in checked.summary.scales.items():
+    for module in checked.summary.ranks:
         _, _, layer, suffix = module.split(".", 3)
         site, slice_index = _PLACE[suffix]
         a, b = (index[f"base_model.model.{module}.lora_{factor}.weight"] for factor in "AB")
-        pairs.append(_Pair((int(layer), site, slice_index), a, b, scale))
+        pairs.append(_Pair(module, (int(layer), site, slice_index), a, b))
     shapes = tuple(info.shape for info in infos)
-    return _Layout(dtype, infos[0].start, shapes, _period(shapes), max(pair.scale for pair in pairs), tuple(pairs))
+    return _Layout(dtype, infos[0].start, shapes, _period(shapes), tuple(pairs))
 
 
 def _period(shapes: tuple[tuple[int, ...], ...]) -> int:
@@ -126,20 +133,21 @@ def _cut(flat: torch.Tensor, layout: _Layout) -> list[torch.Tensor]:
     return [cut[index % period][index // period] for index in range(len(shapes))]
 
 
-def _small_together(flat: torch.Tensor, layout: _Layout) -> bool:
+def _small_together(flat: torch.Tensor, max_scale: float) -> bool:
     """Whether the norm of all values at once keeps within the bounds on each tensor, as it does for most adapters.
 
     One pass at 16 GB/s where 420 norms take four times as long. No tensor's norm exceeds it, and as 2ab <= a² + b²,
     no pair's product exceeds half its square. In the file's own dtype it is rounded, to 8 bits at worst.
     """
     norm = 1.01 * float(torch.linalg.vector_norm(flat))
-    return norm <= MAX_FACTOR_NORM and layout.max_scale * norm * norm / 2 <= MAX_UPDATE_NORM
+    return norm <= MAX_FACTOR_NORM and max_scale * norm * norm / 2 <= MAX_UPDATE_NORM
 
 
-def _within_bounds(parts: list[torch.Tensor], layout: _Layout) -> bool:
+def _within_bounds(parts: list[torch.Tensor], layout: _Layout, scales: list[float]) -> bool:
     """Whether every value is finite and every norm allowed, in float32; one call without the GIL for all tensors."""
     norms = torch.stack(torch._foreach_norm(parts, 2, dtype=torch.float32)).tolist()
     # A NaN fails every comparison.
     return all(norm <= MAX_FACTOR_NORM for norm in norms) and all(
-        pair.scale * norms[pair.a] * norms[pair.b] <= MAX_UPDATE_NORM for pair in layout.pairs
+        scale * norms[pair.a] * norms[pair.b] <= MAX_UPDATE_NORM
+        for pair, scale in zip(layout.pairs, scales, strict=True)
     )

@@ -46,12 +46,36 @@ def test_adapters_of_one_script_share_their_layout_and_not_their_values(layouts:
     assert all(pair.a.any() for pair in one.values())
 
 
-def test_another_alpha_is_another_layout(layouts: list[int]) -> None:
+def test_a_layout_is_remembered_without_its_alphas(layouts: list[int]) -> None:
     reader, data = PeftReader(BASE), safetensors_bytes(adapter_tensors())
-    one = reader.read(config_bytes(), bytearray(data))
-    two = reader.read(config_bytes({"lora_alpha": 64}), bytearray(data))
-    assert len(layouts) == 2
-    assert all(one[key].scale != two[key].scale for key in one)
+    module = Q0.removeprefix("base_model.model.")
+    settings: list[dict[str, object]] = [
+        {},
+        {"lora_alpha": 64},
+        {"alpha_pattern": {module: 32}},
+        {"lora_alpha": 64, "alpha_pattern": {module: 32}, "use_rslora": True},
+    ]
+    read = [reader.read(config_bytes(changed), bytearray(data)) for changed in settings]
+    fresh = [PeftReader(BASE).read(config_bytes(changed), bytearray(data)) for changed in settings]
+    scales = [{key: pair.scale for key, pair in adapter.items()} for adapter in read]
+    assert scales == [{key: pair.scale for key, pair in adapter.items()} for adapter in fresh]
+    assert len({tuple(sorted(one.values())) for one in scales}) == len(settings)
+    # rsLoRA is a setting of its own; the other three share theirs. One layout each for the four that knew nothing.
+    assert len(layouts) == 2 + len(settings)
+
+
+def test_a_remembered_layout_says_nothing_of_an_alpha(layouts: list[int]) -> None:
+    reader = PeftReader(BASE)
+    # Norms of about 4,000: their product fits the bound on updates at a scale below 1/160 alone.
+    large = {name: tensor(np.full(shape, 4e3 / np.sqrt(np.prod(shape)))) for name, (_, shape, _) in
+             adapter_tensors().items()}  # fmt: skip
+    data = safetensors_bytes(large)
+    reader.read(config_bytes({"lora_alpha": 0.01}), bytearray(data))
+    with pytest.raises(IntakeError, match="norms of A and B"):
+        reader.read(config_bytes({"lora_alpha": 8}), bytearray(data))
+    with pytest.raises(IntakeError, match="lora_alpha"):
+        reader.read(config_bytes({"lora_alpha": 0}), bytearray(data))
+    assert len(layouts) == 1
 
 
 @pytest.mark.parametrize("rank", [2, 3], ids=["layers alike", "layers unlike"])
