@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # How long an idle engine sleeps between looks at deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
+# How old gauges and the outlook of admission may be while nobody comes or goes: a tenth of a lone token's Python.
+_LOOK_SECONDS = 0.05
 
 
 class Engine:
@@ -66,7 +68,7 @@ class Engine:
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
         self._steps: StepRunner = runner if isinstance(runner, StepRunner) else Synchronous(runner)
         self._launched: deque[Launched] = deque()
-        self._committed_at = 0.0
+        self._committed_at = self._look_at = 0.0
         self._draining = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -234,15 +236,18 @@ class Engine:
             self.runner.zero(self.planner.drop_prefixes(sequence.digest))
 
     def _report(self) -> None:
-        self.stats.observe(self.planner)
-        self.admission.look(self.planner)
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self.stats.observe(self.planner)
+            self.admission.look(self.planner)
         self._active.flush()
 
     # -- what the inbox asks for ------------------------------------------------------------------------------------
 
     def _accept(self, request: Request, handle: RequestHandle | None) -> None:
         self.admission.arrived(request)
-        now = self._clock()
+        now, self._look_at = self._clock(), 0.0
         sequence = self._active.open(request, handle, now)
         if sequence is not None:
             self.adapters.expect(request.adapter)
@@ -262,6 +267,7 @@ class Engine:
         return len(doomed)
 
     def _finished(self, sequence: Sequence, failed: bool) -> None:
+        self._look_at = 0.0
         self.planner.finish(sequence)
         self.adapters.forget(sequence.request.adapter)
         self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
 
 from lora_kernels import BatchMetadata
@@ -52,8 +51,15 @@ class CpuRunner:
         self._rope = rope_halves(model.config, max_len)
         self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32)
         self._final = torch.zeros(max_samples, model.config.hidden_size)
-        self._best = np.zeros(max_samples, np.int32)
+        self._best = (ctypes.c_int32 * max_samples)()
         self._samples = 0
+        # What every step has alike. Between two steps the caches belong to the weights: each call spared counts.
+        self._step = CStep(
+            final=self._final.data_ptr(),
+            logits=self._logits.data_ptr(),
+            best=ctypes.addressof(self._best),
+            threads=threads,
+        )
         self._model = self._describe(max_rows, max_len)
         self._scratch = _aligned(scratch_bytes(library, self._model, threads))
         self._model.scratch = self._scratch.data_ptr()
@@ -96,33 +102,19 @@ class CpuRunner:
         embeds = len(step.embedding)
         if samples + embeds > len(self._best):
             raise ValueError(f"{samples + embeds} sequences sample in one step, room is for {len(self._best)}")
-        forward(
-            self._library,
-            self._model,
-            CStep(
-                rows=step.rows,
-                chunks=len(step.chunk_starts),
-                token_ids=step.token_ids.ctypes.data,
-                chunk_rows=step.chunk_rows.ctypes.data,
-                chunk_starts=step.chunk_starts.ctypes.data,
-                chunk_tables=step.chunk_tables.ctypes.data,
-                blocks=step.blocks.ctypes.data,
-                samples=samples,
-                embeds=embeds,
-                sample_rows=step.sample_rows.ctypes.data,
-                lora=None if batch is None else native.batch_address(batch),
-                final=self._final.data_ptr(),
-                logits=self._logits.data_ptr(),
-                best=self._best.ctypes.data,
-                threads=self._threads,
-                times=None if times is None else ctypes.addressof(times),
-            ),
-        )
+        c = self._step
+        c.rows, c.chunks, c.samples, c.embeds = step.rows, len(step.chunk_starts), samples, embeds
+        c.token_ids, c.blocks = step.token_ids.buffer_info()[0], step.blocks.buffer_info()[0]
+        c.chunk_rows, c.chunk_starts = step.chunk_rows.buffer_info()[0], step.chunk_starts.buffer_info()[0]
+        c.chunk_tables, c.sample_rows = step.chunk_tables.buffer_info()[0], step.sample_rows.buffer_info()[0]
+        c.lora = None if batch is None else native.batch_address(batch)
+        c.times = None if times is None else ctypes.addressof(times)
+        forward(self._library, self._model, c)
         return {} if times is None else {f"{part}_ms": ns / 1e6 for part, ns in zip(PARTS, times.ns, strict=True)}
 
     def _sample(self, sequences: Sequence[Running]) -> list[SampledToken]:
         """Plain greedy rows take the kernel's argmax; what is left goes through the sampler."""
-        out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(sequences)].tolist()]
+        out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(sequences)]]
         rest = [row for row, sequence in enumerate(sequences) if not is_plain(sequence.request.sampling)]
         if rest:
             logits = self.logits if len(rest) == len(sequences) else self.logits[rest]

@@ -105,7 +105,8 @@ class GpuRunner:
     def launch(self, plan: StepPlan) -> GpuStep:
         """Starts a step; the plan has at least one chunk. Returns before it is computed."""
         step = pack_step(plan.chunks, self.kv.block_size)
-        counts = np.diff(step.chunk_rows)
+        first = np.frombuffer(step.chunk_rows, np.int32)
+        counts: Int32s = first[1:] - first[:-1]
         slots = [self.adapters.slot(chunk.sequence.digest) for chunk in plan.chunks]
         adapted = any(slot >= 0 for slot in slots)
         captured = self._graph_rows(step.rows, adapted) if int(counts.max()) == 1 else None
@@ -166,7 +167,7 @@ class GpuRunner:
     def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
         """[rows]: which sample of the step before is this row's token; -1 where the host knows it."""
         sources = np.full(step.rows, -1, np.int32)
-        for row in np.flatnonzero(step.token_ids == IN_FLIGHT).tolist():
+        for row in np.flatnonzero(np.asarray(step.token_ids) == IN_FLIGHT).tolist():
             chunk = int(np.searchsorted(step.chunk_rows, row, side="right")) - 1
             sources[row] = self._order[id(plan.chunks[chunk].sequence)]
         return sources

@@ -20,7 +20,7 @@ IN_FLIGHT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedStep:
-    """One step's work. All arrays are int32.
+    """One step's work, in arrays of int32: of Python's, whose addresses come without a detour, and numpy takes them.
 
     token_ids: [rows]; IN_FLIGHT where the token is not known on the host
     chunk_rows: [chunks + 1], the first row of each chunk and the number of rows
@@ -30,12 +30,12 @@ class PackedStep:
     sample_rows: the rows whose hidden state is wanted: first of `sampling`, then of `embedding`
     """
 
-    token_ids: Int32s
-    chunk_rows: Int32s
-    chunk_starts: Int32s
-    chunk_tables: Int32s
-    blocks: Int32s
-    sample_rows: Int32s
+    token_ids: array[int]
+    chunk_rows: array[int]
+    chunk_starts: array[int]
+    chunk_tables: array[int]
+    blocks: array[int]
+    sample_rows: array[int]
     sampling: tuple[Running, ...]
     embedding: tuple[Running, ...]
 
@@ -45,14 +45,15 @@ class PackedStep:
 
     def positions(self) -> Int32s:
         """[rows]: each token's place in its sequence."""
-        counts = np.diff(self.chunk_rows)
-        return np.arange(self.rows, dtype=np.int32) + np.repeat(self.chunk_starts - self.chunk_rows[:-1], counts)
+        first = np.asarray(self.chunk_rows)
+        return np.arange(self.rows, dtype=np.int32) + np.repeat(self.chunk_starts - first[:-1], np.diff(first))
 
     def slots(self, block_size: int) -> Int32s:
         """[rows]: where each token's KV goes, as block · block_size + offset."""
         positions = self.positions()
         tables = np.repeat(self.chunk_tables[:-1], np.diff(self.chunk_rows))
-        return self.blocks[tables + positions // block_size] * np.int32(block_size) + positions % block_size
+        blocks = np.asarray(self.blocks)[tables + positions // block_size]
+        return blocks * np.int32(block_size) + positions % block_size
 
 
 def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
@@ -76,17 +77,12 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
             (embedding if sequence.request.embed else sampling).append(sequence)
     sample_rows.extend(embed_rows)
     return PackedStep(
-        token_ids=_int32s(tokens),
-        chunk_rows=_int32s(rows),
-        chunk_starts=_int32s(starts),
-        chunk_tables=_int32s(tables),
-        blocks=_int32s(blocks),
-        sample_rows=_int32s(sample_rows),
+        token_ids=tokens,
+        chunk_rows=rows,
+        chunk_starts=starts,
+        chunk_tables=tables,
+        blocks=blocks,
+        sample_rows=sample_rows,
         sampling=tuple(sampling),
         embedding=tuple(embedding),
     )
-
-
-def _int32s(values: array[int]) -> Int32s:
-    """The same memory; numpy refuses to look at none."""
-    return np.frombuffer(values, np.int32) if values else np.zeros(0, np.int32)
