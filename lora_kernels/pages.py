@@ -19,6 +19,10 @@ class PageAllocator:
         """Number of pages nobody holds."""
         return self._free
 
+    def free_ids(self) -> list[int]:
+        """Pages nobody holds, ascending."""
+        return [page for page, references in enumerate(self._references) if not references]
+
     def allocate(self, count: int) -> list[int]:
         """Take `count` pages, adjacent and ascending where a gap allows (the torch path then needs no weight copy).
 

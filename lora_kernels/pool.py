@@ -206,6 +206,13 @@ class AdapterPool:
         self.tables.clear(slot)
         self._release(pages)
 
+    def give_back(self) -> None:
+        """Return the memory of free pages to the system, on a CPU: they are zero, and take it again when written."""
+        if self.device.type == "cpu":
+            free = self._allocator.free_ids()
+            for storage in self._sites.values():
+                storage.give_back(free)
+
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Make the current CUDA stream, not the host, wait until all layers of these slots (all slots) have arrived.
 

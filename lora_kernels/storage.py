@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import math
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,6 +58,19 @@ class SiteStorage:
             self.b[:, first:end].zero_()
             if self.rank_scales is not None:
                 self.rank_scales[:, first:end].zero_()
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Return the memory of these pages, which nobody uses, to the system."""
+        for tensor in (self.a, self.b, self.rank_scales):
+            if tensor is None:
+                continue
+            page, size = tensor.stride(1) * tensor.element_size(), tensor.element_size()
+            # Pages outside: one stretch for all layers. Layers outside: one for each.
+            together = tensor.stride(1) > tensor.stride(0)
+            for first, end in runs(pages):
+                for layer in range(1 if together else self.num_layers):
+                    address = tensor.data_ptr() + layer * tensor.stride(0) * size + first * page
+                    give_back(address, (end - first) * page)
 
 
 def allocate_site(
@@ -126,6 +141,20 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def give_back(address: int, length: int) -> None:
+    """Return whole system pages within private anonymous memory (`lazy_zeros` on a CPU); they read as zeros after."""
+    begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + length) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > begin and hasattr(mmap, "MADV_DONTNEED"):
+        # Python's own madvise belongs to the mapping object, which torch holds out of reach.
+        _c_library().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:

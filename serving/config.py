@@ -51,6 +51,9 @@ class ServingConfig:
     host_adapter_memory_mb: Annotated[
         int | None, "memory for decrypted copies beside a GPU's, in MiB; default 4096 beside a GPU, 0 on a CPU"
     ] = None
+    elastic_memory: Annotated[
+        bool, "let adapters and KV cache take memory from one another, as work needs it; on a CPU alone"
+    ] = True
     adapter_workers: Annotated[int, "threads that decrypt and copy adapters"] = 2
     adapter_idle_s: Annotated[float, "seconds until an unused leased adapter is wiped and given back; 0: never"] = 600.0
     trace: Annotated[Path | None, "write where each step's time went there at the end (Chrome trace format)"] = None

@@ -20,10 +20,18 @@ from serving.config import ConfigError, ServingConfig
 from serving.core import Request
 from serving.debug.trace import Trace
 from serving.engine import Engine
+from serving.engine.sharing import Boundary, SharedMemory, boundary_between
 from serving.kv.pool import BlockPool
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
-from serving.runner import RunnerSettings, bytes_per_block, choose_precision, choose_runner
+from serving.runner import (
+    Precision,
+    RunnerSettings,
+    bytes_per_block,
+    choose_precision,
+    choose_runner,
+    has_kernels,
+)
 from serving.runner.cpu import CpuRunner
 from serving.scheduler.planner import Planner
 from serving.tokenization.output import CompletionText
@@ -61,6 +69,44 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What KV cache and adapters may address, at most, and how they share it; None: each has its own."""
+
+    block_bytes: int
+    blocks: int
+    pages: int
+    max_len: int
+    boundary: Boundary | None
+
+
+def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision, device: torch.device) -> _Memory:
+    """Raises ConfigError when the settings leave no room."""
+    block = bytes_per_block(model, config.block_size, precision, device)
+    blocks = (config.kv_cache_mb << 20) // block
+    if blocks < 2:
+        raise ConfigError(f"--kv-cache-mb {config.kv_cache_mb}: one block takes {block >> 20} MiB, two are needed")
+    max_len = min(config.max_model_len or model.max_position, model.max_position, (blocks - 1) * config.block_size)
+    spec = pool_spec(model)
+    page = page_bytes(spec, precision.cache)
+    pages = (config.adapter_memory_mb << 20) // page
+    if pages < 1:
+        raise ConfigError(f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page >> 20} MiB")
+    if not config.elastic_memory or not has_kernels(device):
+        return _Memory(block, blocks, pages, max_len, None)
+    # Wherever the boundary is, a sequence of any length and an adapter of any rank have room.
+    boundary = boundary_between(
+        adapters=(pages * page, spec.max_pages * page), kv=(blocks * block, (max_len // config.block_size + 3) * block)
+    )
+    return _Memory(
+        block,
+        blocks=(boundary.total - boundary.adapter_floor) // block,
+        pages=(boundary.total - boundary.kv_floor) // page,
+        max_len=max_len,
+        boundary=boundary,
+    )
+
+
 def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> Engine:
     """Loads the base model and allocates KV cache and adapter pool. The engine is not started.
 
@@ -69,28 +115,15 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     torch.set_num_threads(config.thread_count)
     device = choose_device(config.device)
     precision = choose_precision(config.dtype, device)
-    dtype = precision.cache
     model = base.config
-    block_bytes = bytes_per_block(model, config.block_size, precision, device)
-    blocks = (config.kv_cache_mb << 20) // block_bytes
-    if blocks < 2:
-        raise ConfigError(
-            f"--kv-cache-mb {config.kv_cache_mb}: one block takes {block_bytes >> 20} MiB, two are needed"
-        )
-    pool = BlockPool(blocks, config.block_size, caching=config.prefix_caching)
-    max_len = min(config.max_model_len or model.max_position, model.max_position, pool.capacity_tokens)
-    spec = pool_spec(model)
-    pages = (config.adapter_memory_mb << 20) // page_bytes(spec, dtype)
-    if pages < 1:
-        raise ConfigError(
-            f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page_bytes(spec, dtype) >> 20} MiB"
-        )
+    memory = _plan_memory(config, model, precision, device)
+    pool = BlockPool(memory.blocks, config.block_size, caching=config.prefix_caching)
     log.info("loading %s as %s on %s, %d threads", base.folder, precision.weights, device, config.thread_count)
     host_mb = config.host_adapter_memory_mb
     if host_mb is None:  # a copy saves lease and decryption; on a CPU it would be the same memory twice
         host_mb = 4096 if device.type == "cuda" else 0
     adapters = AdapterManager(
-        AdapterPool(spec, pages, config.adapter_slots, dtype, device),
+        AdapterPool(pool_spec(model), memory.pages, config.adapter_slots, precision.cache, device),
         source,
         workers=config.adapter_workers,
         host_bytes=host_mb << 20,
@@ -103,16 +136,23 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
             model=model,
             device=device,
             precision=precision,
-            num_blocks=blocks,
+            num_blocks=memory.blocks,
             block_size=config.block_size,
-            max_len=max_len,
+            max_len=memory.max_len,
             max_rows=config.max_batched_tokens,
             max_sequences=config.max_num_seqs,
             threads=config.thread_count,
         ),
         adapters,
     )
-    log.info("%d KV blocks of %d tokens, %d adapter pages, context %d", blocks, config.block_size, pages, max_len)
+    sharing = None
+    if memory.boundary is not None and isinstance(runner, CpuRunner):
+        first = config.adapter_memory_mb << 20
+        sharing = SharedMemory(memory.boundary, first, adapters, planner, memory.block_bytes, runner.kv.give_back)
+    log.info(
+        "%d KV blocks of %d tokens, %d adapter pages, context %d",
+        pool.limit, config.block_size, adapters.residents.page_limit, memory.max_len,
+    )  # fmt: skip
 
     def make_output(request: Request) -> CompletionText:
         return CompletionText(base.tokenizer.decode, request.sampling.stop)
@@ -121,10 +161,11 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         runner,
         planner,
         adapters,
-        max_model_len=max_len,
+        max_model_len=memory.max_len,
         eos_token_ids=base.tokenizer.eos_token_ids,
         make_output=make_output,
         threads=config.thread_count,
+        sharing=sharing,
     )
     _return_freed_memory()
     if config.trace is not None:

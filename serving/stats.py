@@ -65,7 +65,8 @@ class EngineStats:
         self.running, self.waiting = len(planner.running), len(planner.waiting)
         self.waiting_by_class, self.by_class = planner.waiting.lengths(), planner.counts
         self.fairness_gap, self.aged = planner.accounts.counters.gap(), planner.waiting.aged
-        self.kv_blocks_used, self.prefix_hits = planner.pool.used, planner.pool.hits
+        self.kv_blocks_used, self.kv_blocks_total = planner.pool.used, planner.pool.limit
+        self.prefix_hits = planner.pool.hits
         self.prefix_evictions = planner.pool.evictions
         self.prefix_lookup_tokens = sum(counts.lookup_tokens for counts in planner.counts.values())
         self.prefix_hit_tokens = sum(counts.cached_tokens for counts in planner.counts.values())

@@ -34,6 +34,10 @@ class LevelSeconds:
         finally:
             self.add(level, time.perf_counter() - began)
 
+    def of(self, level: str) -> float:
+        """Seconds spent on one level."""
+        return self._seconds[level]
+
     def snapshot(self) -> dict[str, float]:
         """Level → seconds."""
         with self._lock:
@@ -51,6 +55,7 @@ class AdapterCounters:
     drains: adapters closed to newcomers because others had waited too long for room
     returned: leases given back because their adapter lay idle
     cold_seconds: from the start of a load to ready, summed over loads
+    reload_seconds: the work (without waiting) of loads of adapters that had been resident before
     """
 
     loads: int = 0
@@ -65,6 +70,7 @@ class AdapterCounters:
     revocations: int = 0
     bytes_loaded: int = 0
     cold_seconds: float = 0.0
+    reload_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

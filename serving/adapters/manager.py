@@ -131,8 +131,9 @@ class AdapterManager:
         self.on_arrival()
 
     def set_page_limit(self, pages: int) -> None:
-        """How many of the pool's pages may be in use: the boundary with the KV cache. Shrinks as adapters go idle."""
-        self.residents.page_limit = min(max(pages, 0), self.pool.num_pages)
+        """How many of the pool's pages may be in use: the boundary with the KV cache. What is in use stays until it is
+        idle, the rest goes at once and its memory back to the system."""
+        self.residents.set_limit(min(max(pages, 0), self.pool.num_pages))
 
     def poll(self) -> list[Failure]:
         """Settles finished jobs, moves on what has room. Returns adapters and blends that failed, with the reason."""
@@ -201,7 +202,7 @@ class AdapterManager:
         return AdapterGauges(
             by_state=dict(Counter(self.states().values())),
             pool_bytes=(pool.num_pages - pool.free_pages) * page_bytes,
-            pool_bytes_total=pool.num_pages * page_bytes,
+            pool_bytes_total=self.residents.page_limit * page_bytes,
             host_copies=len(host),
             host_bytes=host.used,
             host_bytes_total=host.budget,

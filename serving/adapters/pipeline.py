@@ -204,6 +204,8 @@ class LoadPipeline:
         counters.prefetches += not entry.waiting
         counters.bytes_loaded += entry.bytes
         counters.cold_seconds += self._clock() - entry.began
+        if digest in self._known:
+            counters.reload_seconds += entry.seconds
         # A reload from the host says little of what the next load from disk takes.
         seconds = self.known(digest).seconds if digest in self.host else entry.seconds
         self._typical = self._known[digest] = Known(entry.rank, entry.bytes, entry.pages, seconds)

@@ -1,5 +1,5 @@
-"""Which adapters stay, which go, which come early, and how memory is split with the KV cache. Pure: no torch, no
-clock, no I/O; every operation is O(log n) in what is resident, whatever is registered."""
+"""Which adapters stay, which go, which come early. Pure: no torch, no clock, no I/O; every operation is O(log n) in
+what is resident, whatever is registered."""
 
 from __future__ import annotations
 
@@ -133,37 +133,3 @@ def load_order(
                 if len(chosen) >= room:
                     return list(chosen.items())
     return list(chosen.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """What one side of the boundary saw since the last look: seconds' worth of work its evictions threw away."""
-
-    used_bytes: int
-    lost_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """How many bytes adapters may take of the memory they share with the KV cache.
-
-    `step` bytes move at a time, and only to the side whose losses are at least `factor` times the other's: the
-    boundary neither flutters nor follows noise. Each side keeps its `floor`.
-    """
-
-    total: int
-    adapter_floor: int
-    kv_floor: int
-    step: int
-    factor: float = 2.0
-    least_seconds: float = 0.1
-
-    def move(self, adapter_limit: int, adapters: Pressure, kv: Pressure) -> int:
-        """The new limit for adapters, in bytes; the KV cache may take what is left of `total`."""
-        lowest, highest = self.adapter_floor, self.total - self.kv_floor
-        limit = min(max(adapter_limit, lowest), highest)
-        if adapters.lost_seconds >= max(self.least_seconds, self.factor * kv.lost_seconds):
-            return min(highest, limit + self.step)
-        if kv.lost_seconds >= max(self.least_seconds, self.factor * adapters.lost_seconds):
-            return max(lowest, limit - self.step)
-        return limit

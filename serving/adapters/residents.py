@@ -133,6 +133,15 @@ class Residents:
             self._free_slots.append(entry.slot)
             entry.slot = -1
 
+    def set_limit(self, pages: int) -> None:
+        """How many of the pool's pages may be in use. Evicts down to it, as far as nobody uses what there is."""
+        shrinks, self.page_limit = pages < self.page_limit, pages
+        while self._free() < 0 and (victim := self.order.evict()) is not None:
+            self.evict(self.entries[victim])
+            shrinks = True
+        if shrinks:
+            self.pool.give_back()
+
     def _free(self) -> int:
         return self.pool.free_pages - (self.pool.num_pages - self.page_limit)
 

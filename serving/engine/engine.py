@@ -19,6 +19,7 @@ from serving.debug.trace import NO_TRACE, Tracer
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
 from serving.engine.launched import FailedStep, Launched
+from serving.engine.sharing import SharedMemory
 from serving.errors import AdapterRevoked, DeadlineExceeded, EngineStopped, PromptTooLong, StepFailed
 from serving.handle import RequestHandle
 from serving.runner import Runner
@@ -40,6 +41,7 @@ class Engine:
 
     make_output: builds the detokenizer of one request
     eos_token_ids: tokens that end a completion unless it ignores them
+    sharing: moves memory between adapters and KV; None: each has its own
     trace: where the times of each step's parts go
     """
 
@@ -55,14 +57,15 @@ class Engine:
         eos_token_ids: frozenset[int],
         make_output: Callable[[Request], OutputText],
         threads: int = 0,
+        sharing: SharedMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runner, self.planner, self.adapters = runner, planner, adapters
         self.max_model_len = max_model_len
-        self.stats = EngineStats(kv_blocks_total=planner.pool.num_blocks - 1)
+        self.stats = EngineStats(kv_blocks_total=planner.pool.limit)
         self.admission = Admission(planner.limits, planner.costs)
         self.ready = threading.Event()
-        self._threads, self._clock = threads, clock
+        self._threads, self._sharing, self._clock = threads, sharing, clock
         self._inbox = Inbox()
         adapters.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
@@ -239,6 +242,8 @@ class Engine:
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
+            if self._sharing is not None:
+                self._sharing.look(now)
             self.stats.observe(self.planner)
             self.admission.look(self.planner)
         self._active.flush()
@@ -284,4 +289,4 @@ class Engine:
         while self._active:
             self.step()  # what arrives meanwhile stays in the inbox
         self.planner.pool.drop(None)
-        self.stats = EngineStats(kv_blocks_total=self.planner.pool.num_blocks - 1)
+        self.stats = EngineStats(kv_blocks_total=self.planner.pool.limit)

@@ -2,6 +2,7 @@
 
 A block is free, used (count > 0), or cached (count 0, content known by key, first to be reclaimed in LRU order). Block
 0 is never handed out: it pads block tables, stays zero, and so can never carry one sequence's numbers into another's.
+At most `limit` blocks are used or cached: adapters may have the memory of the others (`serving.engine.sharing`).
 """
 
 from __future__ import annotations
@@ -32,20 +33,29 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._by_key: dict[bytes, int] = {}
         self._by_digest: defaultdict[str | None, set[int]] = defaultdict(set)
+        self.limit = num_blocks - 1
         self.hits = self.evictions = 0
+        # Keys that were reclaimed, latest last; `recomputed` counts those that had to be computed once more.
+        self._reclaimed: OrderedDict[bytes, None] = OrderedDict()
+        self.recomputed = 0
 
     @property
     def available(self) -> int:
-        """Blocks that `allocate` can hand out: free ones and cached ones nobody uses."""
-        return len(self._free) + len(self._cached)
+        """Blocks that `allocate` can hand out: free ones and cached ones nobody uses, within the limit."""
+        return max(0, self.limit - self.used)
 
     @property
     def used(self) -> int:
-        return self.num_blocks - 1 - self.available
+        return self.held - len(self._cached)
+
+    @property
+    def held(self) -> int:
+        """Blocks that are used or cached."""
+        return self.num_blocks - 1 - len(self._free)
 
     @property
     def capacity_tokens(self) -> int:
-        return (self.num_blocks - 1) * self.block_size
+        return self.limit * self.block_size
 
     def users(self, block: int) -> int:
         """How many sequences hold `block`."""
@@ -61,12 +71,7 @@ class BlockPool:
             raise MemoryError(f"{count} KV blocks wanted, {self.available} available")
         out = []
         for _ in range(count):
-            if self._free:
-                block = self._free.pop()
-            else:
-                block, _ = self._cached.popitem(last=False)
-                self._forget(block)
-                self.evictions += 1
+            block = self._free.pop() if self._free and self.held < self.limit else self._reclaim()
             self._blocks[block].users = 1
             out.append(block)
         return out
@@ -97,6 +102,9 @@ class BlockPool:
         """Makes a full, computed block findable. A second block of the same content stays private to its user."""
         if not self.caching or key in self._by_key or self._blocks[block].key is not None:
             return
+        if key in self._reclaimed:
+            del self._reclaimed[key]
+            self.recomputed += 1
         self._blocks[block].key, self._blocks[block].digest = key, digest
         self._by_key[key] = block
         self._by_digest[digest].add(block)
@@ -114,6 +122,16 @@ class BlockPool:
                     self._free.append(block)
                 else:
                     self._cached[block] = None
+        self._keep_limit()
+
+    def set_limit(self, blocks: int) -> None:
+        """How many blocks may be used or cached. Cached ones go at once, used ones when their sequences end."""
+        self.limit = min(max(blocks, 0), self.num_blocks - 1)
+        self._keep_limit()
+
+    def free_blocks(self) -> list[int]:
+        """Blocks that hold nothing anybody wants."""
+        return list(self._free)
 
     def drop(self, digest: str | None) -> list[int]:
         """Forgets every prefix computed with this adapter; returns the blocks freed by it, for the caller to zero."""
@@ -125,6 +143,22 @@ class BlockPool:
                 self._free.append(block)
                 freed.append(block)
         return freed
+
+    def _keep_limit(self) -> None:
+        while self._cached and self.held > self.limit:
+            self._free.append(self._reclaim())
+
+    def _reclaim(self) -> int:
+        """Takes the cached block that was used longest ago."""
+        block, _ = self._cached.popitem(last=False)
+        key = self._blocks[block].key
+        assert key is not None
+        self._reclaimed[key] = None
+        if len(self._reclaimed) > self.num_blocks:
+            self._reclaimed.popitem(last=False)
+        self._forget(block)
+        self.evictions += 1
+        return block
 
     def _forget(self, block: int) -> None:
         state = self._blocks[block]
@@ -140,6 +174,7 @@ class BlockPool:
         block."""
         free, cached = set(self._free), set(self._cached)
         assert len(free) == len(self._free) and not free & cached and PAD_BLOCK not in free | cached
+        assert self.held <= max(self.limit, self.used)
         for index, block in enumerate(self._blocks):
             if index == PAD_BLOCK or index in free:
                 assert block.users == 0 and block.key is None

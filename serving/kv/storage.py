@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from lora_kernels.storage import give_back, runs
 from serving.models.config import ModelConfig
 
 # SK_GROUP of kernels/cpu/ops.h: keys and head dimensions are padded to whole groups.
@@ -39,6 +40,12 @@ class BlockedKV:
         index = torch.tensor(list(blocks), dtype=torch.int64)
         if len(index):
             self.data.index_fill_(0, index, 0)
+
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """Returns the memory of blocks that hold nothing to the system; it comes back, zero, when one is written."""
+        size = self.data[0].nbytes
+        for first, end in runs(sorted(blocks)):
+            give_back(self.data.data_ptr() + first * size, (end - first) * size)
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -41,6 +41,9 @@ class Planner:
         self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
         self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0
+        # What want of KV costs: tokens computed again, and seconds that whose turn it was had a seat and no blocks.
+        self.recomputed_tokens, self.kv_wait_seconds = 0, 0.0
+        self._planned_at = 0.0
         self._deadlines = Deadlines()
         self._blocked: Sequence | None = None
         self._turns_of_others = 0
@@ -69,6 +72,9 @@ class Planner:
         finish."""
         plan = StepPlan(expired=self._deadlines.passed(now))
         draft = Draft(plan, now, self.limits, self.costs, self.pool.block_size, set(plan.expired))
+        if self._blocked is not None and len(self.running) < self.limits.max_num_seqs:
+            self.kv_wait_seconds += now - self._planned_at
+        self._planned_at = now
         self.accounts.settle(self.running, now)
         self.waiting.age(now)
         self._make_way(draft)
@@ -260,6 +266,7 @@ class Planner:
 
     def _add_chunk(self, sequence: Sequence, count: int, draft: Draft) -> None:
         chunk = Chunk(sequence, sequence.planned, count)
+        self.recomputed_tokens += max(0, min(chunk.end, sequence.charged) - chunk.start)
         draft.add(chunk, self.accounts.charge(chunk))
         sequence.planned = chunk.end
         self.tables.launch(chunk)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from serving.adapters.policy import Boundary, GreedyDual, Pressure, RateBook, Worth, load_order
+from serving.adapters.policy import GreedyDual, RateBook, Worth, load_order
 
 MIB = 1 << 20
 ONE = Worth(seconds=0.02, bytes=10 * MIB)
@@ -137,23 +137,3 @@ def test_the_order_is_not_read_further_than_there_is_room() -> None:
     endless = map(str, itertools.count())
     assert [d for d, _ in load_order(endless, (), set(), set(), 3)] == ["0", "1", "2"]
     assert next(endless) == "3"
-
-
-def test_the_boundary_moves_to_the_side_that_loses_clearly_more_and_stops_at_the_floors() -> None:
-    line = Boundary(total=100, adapter_floor=20, kv_floor=30, step=10)
-    none, some, much = Pressure(0, 0.0), Pressure(0, 1.0), Pressure(0, 3.0)
-    assert line.move(50, much, some) == 60
-    assert line.move(50, some, much) == 40
-    assert line.move(50, some, some) == 50  # neither clearly
-    assert line.move(50, Pressure(0, 0.01), none) == 50  # noise
-    assert line.move(70, much, none) == 70 and line.move(20, none, much) == 20
-    assert line.move(90, none, none) == 70  # a limit from elsewhere is brought inside
-
-
-def test_the_boundary_does_not_flutter() -> None:
-    line, limit, rng = Boundary(100, 10, 10, 10), 50, random.Random(1)
-    seen = set()
-    for _ in range(200):
-        limit = line.move(limit, Pressure(0, rng.uniform(0.8, 1.2)), Pressure(0, rng.uniform(0.8, 1.2)))
-        seen.add(limit)
-    assert seen == {50}

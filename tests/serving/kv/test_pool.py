@@ -53,6 +53,46 @@ def test_dropping_an_adapter_forgets_its_blocks_and_no_others() -> None:
     pool.check_integrity()
 
 
+def test_a_limit_takes_cached_blocks_at_once_and_used_ones_when_they_are_released() -> None:
+    pool = BlockPool(9, 4)
+    old, young, busy, last = pool.allocate(4)
+    for block in (old, young, busy, last):
+        pool.publish(block, b"%d" % block, None)
+    pool.release([old])
+    pool.release([young])
+    pool.set_limit(3)
+    assert pool.held == 3 and pool.match([b"%d" % old]) == [] and pool.match([b"%d" % young]) == [young]
+    pool.set_limit(1)
+    assert pool.used == 2 and pool.available == 0 and pool.match([b"%d" % young]) == []
+    with pytest.raises(MemoryError):
+        pool.allocate(1)
+    pool.release([busy])
+    assert pool.held == 1 and pool.match([b"%d" % busy]) == [], "released beyond the limit: not cached"
+    pool.set_limit(100)
+    assert pool.limit == 8 and pool.available == 7
+    pool.check_integrity()
+
+
+def test_within_a_limit_the_oldest_cached_block_is_reused_though_others_are_free() -> None:
+    pool = BlockPool(9, 4)
+    pool.set_limit(2)
+    first, second = pool.allocate(2)
+    pool.publish(first, b"1", None)
+    pool.publish(second, b"2", None)
+    pool.release([first])
+    assert pool.allocate(1) == [first] and pool.held == 2 and pool.evictions == 1
+    assert first not in pool.free_blocks() and len(pool.free_blocks()) == 6
+
+
+def test_what_is_computed_again_because_it_was_reclaimed_is_counted() -> None:
+    pool = BlockPool(2, 4)
+    for key in (b"1", b"2", b"1", b"3", b"1"):
+        block = pool.allocate(1)[0]
+        pool.publish(block, key, None)
+        pool.release([block])
+    assert pool.evictions == 4 and pool.recomputed == 2
+
+
 def test_matching_stops_at_the_first_gap() -> None:
     pool = BlockPool(4, 4)
     one, two = pool.allocate(2)
@@ -62,7 +102,7 @@ def test_matching_stops_at_the_first_gap() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 7)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), max_size=60))
 def test_any_sequence_of_operations_keeps_every_block_accounted_for(steps: list[tuple[int, int]]) -> None:
     pool, held = BlockPool(8, 4), list[int]()
     for operation, value in steps:
@@ -78,6 +118,8 @@ def test_any_sequence_of_operations_keeps_every_block_accounted_for(steps: list[
             held += found
         elif operation == 4:
             pool.drop(str(value % 2))
+        elif operation == 5:
+            pool.set_limit(value)
         pool.check_integrity()
         assert pool.used == len(set(held))
 

@@ -1,0 +1,114 @@
+"""The elastic boundary: adapters and KV share one budget of memory, and it goes to the side whose lack costs more work.
+
+Both are memory of the system that is taken when it is first written (a CPU's): each side may address more than its
+share, and what the other side is to have is given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from serving.adapters.manager import AdapterManager
+from serving.scheduler.planner import Planner
+
+LOOK_SECONDS = 2.0
+# Prompt tokens computed at once when KV that was thrown away is computed again.
+_CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """How many bytes adapters may take of the memory they share with the KV cache.
+
+    `step` bytes move at a time, and only to the side whose losses are at least `factor` times the other's: the
+    boundary neither flutters nor follows noise. Each side keeps its `floor`.
+    """
+
+    total: int
+    adapter_floor: int
+    kv_floor: int
+    step: int
+    factor: float = 2.0
+    least_seconds: float = 0.1
+
+    def move(self, adapter_limit: int, adapters_lost: float, kv_lost: float) -> int:
+        """The new limit for adapters, in bytes; the KV cache may take what is left of `total`.
+
+        adapters_lost, kv_lost: seconds since the last move of work done once more, and of waiting, for want of memory
+        """
+        lowest, highest = self.adapter_floor, self.total - self.kv_floor
+        limit = min(max(adapter_limit, lowest), highest)
+        if adapters_lost >= max(self.least_seconds, self.factor * kv_lost):
+            return min(highest, limit + self.step)
+        if kv_lost >= max(self.least_seconds, self.factor * adapters_lost):
+            return max(lowest, limit - self.step)
+        return limit
+
+
+def boundary_between(adapters: tuple[int, int], kv: tuple[int, int]) -> Boundary:
+    """Each side: (bytes it has at first, bytes it needs to do anything at all). Either keeps a quarter at least."""
+    adapter_floor, kv_floor = (min(size, max(size // 4, least)) for size, least in (adapters, kv))
+    total = adapters[0] + kv[0]
+    return Boundary(total, adapter_floor, kv_floor, step=total // 16)
+
+
+class SharedMemory:
+    """Keeps adapters and KV within `boundary.total` bytes together. Engine thread only.
+
+    limit: bytes that adapters may take at first
+    block_bytes: of one KV block over all layers
+    give_back: returns the memory of these KV blocks to the system
+    """
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        limit: int,
+        adapters: AdapterManager,
+        planner: Planner,
+        block_bytes: int,
+        give_back: Callable[[Sequence[int]], None],
+    ) -> None:
+        self.boundary, self.limit = boundary, limit
+        self._adapters, self._planner, self._give_back = adapters, planner, give_back
+        self._page_bytes, self._block_bytes = adapters.residents.page_bytes, block_bytes
+        self._next = 0.0
+        self._lost = self._losses()
+        self._apply()
+
+    def look(self, now: float) -> None:
+        """Moves the boundary now and then; `now` in seconds."""
+        if now < self._next:
+            return
+        self._next = now + LOOK_SECONDS
+        before, self._lost = self._lost, self._losses()
+        of_adapters, waited, tokens = (new - old for new, old in zip(self._lost, before, strict=True))
+        recomputed = tokens * self._planner.costs.prefill_seconds(_CHUNK, 0, _CHUNK) / _CHUNK
+        self.limit = self.boundary.move(self.limit, of_adapters, waited + recomputed)
+        self._apply()
+
+    def _losses(self) -> tuple[float, float, float]:
+        """Since start: seconds that adapters were loaded again or waited for room; seconds that somebody waited for KV;
+        tokens whose KV was computed again, after a preemption or because their prefix was no longer cached."""
+        planner, adapters = self._planner, self._adapters
+        again = planner.recomputed_tokens + planner.pool.recomputed * planner.pool.block_size
+        return adapters.counters.reload_seconds + adapters.seconds.of("wait"), planner.kv_wait_seconds, again
+
+    def _apply(self) -> None:
+        """What is in use stays until it is idle: the other side grows only by what has come free."""
+        total = self.boundary.total
+        self._limit_kv(total - self.limit)
+        self._limit_adapters(min(self.limit, total - self._planner.pool.held * self._block_bytes))
+        pages = self._adapters.pool
+        self._limit_kv(total - max(self.limit, (pages.num_pages - pages.free_pages) * self._page_bytes))
+
+    def _limit_kv(self, size: int) -> None:
+        pool = self._planner.pool
+        before, blocks = pool.limit, size // self._block_bytes - 1  # the padding block takes one too
+        pool.set_limit(blocks)
+        if blocks < before:
+            self._give_back(pool.free_blocks())
+
+    def _limit_adapters(self, size: int) -> None:
+        self._adapters.set_page_limit(size // self._page_bytes)
