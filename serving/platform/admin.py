@@ -37,6 +37,12 @@ class RevokeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digests: Annotated[list[Digest], msgspec.Meta(max_length=10_000)]
 
 
+class PrefetchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`{"digests": [...]}`, most wanted first"""
+
+    digests: Annotated[list[Digest], msgspec.Meta(max_length=1_000)]
+
+
 class PredictionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`{"jti"}`"""
 
@@ -61,6 +67,7 @@ class Administration:
         return [
             self._route("verify", VerifyBody, self.verify),
             self._route("revoke", RevokeBody, self.revoke),
+            self._route("prefetch", PrefetchBody, self.prefetch),
             self._route("cancel", PredictionBody, self.cancel),
             self._route("journal", PredictionBody, self.journal),
             self._route("stats", EmptyBody, self.stats),
@@ -96,6 +103,11 @@ class Administration:
         pending = [asyncio.wrap_future(self._engine.revoke(digest)) for digest in body.digests]
         self._leases.revoke(body.digests)  # from here on no lease on them is accepted either
         return {"revoked": list(body.digests), "aborted": sum(await asyncio.gather(*pending))}
+
+    async def prefetch(self, body: PrefetchBody) -> dict[str, Any]:
+        """Load what may be asked for soon, where that costs nobody. Does not wait for it."""
+        self._engine.adapters.hint(body.digests)
+        return {"hinted": len(body.digests)}
 
     async def cancel(self, body: PredictionBody) -> dict[str, Any]:
         """Stop one prediction; its stream ends with a receipt. An unknown one is no error: it may just have ended."""

@@ -79,6 +79,7 @@ class PredictionDesk:
             deadline=now + ticket.exp - time.time(),
             max_prompt_tokens=ticket.max_prompt_tokens,
             max_tokens=ticket.max_tokens,
+            weight=ticket.weight,
         )
 
     async def model_names(self) -> list[str]:

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import jwt
 import msgspec
@@ -44,6 +45,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: str = ""
     max_prompt_tokens: int = 0
     max_tokens: int = 0
+    weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
 
 
 class TicketVerifier:

@@ -93,10 +93,20 @@ def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
     assert (admission.tenant, admission.cache_scope, admission.adapter.digest) == ("acme", "acme-1", DIGEST)
     assert (admission.max_prompt_tokens, admission.max_tokens) == (5, 7)
     assert admission.deadline is not None and 55 < admission.deadline - time.monotonic() <= 60
+    assert admission.weight == 1.0 and setup.authorize(setup.ticket(weight=2.5)).weight == 2.5
 
 
 @pytest.mark.parametrize(
-    "claims", [{"max_tokens": 0}, {"max_prompt_tokens": 0}, {"org": None}, {"scope": ""}, {"adapter": "../x"}]
+    "claims",
+    [
+        {"max_tokens": 0},
+        {"max_prompt_tokens": 0},
+        {"org": None},
+        {"scope": ""},
+        {"adapter": "../x"},
+        {"weight": 0},
+        {"weight": 101},
+    ],
 )
 def test_a_ticket_that_grants_nothing_is_refused(setup: Setup, claims: dict[str, Any]) -> None:
     assert refused(setup, setup.ticket(**claims)) == (401, "invalid_ticket")

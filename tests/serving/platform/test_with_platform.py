@@ -185,6 +185,16 @@ def completion(replica: ReplicaProcess, adapter: str | None, *, tokens: int = 8,
     return Ask(replica.row(), body, {"adapter": adapter, "jti": str(uuid.uuid4())} | claims)
 
 
+def administer(replica: ReplicaProcess, action: str, body: dict[str, Any], *, act: str | None = None) -> httpx.Response:
+    row, raw, now = replica.row(), json.dumps(body).encode(), int(time.time())
+    ticket = load_ticket_signer().sign(
+        {"act": act or action, "jti": str(uuid.uuid4()), "iat": now, "exp": now + 60, "bh": body_hash(raw),
+         "rid": str(row.pk)}
+    )  # fmt: skip
+    headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}
+    return httpx.post(f"{row.url}/admin/{action}", content=raw, headers=headers, timeout=30, trust_env=False)
+
+
 def receipt_of(ask: Ask, token: str) -> Receipt:
     key = bytes(ask.replica.receipt_public_key)
     return verify_receipt(token, jti=uuid.UUID(ask.claims["jti"]), replica_id=ask.replica.pk, public_key=key)
@@ -211,6 +221,7 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
     assert (early.status_code, early.json()["error"]["code"]) == (404, "adapter_unavailable")
 
     Version.objects.filter(pk=sold.version.pk).update(state=Version.State.PUBLISHED)
+    _an_adapter_may_come_before_anybody_asks_for_it(replica, sold.digest)
     ask = completion(replica, sold.digest)
     answer = ask.send()
     assert answer.status_code == 200, answer.text
@@ -245,6 +256,18 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
 
     _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica)
     _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(replica, tiny, tmp_path)
+
+
+def _an_adapter_may_come_before_anybody_asks_for_it(replica: ReplicaProcess, digest: str) -> None:
+    resident = lambda: replica_client.stats(ReplicaAddress.of(replica.row()))["resident"]  # noqa: E731
+    assert administer(replica, "prefetch", {"digests": [digest]}, act="stats").status_code == 401
+    assert administer(replica, "prefetch", {"digests": ["../x"]}).status_code == 400
+    assert resident() == []
+    assert administer(replica, "prefetch", {"digests": [digest]}).json() == {"hinted": 1}
+    deadline = time.monotonic() + 10
+    while resident() != [digest]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica: ReplicaProcess) -> None:
