@@ -15,6 +15,8 @@ from serving.scheduler.planner import Planner
 LOOK_SECONDS = 2.0
 # Prompt tokens computed at once when KV that was thrown away is computed again.
 _CHUNK = 256
+_GROWTH_BLOCKS = 2
+_PADDING_BLOCKS = 1  # of the pool: it takes memory like any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,21 @@ class SharedMemory:
 
     def _apply(self) -> None:
         """What is in use stays until it is idle: the other side grows only by what has come free."""
-        total = self.boundary.total
-        self._limit_kv(total - self.limit)
-        self._limit_adapters(min(self.limit, total - self._planner.pool.held * self._block_bytes))
-        pages = self._adapters.pool
-        self._limit_kv(total - max(self.limit, (pages.num_pages - pages.free_pages) * self._page_bytes))
+        total, pages = self.boundary.total, self._adapters.pool
+        kv = min(max(total - self.limit, self._kv_in_use()), total - self.boundary.adapter_floor)
+        self._limit_kv(kv)
+        self._adapters.set_page_limit((total - kv) // self._page_bytes)
+        self._limit_kv(min(kv, total - (pages.num_pages - pages.free_pages) * self._page_bytes))
+
+    def _kv_in_use(self) -> int:
+        """Bytes, with two blocks for each running sequence to grow into until the next look: nobody is preempted for
+        the sake of adapters."""
+        blocks = self._planner.pool.used + _GROWTH_BLOCKS * len(self._planner.running)
+        return (blocks + _PADDING_BLOCKS) * self._block_bytes
 
     def _limit_kv(self, size: int) -> None:
         pool = self._planner.pool
-        before, blocks = pool.limit, size // self._block_bytes - 1  # the padding block takes one too
+        before, blocks = pool.limit, size // self._block_bytes - _PADDING_BLOCKS
         pool.set_limit(blocks)
         if blocks < before:
             self._give_back(pool.free_blocks())
-
-    def _limit_adapters(self, size: int) -> None:
-        self._adapters.set_page_limit(size // self._page_bytes)

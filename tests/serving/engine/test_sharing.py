@@ -136,6 +136,20 @@ def test_idle_adapters_and_cached_blocks_go_at_once_and_what_is_in_use_when_it_e
     s.run.close()
 
 
+def test_adapters_take_no_block_that_a_sequence_uses() -> None:
+    s = Shared()
+    for _ in range(9):
+        s.look(kv=1.0)
+    blocks = s.pool.allocate(40)
+    for _ in range(9):
+        s.look(adapters=1.0)
+    assert s.shared.limit == 6 * s.page and s.limits == (2, 40)
+    s.pool.release(blocks)
+    s.look()
+    assert s.limits == (6, 15) and set(blocks) <= set(s.given_back)
+    s.run.close()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(("load", "pin", "unpin", "take", "free", "a", "kv")), st.integers(0, 7)),
                 max_size=40))  # fmt: skip
