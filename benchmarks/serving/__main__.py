@@ -53,7 +53,12 @@ def main(argv: list[str] | None = None) -> int:
         cells, earlier = report.kept(options.out, options.scenarios)
         results.cells += cells
         bounds = bounds if "base" in options.scenarios else earlier  # what its cells are held against
-    about = {"machine": machine.describe(), "seed": options.seed, "repetitions": options.repetitions}
+    about = {
+        "machine": machine.describe(),
+        "seed": options.seed,
+        "repetitions": options.repetitions,
+        "peer_dtype": options.peer_dtype,
+    }
     size = _size(options.base)
     with ExitStack() as stack:
         contenders = list(_start(options, adapters, stack))
