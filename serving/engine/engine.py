@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 # How long an idle engine sleeps between looks at deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
-# How old gauges and the outlook of admission may be while nobody comes or goes: a tenth of a lone token's Python.
+# How old gauges and the outlook of admission may be while nobody comes or goes. Renewing them is a sixth of the Python
+# of a step with one row.
 _LOOK_SECONDS = 0.05
 
 

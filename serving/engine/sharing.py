@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from serving.adapters.manager import AdapterManager
 from serving.scheduler.planner import Planner
 
-LOOK_SECONDS = 2.0
+MOVE_SECONDS = 2.0  # from one move of the boundary to the next
 # Prompt tokens computed at once when KV that was thrown away is computed again.
 _CHUNK = 256
 _GROWTH_BLOCKS = 2
@@ -83,7 +83,7 @@ class SharedMemory:
         """Moves the boundary now and then; `now` in seconds."""
         if now < self._next:
             return
-        self._next = now + LOOK_SECONDS
+        self._next = now + MOVE_SECONDS
         before, self._lost = self._lost, self._losses()
         of_adapters, waited, tokens = (new - old for new, old in zip(self._lost, before, strict=True))
         recomputed = tokens * self._planner.costs.prefill_seconds(_CHUNK, 0, _CHUNK) / _CHUNK
@@ -92,28 +92,25 @@ class SharedMemory:
 
     def _losses(self) -> tuple[float, float, float]:
         """Since start: seconds that adapters were loaded again or waited for room; seconds that somebody waited for KV;
-        tokens whose KV was computed again, after a preemption or because their prefix was no longer cached."""
-        planner, adapters = self._planner, self._adapters
-        again = planner.recomputed_tokens + planner.pool.recomputed * planner.pool.block_size
+        tokens whose KV was computed again."""
+        planner, adapters, pool = self._planner, self._adapters, self._planner.pool
+        # With a prefix cache, what a preempted sequence computes again is among the blocks that were reclaimed.
+        again = pool.recomputed * pool.block_size if pool.caching else planner.recomputed_tokens
         return adapters.counters.reload_seconds + adapters.seconds.of("wait"), planner.kv_wait_seconds, again
 
     def _apply(self) -> None:
         """What is in use stays until it is idle: the other side grows only by what has come free."""
-        total, pages = self.boundary.total, self._adapters.pool
+        total, pages, pool = self.boundary.total, self._adapters.pool, self._planner.pool
         kv = min(max(total - self.limit, self._kv_in_use()), total - self.boundary.adapter_floor)
-        self._limit_kv(kv)
         self._adapters.set_page_limit((total - kv) // self._page_bytes)
-        self._limit_kv(min(kv, total - (pages.num_pages - pages.free_pages) * self._page_bytes))
+        held = (pages.num_pages - pages.free_pages) * self._page_bytes
+        before, blocks = pool.limit, min(kv, total - held) // self._block_bytes - _PADDING_BLOCKS
+        pool.set_limit(blocks)
+        if blocks < before:
+            self._give_back(pool.free_blocks())
 
     def _kv_in_use(self) -> int:
         """Bytes, with two blocks for each running sequence to grow into until the next look: nobody is preempted for
         the sake of adapters."""
         blocks = self._planner.pool.used + _GROWTH_BLOCKS * len(self._planner.running)
         return (blocks + _PADDING_BLOCKS) * self._block_bytes
-
-    def _limit_kv(self, size: int) -> None:
-        pool = self._planner.pool
-        before, blocks = pool.limit, size // self._block_bytes - _PADDING_BLOCKS
-        pool.set_limit(blocks)
-        if blocks < before:
-            self._give_back(pool.free_blocks())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.config import ServingConfig
 from serving.engine import sharing
-from serving.engine.sharing import LOOK_SECONDS, Boundary, SharedMemory, boundary_between
+from serving.engine.sharing import MOVE_SECONDS, Boundary, SharedMemory, boundary_between
 from serving.kv.pool import BlockPool
 from serving.replica import Base, build_engine
 from serving.scheduler.limits import Limits
@@ -67,7 +67,7 @@ class Shared:
     def look(self, *, adapters: float = 0.0, kv: float = 0.0) -> None:
         self.run.manager.counters.reload_seconds += adapters
         self.planner.kv_wait_seconds += kv
-        self.now += LOOK_SECONDS
+        self.now += MOVE_SECONDS
         self.shared.look(self.now)
         self.run.manager.check_integrity()
         self.pool.check_integrity()
@@ -105,7 +105,7 @@ def test_between_looks_nothing_moves() -> None:
     s = Shared()
     s.look(adapters=1.0)
     s.run.manager.counters.reload_seconds += 9.0
-    s.shared.look(s.now + LOOK_SECONDS / 2)
+    s.shared.look(s.now + MOVE_SECONDS / 2)
     assert s.limits == (5, 23)
     s.run.close()
 
@@ -188,7 +188,7 @@ async def test_an_engine_with_too_few_pages_takes_some_of_the_kv_cache(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["r4", "r8-attention", "r16-rslora"]
-    monkeypatch.setattr(sharing, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sharing, "MOVE_SECONDS", 0.0)
     async with running(tiny, elastic_memory=False) as fixed:
         wanted = [await fixed.tokens(range(9), name) for name in names]
     async with running(tiny) as run:

@@ -259,7 +259,9 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
 
 
 def _an_adapter_may_come_before_anybody_asks_for_it(replica: ReplicaProcess, digest: str) -> None:
-    resident = lambda: replica_client.stats(ReplicaAddress.of(replica.row()))["resident"]  # noqa: E731
+    def resident() -> object:
+        return replica_client.stats(ReplicaAddress.of(replica.row()))["resident"]
+
     assert administer(replica, "prefetch", {"digests": [digest]}, act="stats").status_code == 401
     assert administer(replica, "prefetch", {"digests": ["../x"]}).status_code == 400
     assert resident() == []
