@@ -71,7 +71,7 @@ class AdapterPool:
                 *self.tables.live(site.name),
                 dtype,
                 self.device,
-                layers_together=self.backend.LAYERS_TOGETHER,
+                in_blocks=self.backend.IN_BLOCKS,
             )
             for site in spec.sites
         }

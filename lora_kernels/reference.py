@@ -18,7 +18,7 @@ def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> 
     v = torch.zeros(len(storage.spec.slices), meta.rows, meta.max_pages * size, device=x.device)
     for slot, rows, pages in _adapters(site, layer, meta):
         # [pages, slices, page_size, K] -> [slices, ranks, K]
-        a = storage.a[layer, pages, :, :, : storage.spec.in_features].float().transpose(0, 1).flatten(1, 2)
+        a = storage.a_of(layer, pages)[..., : storage.spec.in_features].float().transpose(0, 1).flatten(1, 2)
         scales = meta.pool.page_scales[slot, : len(pages)].repeat_interleave(size)
         factors = scales if storage.rank_scales is None else scales * _rank_scales(storage.rank_scales[layer, pages])
         v[:, rows, : len(scales)] = x[rows].float() @ a.transpose(1, 2) * factors
@@ -33,7 +33,7 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
     storage = meta.pool.site(site)
     v = lora_shrink(x, site, layer, meta)
     for _, rows, pages in _adapters(site, layer, meta):
-        b = storage.b[layer, pages].float().flatten(0, 1)
+        b = storage.b_of(layer, pages).float().flatten(0, 1)
         bounds = zip(storage.offsets, storage.offsets[1:], strict=False)
         delta = [v[s, rows, : len(b)] @ b[:, begin:end] for s, (begin, end) in enumerate(bounds)]
         y[rows] = (y[rows].float() + torch.cat(delta, dim=1)).to(y.dtype)

@@ -55,7 +55,7 @@ class HostBlob:
         for name, storage in storages.items():
             mine = [list(next(rest).unbind(1)) for _ in _tensors(storage)]
             self.pages[name] = SitePages(
-                mine[0], mine[1], mine[2] if len(mine) > 2 else [], storage.offsets, storage.b.shape[2]
+                mine[0], mine[1], mine[2] if len(mine) > 2 else [], storage.b_offsets, storage.page_size
             )
 
     def send(self, pages: Sequence[int], stream: torch.cuda.Stream, after: torch.cuda.Event) -> Arrival:

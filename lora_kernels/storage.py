@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import math
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,11 @@ from lora_kernels.spec import PoolSpec, SiteSpec
 
 # Rows of A are padded to whole 64-byte vectors of bfloat16, so that no kernel needs a tail in K.
 K_ALIGN = 32
-CACHE_LINE = 64
+# Blocks of the C library (LK_UNIT, LK_A_BLOCK and LK_B_BLOCK of sgmv.h): ranks, and columns of A and of B.
+UNIT, A_BLOCK, B_BLOCK = 8, K_ALIGN, 64
+
+
+PageIds = slice | Sequence[int] | torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +30,10 @@ class SiteStorage:
 
     a: [layers, pages + 1, slices, page_size, K rounded up to 32], zero beyond K
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
-        In the C library's pools all layers of a page lie together (a and b are views): an adapter is a few long
-        stretches of memory, which large pages of the system hold without waste. Ranks of B lie an uneven number of
-        cache lines apart there: those of one column share few sets of a cache otherwise (n = 3072, 4096).
+        In blocks (the C library's pools) a is [layers, pages + 1, slices, page_size / 8, K / 32, 8, 32] and b is
+        [layers, pages + 1, page_size / 8, N / 64, 8, 64], every slice of N rounded up to 64: a kernel reads its weights
+        from the first byte to the last. And all layers of a page lie together (a and b are views): an adapter is a few
+        long stretches of memory, which large pages of the system hold without waste.
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
     offsets: where each slice begins in y, and N at the end
@@ -42,6 +48,8 @@ class SiteStorage:
     live: torch.Tensor
     live_host: list[list[int]]
     offsets: tuple[int, ...]
+    page_size: int
+    in_blocks: bool
     rank_scales: torch.Tensor | None = None
     # Whatever a backend wants to keep per layer (native descriptors, views); filled by the backend alone.
     cache: dict[int, object] = field(default_factory=dict)
@@ -50,6 +58,32 @@ class SiteStorage:
     def num_layers(self) -> int:
         """Layers that have this site."""
         return self.a.shape[0]
+
+    @property
+    def b_offsets(self) -> tuple[int, ...]:
+        """Where each slice begins in the columns of b, and where the last one ends."""
+        return tuple(_running_sum(_b_widths(self.spec, in_blocks=self.in_blocks)))
+
+    def a_of(self, layer: int, pages: PageIds) -> torch.Tensor:
+        """A of some pages, [*pages, slices, page_size, K rounded up to 32]; a copy where it lies in blocks."""
+        a = self.a[layer, pages]
+        return unblocked(a) if self.in_blocks else a
+
+    def b_of(self, layer: int, pages: PageIds) -> torch.Tensor:
+        """B of some pages, [*pages, page_size, N]; a copy where it lies in blocks."""
+        b = self.b[layer, pages]
+        if not self.in_blocks:
+            return b
+        widths = zip(self.b_offsets, self.spec.slices, strict=False)
+        return torch.cat([unblocked(b)[..., begin : begin + width] for begin, width in widths], dim=-1)
+
+    def a_columns(self, layer: int, pages: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """One column of the first slice of A for each entry of `columns` [T], of pages [T, p]: [T, p, page_size]."""
+        ranks, column = torch.arange(self.page_size, device=pages.device), columns.long()[:, None, None]
+        a, page = self.a[layer, :, 0], pages[:, :, None]
+        if self.in_blocks:
+            return a[page, ranks // UNIT, column // A_BLOCK, ranks % UNIT, column % A_BLOCK]
+        return a[page, ranks, column]
 
     def zero(self, pages: Sequence[int]) -> None:
         """Zero these pages in every layer."""
@@ -82,47 +116,55 @@ def allocate_site(
     dtype: torch.dtype,
     device: torch.device,
     *,
-    layers_together: bool = False,
+    in_blocks: bool = False,
 ) -> SiteStorage:
     """Zeroed storage of one site with `pages` pages (the null page included); `live` is the pool's, for this site.
 
-    layers_together: all layers of a page in one stretch; Triton's kernels want all pages of a layer in one
+    in_blocks: as the C library reads it; Triton's kernels want rows, and all pages of a layer in one stretch
     """
     layers, slices, size = spec.layers_of(site), len(site.slices), spec.page_size
-    padded_k = -(-site.in_features // K_ALIGN) * K_ALIGN
-    offsets = [0]
-    for width in site.slices:
-        offsets.append(offsets[-1] + width)
+    padded_k, n = _rounded_up(site.in_features, K_ALIGN), sum(_b_widths(site, in_blocks=in_blocks))
+    a_page: tuple[int, ...] = (slices, size, padded_k)
+    b_page: tuple[int, ...] = (size, n)
+    if in_blocks:
+        a_page = (slices, size // UNIT, padded_k // A_BLOCK, UNIT, A_BLOCK)
+        b_page = (size // UNIT, n // B_BLOCK, UNIT, B_BLOCK)
     return SiteStorage(
         site,
-        _paged(layers, pages, (slices, size, padded_k), dtype, device, layers_together),
-        _paged(
-            layers,
-            pages,
-            (size, _pitch(site.out_features, dtype) if layers_together else site.out_features),
-            dtype,
-            device,
-            layers_together,
-        )[..., : site.out_features],
+        _paged(layers, pages, a_page, dtype, device, together=in_blocks),
+        _paged(layers, pages, b_page, dtype, device, together=in_blocks),
         live,
         live_host,
-        tuple(offsets),
+        tuple(_running_sum(site.slices)),
+        size,
+        in_blocks,
         lazy_zeros((layers, pages, slices, size), torch.float32, device) if dtype.itemsize == 1 else None,
     )
 
 
-def _pitch(columns: int, dtype: torch.dtype) -> int:
-    """Elements from one rank of B to the next: whole cache lines, not a multiple of four of them."""
-    line = CACHE_LINE // dtype.itemsize
-    lines = -(-columns // line)
-    return columns if lines % 4 else (lines + 1) * line
+def _rounded_up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def _b_widths(site: SiteSpec, *, in_blocks: bool) -> list[int]:
+    """Columns of b that each slice takes."""
+    return [_rounded_up(width, B_BLOCK) if in_blocks else width for width in site.slices]
+
+
+def _running_sum(widths: Sequence[int]) -> list[int]:
+    return [0, *itertools.accumulate(widths)]
+
+
+def unblocked(blocks: torch.Tensor) -> torch.Tensor:
+    """[..., units, blocks, ranks, columns] as [..., all ranks, all columns]."""
+    return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
 def _paged(
-    layers: int, pages: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layers_together: bool
+    layers: int, pages: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, together: bool
 ) -> torch.Tensor:
-    """[layers, pages, *shape], zeroed."""
-    if not layers_together:
+    """[layers, pages, *shape], zeroed. together: all layers of a page in one stretch."""
+    if not together:
         return lazy_zeros((layers, pages, *shape), dtype, device)
     return lazy_zeros((pages, layers, *shape), dtype, device).transpose(0, 1)
 

@@ -12,7 +12,7 @@ from lora_kernels.errors import NonFiniteError
 from lora_kernels.loading import Group, LoadPlan
 from lora_kernels.quantize import quantize_group
 from lora_kernels.spec import Target
-from lora_kernels.storage import SiteStorage
+from lora_kernels.storage import B_BLOCK, SiteStorage
 
 if TYPE_CHECKING:
     from lora_kernels.ops.backend import Backend
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 class SitePages:
     """Where one site's part of a load goes, page after page, in the pool or in a blob on its way there.
 
-    a: per page [layers, slices, page_size, padded K]; b: per page [layers, page_size, N]
+    a: per page [layers, slices, page_size, padded K]; b: per page [layers, page_size, N]; like SiteStorage's in rows or
+        in blocks
+    b_offsets: where each slice begins in the columns of b, and where the last one ends
     rank_scales: per page [layers, slices, page_size] for fp8 pages, else empty
     """
 
     a: list[torch.Tensor]
     b: list[torch.Tensor]
     rank_scales: list[torch.Tensor]
-    offsets: tuple[int, ...]
+    b_offsets: tuple[int, ...]
     page_size: int
 
     @classmethod
@@ -40,9 +42,19 @@ class SitePages:
             [storage.a[:, page] for page in pages],
             [storage.b[:, page] for page in pages],
             [] if scales is None else [scales[:, page] for page in pages],
-            storage.offsets,
-            storage.b.shape[2],
+            storage.b_offsets,
+            storage.page_size,
         )
+
+    def a_of(self, page: int, slice_index: int) -> torch.Tensor:
+        """What `Backend.copy` takes."""
+        return self.a[page][:, slice_index]
+
+    def b_of(self, page: int, slice_index: int) -> torch.Tensor:
+        """What `Backend.copy` takes."""
+        begin, end = self.b_offsets[slice_index], self.b_offsets[slice_index + 1]
+        b = self.b[page]
+        return b[:, :, begin:end] if b.dim() == 3 else b[:, :, begin // B_BLOCK : end // B_BLOCK]
 
 
 def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend) -> float | None:
@@ -72,13 +84,11 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend)
 
 
 def _copy(group: Group, site: SitePages, first: int, backend: Backend) -> None:
-    begin, end = site.offsets[group.slice_index], site.offsets[group.slice_index + 1]
-    b = group.folded_b()
+    a, b = group.a, group.folded_b()
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
-        used, whole = rows.stop - rows.start, rows.stop - rows.start == group.rank
-        into_a = site.a[page][:, group.slice_index, :used, : group.a[0].shape[1]]
-        backend.copy(into_a, group.layers, group.a if whole else [a[rows] for a in group.a])
-        into_b = site.b[page][:, :used, begin:end]
+        whole = rows.stop - rows.start == group.rank
+        into_a, into_b = site.a_of(page, group.slice_index), site.b_of(page, group.slice_index)
+        backend.copy(into_a, group.layers, a if whole else [t[rows] for t in a])
         backend.copy(into_b, group.layers, b if whole else [t[:, rows] for t in b], turned=True)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # LK_F32 and LK_BF16 of sgmv.h
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 NEEDS_UNITS = False
-LAYERS_TOGETHER = True
+IN_BLOCKS = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class _SiteHandle:
 
     struct: CSite
     address: int
-    offsets: ctypes.Array[ctypes.c_int64]
+    arrays: Sequence[ctypes.Array[ctypes.c_int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,7 @@ def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, me
         torch.ops.lora_kernels.sgmv_(
             y, x, storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
             storage.live[layer], meta.row_order, meta.segment_starts, meta.segment_slots, storage.offsets,
+            storage.b_offsets,
         )  # fmt: skip
     elif x.dtype in DTYPE_CODES and y.dtype in DTYPE_CODES:
         _apply_at(y, x, site_handle(storage, layer, meta.pool).address, batch_address(meta))
@@ -85,15 +86,15 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 
 
 def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
-    """into[layers[i]] = weights[i], or its transpose, in one call."""
+    """into[layers[i]] = weights[i], or its transpose, in one call; into [layers, units, blocks, 8, columns]."""
     first = weights[0]
     alike = all(w.dtype == first.dtype and w.stride() == first.stride() and w.is_cpu for w in weights)
-    if not alike or first.dtype not in DTYPE_CODES or into.stride(2) != 1:
-        torch_path.copy(into, layers, weights, turned=turned)
-        return
-    row, column = reversed(first.stride()) if turned else first.stride()
+    if not alike or first.dtype not in DTYPE_CODES:
+        weights = [w.detach().to("cpu", into.dtype).contiguous() for w in weights]
+        first = weights[0]
+    shape, strides = (reversed(first.shape), reversed(first.stride())) if turned else (first.shape, first.stride())
     matrix = pack_matrix(
-        *into.shape[1:], row, column, into.stride(1), DTYPE_CODES[first.dtype], DTYPE_CODES[into.dtype]
+        *shape, *strides, into.stride(1), into.shape[-1], DTYPE_CODES[first.dtype], DTYPE_CODES[into.dtype]
     )  # fmt: skip
     begin, step = into.data_ptr(), into.stride(0) * into.itemsize
     addresses = ctypes.c_void_p * len(weights)
@@ -129,7 +130,7 @@ def site_handle(storage: SiteStorage, layer: int, pool: AdapterPool) -> _SiteHan
     if not isinstance(handle, _SiteHandle):
         handle = _describe_site(
             storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
-            storage.live[layer], storage.spec.in_features, storage.offsets,
+            storage.live[layer], storage.spec.in_features, storage.offsets, storage.b_offsets,
         )  # fmt: skip
         storage.cache[layer] = handle
     return handle
@@ -143,16 +144,21 @@ def _describe_site(
     page_scales: torch.Tensor,
     live: torch.Tensor,
     k: int,
-    offsets: tuple[int, ...],
+    offsets: Sequence[int],
+    b_offsets: Sequence[int],
 ) -> _SiteHandle:
-    """Addresses stay valid as long as the pool's tensors live."""
-    c_offsets = (ctypes.c_int64 * len(offsets))(*offsets)
+    """Addresses stay valid as long as the pool's tensors live.
+
+    a: [pages, slices, units, blocks, 8, 32]; b: [pages, units, blocks, 8, 64]
+    """
+    arrays = [(ctypes.c_int64 * len(values))(*values) for values in (offsets, b_offsets)]
+    _, slices, units, a_blocks, unit, width = a.shape
     struct = CSite(
         a.data_ptr(), b.data_ptr(), page_table.data_ptr(), page_ranks.data_ptr(), page_scales.data_ptr(),
-        live.data_ptr(), ctypes.addressof(c_offsets), k, a.shape[3], b.shape[2], a.shape[1], a.shape[2],
-        page_table.shape[1], a.stride(0), b.stride(0), b.stride(1), DTYPE_CODES[a.dtype],
+        live.data_ptr(), *map(ctypes.addressof, arrays), k, a_blocks * width, offsets[-1], b_offsets[-1], slices,
+        units * unit, page_table.shape[1], a.stride(0), b.stride(0), DTYPE_CODES[a.dtype],
     )  # fmt: skip
-    return _SiteHandle(struct, ctypes.addressof(struct), c_offsets)
+    return _SiteHandle(struct, ctypes.addressof(struct), arrays)
 
 
 def _describe_batch(row_order: torch.Tensor, segment_starts: torch.Tensor, segment_slots: torch.Tensor) -> CBatch:
@@ -199,10 +205,11 @@ def _sgmv(
     segment_starts: torch.Tensor,
     segment_slots: torch.Tensor,
     offsets: list[int],
+    b_offsets: list[int],
 ) -> None:
     if not len(segment_slots):
         return
-    site = _describe_site(a, b, page_table, page_ranks, page_scales, live, x.shape[1], tuple(offsets))
+    site = _describe_site(a, b, page_table, page_ranks, page_scales, live, x.shape[1], offsets, b_offsets)
     batch = _describe_batch(row_order, segment_starts, segment_slots)
     _apply_at(y, x, site.address, ctypes.addressof(batch))
 
@@ -215,7 +222,7 @@ def _sgmv_fake(y: torch.Tensor, x: torch.Tensor, *rest: object) -> None:
 _ops = torch.library.Library("lora_kernels", "DEF")
 _ops.define(
     "sgmv_(Tensor(a!) y, Tensor x, Tensor a, Tensor b, Tensor page_table, Tensor page_ranks, Tensor page_scales, "
-    "Tensor live, Tensor row_order, Tensor segment_starts, Tensor segment_slots, int[] offsets) -> ()"
+    "Tensor live, Tensor row_order, Tensor segment_starts, Tensor segment_slots, int[] offsets, int[] b_offsets) -> ()"
 )
 _ops.impl("sgmv_", _sgmv, "CPU")
 torch.library.register_fake("lora_kernels::sgmv_", _sgmv_fake, lib=_ops)

@@ -1,29 +1,33 @@
-/* Weights into pages: many matrices of one shape, converted and turned as they go. */
+/* Weights into pages: many matrices of one shape, converted, turned and cut into blocks as they go. */
 #include "sgmv.h"
 
 #include <string.h>
 
-/* Columns of a turned matrix that are copied for all rows before the next: their lines are in the first-level cache then. */
-enum { TURNED_COLUMNS = 64 };
 /* Side of the squares in which bfloat16 is turned, in registers: a third of the time. */
-enum { SIDE = 8 };
+enum { SIDE = LK_UNIT };
 
 static float same_f32(float value) { return value; }
 static uint16_t same_bf16(uint16_t value) { return value; }
 
+/* Where a value is in a copy, in elements. */
+static int64_t place_of(const lk_matrix *m, int64_t row, int64_t column) {
+    int64_t inside = column % m->block;
+    return row / LK_UNIT * m->to_unit + (column - inside) * LK_UNIT + row % LK_UNIT * m->block + inside;
+}
+
+/* Block by block: the lines of one are in the first-level cache for all its rows, also of a turned matrix. */
 #define COPY(name, from_type, to_type, convert)                                                                   \
-    static void name(const lk_matrix *m, const from_type *from, to_type *to) {                                    \
-        const int64_t columns = m->columns, rows = m->rows, from_row = m->from_row, from_column = m->from_column; \
-        const int64_t to_row = m->to_row, step = from_column == 1 ? columns : TURNED_COLUMNS;                     \
-        for (int64_t begin = 0; begin < columns; begin += step) {                                                 \
-            int64_t end = begin + step < columns ? begin + step : columns;                                        \
-            for (int64_t row = 0; row < rows; row++) {                                                            \
-                const from_type *in = from + row * from_row;                                                      \
-                to_type *out = to + row * to_row;                                                                 \
-                if (from_column == 1)                                                                             \
-                    for (int64_t i = begin; i < end; i++) out[i] = convert(in[i]);                                \
+    static void name(const lk_matrix *m, const from_type *from, to_type *to, int64_t row, int64_t end) {          \
+        const int64_t columns = m->columns, block = m->block, step = m->from_column;                              \
+        for (int64_t begin = 0; begin < columns; begin += block) {                                                \
+            int64_t count = begin + block < columns ? block : columns - begin;                                    \
+            for (int64_t r = row; r < end; r++) {                                                                 \
+                const from_type *in = from + r * m->from_row + begin * step;                                      \
+                to_type *out = to + place_of(m, r, begin);                                                        \
+                if (step == 1)                                                                                    \
+                    for (int64_t i = 0; i < count; i++) out[i] = convert(in[i]);                                  \
                 else                                                                                              \
-                    for (int64_t i = begin; i < end; i++) out[i] = convert(in[i * from_column]);                  \
+                    for (int64_t i = 0; i < count; i++) out[i] = convert(in[i * step]);                           \
             }                                                                                                     \
         }                                                                                                         \
     }
@@ -64,24 +68,23 @@ static void turn_bf16(const lk_matrix *m, const uint16_t *from, uint16_t *to) {
     int64_t rows = m->rows / SIDE * SIDE, columns = m->columns / SIDE * SIDE;
     for (int64_t c = 0; c < columns; c += SIDE)
         for (int64_t r = 0; r < rows; r += SIDE)
-            turn_square(from + c * m->from_column + r, m->from_column, to + r * m->to_row + c, m->to_row);
-    lk_matrix right = *m, below = *m;
-    right.rows = rows;
-    right.columns = m->columns - columns;
-    bf16_to_bf16(&right, from + columns * m->from_column, to + columns);
-    below.rows = m->rows - rows;
-    bf16_to_bf16(&below, from + rows, to + rows * m->to_row);
+            turn_square(from + c * m->from_column + r, m->from_column, to + place_of(m, r, c), m->block);
+    for (int64_t c = columns; c < m->columns; c++)
+        for (int64_t r = 0; r < rows; r++) to[place_of(m, r, c)] = from[c * m->from_column + r];
+    bf16_to_bf16(m, from, to, rows, m->rows);
 }
 
 void lk_copy(const lk_matrix *m, const void *const *from, void *const *to, int64_t count) {
     int turned = m->from_row == 1 && m->from_column != 1;
     for (int64_t i = 0; i < count; i++)
         if (m->from_dtype == LK_F32 && m->to_dtype == LK_F32)
-            f32_to_f32(m, from[i], to[i]);
+            f32_to_f32(m, from[i], to[i], 0, m->rows);
         else if (m->from_dtype == LK_F32)
-            f32_to_bf16(m, from[i], to[i]);
+            f32_to_bf16(m, from[i], to[i], 0, m->rows);
         else if (m->to_dtype == LK_F32)
-            bf16_to_f32(m, from[i], to[i]);
+            bf16_to_f32(m, from[i], to[i], 0, m->rows);
+        else if (turned)
+            turn_bf16(m, from[i], to[i]);
         else
-            (turned ? turn_bf16 : bf16_to_bf16)(m, from[i], to[i]);
+            bf16_to_bf16(m, from[i], to[i], 0, m->rows);
 }

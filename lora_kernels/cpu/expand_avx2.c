@@ -11,6 +11,9 @@
 
 #include "avx2.h"
 
+/* How far ahead of use one row's weights are fetched. */
+enum { AHEAD_BYTES = 2048 };
+
 /* Round to nearest even, 8 values; NaN stays NaN. */
 INLINE __m256i round_bf16(__m256 value) {
     __m256i bits = _mm256_castps_si256(value);
@@ -46,63 +49,78 @@ INLINE pair in_order(pair sum, int bf16) {
     return (pair){_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)};
 }
 
-/* y[0..columns) += the 16 sums, of which only so many count. */
-static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const float *sums, int64_t columns) {
-    for (int64_t c = 0; c < columns; c++)
+/* y[first..end) += those of the 16 sums. */
+static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const float *sums, int64_t first, int64_t end) {
+    for (int64_t c = first; c < end; c++)
         if (y_dtype == LK_BF16)
             ((uint16_t *)y)[c] = lk_f32_to_bf16(lk_bf16_to_f32(((uint16_t *)y)[c]) + sums[c]);
         else
             ((float *)y)[c] += sums[c];
 }
 
-/* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel unless that is NULL. */
+typedef pair sums[6][4];  /* of row and 16 columns; those that a tile uses stay in registers */
+
+/* sum += v B for some ranks, `stride` elements apart. */
+INLINE void multiply_ranks(const int rows, const int blocks, const int bf16, sums sum, const void *b, int64_t column,
+                           int64_t stride, const float *const *v, int64_t at, int64_t end) {
+#pragma GCC unroll 4
+    for (; at < end; at++, column += stride) {
+        if (blocks == 4) {
+            /* One row is computed faster than its weights come. */
+            const char *ahead = (const char *)b + column * (bf16 ? 2 : 4) + AHEAD_BYTES;
+#pragma GCC unroll 4
+            for (int line = 0; line < (bf16 ? 128 : 256); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < blocks; i++) {
+            pair w = load16(b, column + 16 * i, bf16);
+#pragma GCC unroll 6
+            for (int t = 0; t < rows; t++) {
+                __m256 factor = _mm256_broadcast_ss(v[t] + at);
+                multiply_add(&sum[t][i].first, factor, w.first);
+                multiply_add(&sum[t][i].second, factor, w.second);
+            }
+        }
+    }
+}
+
+/* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel that begins with column panel_c unless that is NULL. */
 INLINE void expand_tile(const int rows, const int blocks, const int bf16, const lk_columns *from, const float *panel,
                         int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
-    const int64_t stride = panel ? 16 : from->stride, first = panel ? (c - panel_c) * from->pages * from->page_size : c;
-    pair sum[6][4];
+    sums sum;
 #pragma GCC unroll 6
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) sum[t][i].first = sum[t][i].second = _mm256_setzero_ps();
     for (int64_t j = 0; j < from->pages; j++) {
-        const void *b = panel ? panel : from->b[j];
-        int64_t at = j * from->page_size, column = first + (panel ? at * 16 : 0), end = at + from->ranks[j];
-        /* Full pages are one run of ranks, in v as in the panel. */
-        while (panel && end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
-#pragma GCC unroll 4
-        for (; at < end; at++, column += stride) {
-            if (blocks == 4 && j == 0) {
-                /* One row: as in shrink. */
-                const char *ahead = (const char *)from->ahead + column * (bf16 ? 2 : 4);
-#pragma GCC unroll 4
-                for (int line = 0; line < (bf16 ? 128 : 256); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
-            }
-#pragma GCC unroll 4
-            for (int i = 0; i < blocks; i++) {
-                pair w = load16(b, column + 16 * i, bf16);
-#pragma GCC unroll 6
-                for (int t = 0; t < rows; t++) {
-                    __m256 factor = _mm256_broadcast_ss(v[t] + at);
-                    multiply_add(&sum[t][i].first, factor, w.first);
-                    multiply_add(&sum[t][i].second, factor, w.second);
-                }
-            }
+        int64_t at = j * from->page_size, end = at + from->ranks[j];
+        if (panel) {
+            int64_t column = (c - panel_c) * from->pages * from->page_size + at * 16;
+            /* Full pages are one run of ranks, in v as in the panel. */
+            while (end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
+            multiply_ranks(rows, blocks, 0, sum, panel, column, 16, v, at, end);
+            continue;
+        }
+        for (int64_t place = lk_b_place(c); at < end; at += LK_UNIT, place += from->unit) {
+            int64_t ranks = end - at < LK_UNIT ? end - at : LK_UNIT;
+            multiply_ranks(rows, blocks, bf16, sum, from->b[j], place, LK_B_BLOCK, v, at, at + ranks);
         }
     }
-    int64_t columns = from->width - c;
+    int whole = c >= from->begin && c + 16 * blocks <= from->end;
 #pragma GCC unroll 6
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) {
             char *out = y[t] + (c + 16 * i) * lk_element_size(y_dtype);
             pair s = in_order(sum[t][i], bf16);
-            if (columns >= 16 * (i + 1)) {
+            if (whole) {
                 add16(out, y_dtype == LK_BF16, s.first, s.second);
             } else {
                 float few[16];
                 _mm256_storeu_ps(few, s.first);
                 _mm256_storeu_ps(few + 8, s.second);
-                add_few(out, y_dtype, few, columns - 16 * i);
+                int64_t first = from->begin - c - 16 * i, end = from->end - c - 16 * i;
+                add_few(out, y_dtype, few, first > 0 ? first : 0, end < 16 ? end : 16);
             }
         }
 }
@@ -113,14 +131,17 @@ enum { PANEL_ROWS = 48 };
 /* Half a first-level cache. */
 enum { PANEL_FLOATS = 4096 };
 
+static int64_t whole16(int64_t columns) { return columns / 16 * 16; }
+
 /* Columns [begin, end) in blocks of 16 columns by ranks, the pages one after another. */
 INLINE void fill_panel(const int bf16, const lk_columns *from, int64_t begin, int64_t end, float *panel) {
     int64_t ranks = from->pages * from->page_size;
     for (int64_t j = 0; j < from->pages; j++)
         for (int64_t r = 0; r < from->ranks[j]; r++) {
             float *out = panel + (j * from->page_size + r) * 16;
+            int64_t place = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK;
             for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
-                pair w = in_order(load16(from->b[j], r * from->stride + c, bf16), bf16);
+                pair w = in_order(load16(from->b[j], place + lk_b_place(c), bf16), bf16);
                 _mm256_storeu_ps(out, w.first);
                 _mm256_storeu_ps(out + 8, w.second);
             }
@@ -129,10 +150,10 @@ INLINE void fill_panel(const int bf16, const lk_columns *from, int64_t begin, in
 
 INLINE void expand_panel(const int bf16, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
                          int rows, float *panel) {
-    int64_t most = PANEL_FLOATS / (from->pages * from->page_size) / 16 * 16, step = most > 16 ? most : 16;
+    int64_t most = whole16(PANEL_FLOATS / (from->pages * from->page_size)), step = most > 16 ? most : 16;
 #define TILE(rows_) expand_tile(rows_, 1, 0, from, panel, begin, v + t, y + t, y_dtype, c)
-    for (int64_t begin = 0; begin < from->width; begin += step) {
-        int64_t end = begin + step < from->width ? begin + step : from->width;
+    for (int64_t begin = whole16(from->begin); begin < from->end; begin += step) {
+        int64_t end = begin + step < from->end ? begin + step : from->end;
         fill_panel(bf16, from, begin, end, panel);
         for (int t = 0; t < rows; t += 6)
             for (int64_t c = begin; c < end; c += 16) {
@@ -156,11 +177,11 @@ INLINE void expand_typed(const int bf16, const lk_columns *from, const float *co
         return;
     }
 #define TILE(rows_, blocks_) expand_tile(rows_, blocks_, bf16, from, NULL, 0, v + t, y + t, y_dtype, c)
-    int64_t c = 0;
-    if (rows == 1)
-        for (int t = 0; c + 64 <= from->width; c += 64) TILE(1, 4);
-    for (; c < from->width; c += 16) {
+    for (int64_t c = whole16(from->begin); c < from->end; c += 16) {
         int t = 0;
+        if (rows == 1)
+            for (; c % LK_B_BLOCK == 0 && c + LK_B_BLOCK <= from->end; c += LK_B_BLOCK) TILE(1, 4);
+        if (c >= from->end) break;
         for (; t + 6 <= rows; t += 6) TILE(6, 1);
         switch (rows - t) {
         case 1: TILE(1, 1); break;

@@ -47,7 +47,7 @@ INLINE void dot_tile(const int rows, const lk_unit *unit, int64_t padded_k, cons
         for (int t = 0; t < rows; t++) row[t] = load32(x[t], k);
 #pragma GCC unroll 8
         for (int r = 0; r < 8; r++) {
-            __m512bh w = load32(unit->a, r * padded_k + k);
+            __m512bh w = load32(unit->a, k * LK_UNIT + r * LK_A_BLOCK);
 #pragma GCC unroll 3
             for (int t = 0; t < rows; t++) acc[r][t] = _mm512_dpbf16_ps(acc[r][t], row[t], w);
         }
@@ -69,8 +69,14 @@ AVX512 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, 
         dot_tile(1, unit, padded_k, x + t, v + t);
 }
 
-INLINE void add16(char *y, int64_t y_dtype, __m512 sum, int64_t columns) {
-    __mmask16 mask = columns >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << columns) - 1);
+/* The first so many of 16 columns. */
+INLINE __mmask16 first_of_16(int64_t columns) {
+    return columns >= 16 ? (__mmask16)0xffff : columns > 0 ? (__mmask16)((1u << columns) - 1) : 0;
+}
+
+/* y[first..end) += those of the 16 sums. */
+INLINE void add16(char *y, int64_t y_dtype, __m512 sum, int64_t first, int64_t end) {
+    __mmask16 mask = first_of_16(end) & (__mmask16)~first_of_16(first);
     if (y_dtype == LK_BF16) {
         __m512 total = _mm512_add_ps(widen(_mm256_maskz_loadu_epi16(mask, y)), sum);
         _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(total));
@@ -88,8 +94,9 @@ INLINE void expand_tile(const int rows, const int blocks, const lk_columns *from
         for (int i = 0; i < blocks; i++) sum[t][i] = _mm512_setzero_ps();
     for (int64_t j = 0; j < from->pages; j++) {
         int64_t at = j * from->page_size;
-        const uint16_t *weights = (const uint16_t *)from->b[j] + c;
-        for (int32_t r = 0; r < from->ranks[j]; r++, at++, weights += from->stride) {
+        const uint16_t *block = (const uint16_t *)from->b[j] + lk_b_place(c);
+        for (int32_t r = 0; r < from->ranks[j]; r++, at++) {
+            const uint16_t *weights = block + r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK;
             __m512 w[4];
 #pragma GCC unroll 4
             for (int i = 0; i < blocks; i++) w[i] = widen(_mm256_loadu_si256((const __m256i *)(weights + 16 * i)));
@@ -105,7 +112,8 @@ INLINE void expand_tile(const int rows, const int blocks, const lk_columns *from
     for (int t = 0; t < rows; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++)
-            add16(y[t] + (c + 16 * i) * lk_element_size(y_dtype), y_dtype, sum[t][i], from->width - c - 16 * i);
+            add16(y[t] + (c + 16 * i) * lk_element_size(y_dtype), y_dtype, sum[t][i], from->begin - c - 16 * i,
+                  from->end - c - 16 * i);
 }
 
 AVX512 static void expand(const lk_columns *from, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
@@ -125,9 +133,15 @@ AVX512 static void expand(const lk_columns *from, int64_t dtype, const float *co
         case 5: TILE(5, blocks_); break;                                                                        \
         }                                                                                                       \
     } while (0)
-    int64_t c = 0;
-    for (; c + 64 <= from->width; c += 64) ROWS(4);
-    for (; c < from->width; c += 16) ROWS(1);
+    int64_t c = from->begin / 16 * 16;
+    while (c < from->end)
+        if (c % LK_B_BLOCK == 0 && c + LK_B_BLOCK <= from->end) {
+            ROWS(4);
+            c += LK_B_BLOCK;
+        } else {
+            ROWS(1);
+            c += 16;
+        }
 #undef ROWS
 #undef TILE
 }

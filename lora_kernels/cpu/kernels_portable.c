@@ -19,16 +19,16 @@ static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k
     memset(row + k, 0, (size_t)(padded_k - k) * sizeof(float));
 }
 
-static float dot(const void *a, int64_t dtype, const float *x, int64_t k) {
+static float dot(const void *a, int64_t rank, int64_t dtype, const float *x, int64_t k) {
     float lanes[LANES] = {0};
-    if (dtype == LK_BF16) {
-        const uint16_t *w = a;
-        for (int64_t i = 0; i < k; i += LANES)
-            for (int j = 0; j < LANES; j++) lanes[j] += lk_bf16_to_f32(w[i + j]) * x[i + j];
-    } else {
-        const float *w = a;
-        for (int64_t i = 0; i < k; i += LANES)
-            for (int j = 0; j < LANES; j++) lanes[j] += w[i + j] * x[i + j];
+    for (int64_t block = 0; block < k; block += LK_A_BLOCK) {
+        int64_t at = block * LK_UNIT + rank * LK_A_BLOCK;
+        for (int64_t i = 0; i < LK_A_BLOCK; i += LANES)
+            if (dtype == LK_BF16)
+                for (int j = 0; j < LANES; j++)
+                    lanes[j] += lk_bf16_to_f32(((const uint16_t *)a)[at + i + j]) * x[block + i + j];
+            else
+                for (int j = 0; j < LANES; j++) lanes[j] += ((const float *)a)[at + i + j] * x[block + i + j];
     }
     float sum = 0;
     for (int j = 0; j < LANES; j++) sum += lanes[j];
@@ -37,23 +37,21 @@ static float dot(const void *a, int64_t dtype, const float *x, int64_t k) {
 
 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
                    float *const *v) {
-    for (int64_t r = 0; r < unit->ranks; r++) {
-        const char *weights = (const char *)unit->a + r * padded_k * lk_element_size(dtype);
-        for (int t = 0; t < rows; t++) v[t][unit->v_offset + r] = unit->scale * dot(weights, dtype, x[t], padded_k);
-    }
+    for (int64_t r = 0; r < unit->ranks; r++)
+        for (int t = 0; t < rows; t++) v[t][unit->v_offset + r] = unit->scale * dot(unit->a, r, dtype, x[t], padded_k);
 }
 
 static void expand(const lk_columns *from, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
                    int rows, float *panel) {
     (void)panel;
-    for (int64_t c = 0; c < from->width; c += COLUMNS) {
-        int64_t columns = from->width - c < COLUMNS ? from->width - c : COLUMNS;
+    for (int64_t c = from->begin / COLUMNS * COLUMNS; c < from->end; c += COLUMNS) {
+        int64_t first = c < from->begin ? from->begin - c : 0, end = from->end - c < COLUMNS ? from->end - c : COLUMNS;
         for (int t = 0; t < rows; t++) {
             float sum[COLUMNS] = {0};
             for (int64_t j = 0; j < from->pages; j++)
                 for (int64_t r = 0; r < from->ranks[j]; r++) {
                     float factor = v[t][j * from->page_size + r];
-                    int64_t at = r * from->stride + c;
+                    int64_t at = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK + lk_b_place(c);
                     if (dtype == LK_BF16)
                         for (int i = 0; i < COLUMNS; i++)
                             sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)from->b[j])[at + i]);
@@ -61,7 +59,7 @@ static void expand(const lk_columns *from, int64_t dtype, const float *const *v,
                         for (int i = 0; i < COLUMNS; i++) sum[i] += factor * ((const float *)from->b[j])[at + i];
                 }
             char *out = y[t] + c * lk_element_size(y_dtype);
-            for (int64_t i = 0; i < columns; i++) {
+            for (int64_t i = first; i < end; i++) {
                 float total = element(out, y_dtype, i) + sum[i];
                 if (y_dtype == LK_BF16)
                     ((uint16_t *)out)[i] = lk_f32_to_bf16(total);

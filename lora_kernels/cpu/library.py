@@ -30,15 +30,16 @@ class CSite(ctypes.Structure):
         ("page_scales", ctypes.c_void_p),
         ("live", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
+        ("b_offsets", ctypes.c_void_p),
         ("k", ctypes.c_int64),
         ("padded_k", ctypes.c_int64),
         ("n", ctypes.c_int64),
+        ("padded_n", ctypes.c_int64),
         ("slices", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
         ("max_pages", ctypes.c_int64),
         ("a_page", ctypes.c_int64),
         ("b_page", ctypes.c_int64),
-        ("b_rank", ctypes.c_int64),
         ("dtype", ctypes.c_int64),
     )
 
@@ -56,8 +57,8 @@ class CBatch(ctypes.Structure):
 
 # `lk_call` of sgmv.h as bytes: site, batch, y and x (address, row stride, dtype), threads.
 pack_call = struct.Struct("=9q").pack
-# `lk_matrix` of sgmv.h as bytes: rows, columns, the strides of both and of the copy's rows, both dtypes.
-pack_matrix = struct.Struct("=7q").pack
+# `lk_matrix` of sgmv.h as bytes: rows, columns, the strides of both, the copy's units and width of blocks, both dtypes.
+pack_matrix = struct.Struct("=8q").pack
 
 
 # What other native code may call, without the prefix lk_.

@@ -3,7 +3,7 @@
 The functions of `team_functions()` are, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
 
     typedef struct { int64_t row, row_end, column, column_end; } lk_part;
-    typedef struct { const char *data; int64_t bytes, stride, count; } lk_strip;
+    typedef struct { const char *data; int64_t bytes; } lk_strip;
 
     void lk_shrink_team(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype,
                         void *scratch, int64_t thread, int64_t threads);
@@ -25,8 +25,7 @@ still in that thread's caches; the fourth says for which batches that is faster.
 Rows without an adapter are not touched; a row gets the same bits in a team of any size and however y is cut.
 
 The last three list the weights that a thread of the team will read in the first half, in the second, or that a part of
-y needs (`count` runs of `bytes`, `stride` bytes apart): a caller whose products leave the memory idle can have each
-thread fetch its own meanwhile.
+y needs: a caller whose products leave the memory idle can have each thread fetch its own meanwhile.
 """
 
 from __future__ import annotations

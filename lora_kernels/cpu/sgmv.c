@@ -10,6 +10,7 @@ static int omp_get_thread_num(void) { return 0; }
 static int omp_get_num_threads(void) { return 1; }
 #endif
 
+#include "places.h"
 #include "work.h"
 
 /* Below this cost (multiply-adds, weights included) a thread's share is worth less than waking it: swept from 2^14 to
@@ -20,10 +21,6 @@ enum { COST_PER_THREAD = 262144 };
 enum { ROWS_FOR_PARTS = 4 };
 /* Scratch parts begin on cache lines: threads share none. */
 enum { LINE = 64 };
-
-static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t whole_lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 static int64_t most_pages(const lk_job *j) {
     int64_t most = 0;
@@ -61,8 +58,8 @@ typedef struct {
 static scratch_ends thread_ends(const lk_site *site) {
     const int64_t size = sizeof(float);
     scratch_ends ends;
-    ends.b = whole_lines(site->max_pages * (int64_t)sizeof(void *));
-    ends.packed = ends.b + whole_lines(LK_SHRINK_ROWS * site->padded_k * size);
+    ends.b = round_up(site->max_pages * (int64_t)sizeof(void *), LINE);
+    ends.packed = ends.b + round_up(LK_SHRINK_ROWS * site->padded_k * size, LINE);
     ends.panel = ends.packed + site->max_pages * site->page_size * LK_CHUNK * size;
     return ends;
 }
@@ -77,7 +74,7 @@ static char *on_a_line(void *scratch) { return (char *)(((uintptr_t)scratch + LI
 
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads) {
     int64_t v = rows * site->slices * site->max_pages * site->page_size * (int64_t)sizeof(float);
-    return LINE + threads * thread_ends(site).panel + whole_lines(v);
+    return LINE + threads * thread_ends(site).panel + round_up(v, LINE);
 }
 
 /* One thread's part of a team's scratch; where v begins goes into the job. */

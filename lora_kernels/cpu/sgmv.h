@@ -21,8 +21,11 @@ enum {
     LK_SHRINK_ROWS = 24,
     /* Rows that share a pass over B, at most: whole groups. */
     LK_EXPAND_ROWS = 192,
-    /* Ranks a shrink kernel computes at once and may round up to. */
+    /* Ranks that lie together, and that a shrink kernel computes at once and may round up to. */
     LK_UNIT = 8,
+    /* Columns that lie together: of a, and of b. */
+    LK_A_BLOCK = 32,
+    LK_B_BLOCK = 64,
     /* Columns that expand computes at once, and those of one row alone. */
     LK_COLUMNS = 16,
     LK_ROW_COLUMNS = 64,
@@ -30,17 +33,20 @@ enum {
     LK_CHUNK = 256,
 };
 
-/* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written. */
+/* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written.
+ *
+ * Weights lie as one row of activations reads them, from the first byte to the last: 8 ranks of 32 or 64 columns, then the
+ * same ranks of the next columns. What is past a page's ranks or a slice's columns is zero. */
 typedef struct {
-    const void *a;              /* [pages, slices, page_size, padded_k], pages a_page elements apart */
-    const void *b;              /* [pages, page_size, n], pages b_page and ranks b_rank elements apart; 15 columns past
-                                 * any row in use may be read */
+    const void *a;              /* [pages, slices, page_size / 8, padded_k / 32, 8, 32], pages a_page elements apart */
+    const void *b;              /* [pages, page_size / 8, padded_n / 64, 8, 64], pages b_page elements apart */
     const int32_t *page_table;  /* [slots, max_pages] */
     const int32_t *page_ranks;  /* [slots, max_pages] */
     const float *page_scales;   /* [slots, max_pages] */
     const int32_t *live;        /* [slots], pages of the slot that this site and layer use */
     const int64_t *offsets;     /* [slices + 1], columns of y */
-    int64_t k, padded_k, n, slices, page_size, max_pages, a_page, b_page, b_rank;
+    const int64_t *b_offsets;   /* [slices], where each begins in the columns of b: multiples of LK_B_BLOCK */
+    int64_t k, padded_k, n, padded_n, slices, page_size, max_pages, a_page, b_page;
     int64_t dtype;              /* of a and b */
 } lk_site;
 
@@ -61,20 +67,24 @@ typedef struct {
 
 /* At most LK_UNIT adjacent ranks of one page and slice. */
 typedef struct {
-    const void *a;      /* [ranks, padded_k] */
+    const void *a;      /* [padded_k / 32, 8, 32] */
     int64_t ranks;
     int64_t v_offset;   /* where their products go in a row of v */
     float scale;
-    const void *ahead;  /* what will probably be read next, shaped like a: worth fetching. Any address will do */
+    const void *ahead;  /* what will probably be read next: worth fetching. Any address will do */
 } lk_unit;
 
-/* A range of columns of all the pages of one adapter. */
+/* Columns [begin, end) of a slice, of all the pages of one adapter. */
 typedef struct {
-    const void *const *b;  /* [pages], each at the range's first column: [ranks[j], width] with rows `stride` apart */
+    const void *const *b;  /* [pages], each where the slice begins: [blocks, 8, 64] */
     const int32_t *ranks;  /* [pages] */
-    int64_t pages, page_size, stride, width;
-    const void *ahead;     /* as in lk_unit, shaped like b[0] */
+    int64_t pages, page_size;
+    int64_t unit;          /* elements from 8 ranks of a page to the next 8 */
+    int64_t begin, end;
 } lk_columns;
+
+/* Where 8 ranks of the block with column c begin in [blocks, 8, 64], and where c is in there, in elements. */
+static inline int64_t lk_b_place(int64_t c) { return c / LK_B_BLOCK * LK_B_BLOCK * LK_UNIT + c % LK_B_BLOCK; }
 
 /* The arithmetic of one instruction set. */
 typedef struct {
@@ -86,8 +96,9 @@ typedef struct {
     /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to LK_UNIT. */
     void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
                    float *const *v);
-    /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c < width.
-     * panel has room for pages * page_size * LK_CHUNK floats. */
+    /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c in
+     * [begin, end); y[t] is where the slice begins. panel has room for pages * page_size * LK_CHUNK floats; the range is
+     * within LK_CHUNK columns from a multiple of LK_COLUMNS on. */
     void (*expand)(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
                    int rows, float *panel);
 } lk_kernels;
@@ -124,10 +135,10 @@ int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
 /* Whether parts are the faster way: they save y's way to memory and back, but cut the weights into short runs. */
 int lk_prefers_parts(const lk_batch *batch);
 
-/* `count` runs of so many bytes, a stride apart. */
+/* Adjacent memory. */
 typedef struct {
     const char *data;
-    int64_t bytes, stride, count;
+    int64_t bytes;
 } lk_strip;
 
 /* The weights that this thread of a team will read in shrink, in expand, or that a part of y needs, in that order, so that
@@ -155,9 +166,9 @@ int lk_shrink(const lk_site *site, const lk_batch *batch, const void *x, int64_t
 int lk_expand(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype, float *v,
               int64_t row_stride, int64_t slice_stride, int threads);
 
-/* Shape and types of a matrix to be copied; strides in elements, the copy's columns are adjacent. */
+/* Shape and types of a matrix to be copied into [rows / 8, columns / block, 8, block]; strides in elements. */
 typedef struct {
-    int64_t rows, columns, from_row, from_column, to_row, from_dtype, to_dtype;
+    int64_t rows, columns, from_row, from_column, to_unit, block, from_dtype, to_dtype;
 } lk_matrix;
 /* to[i] = from[i] for `count` matrices that differ in their addresses alone; rounded to nearest even. */
 void lk_copy(const lk_matrix *m, const void *const *from, void *const *to, int64_t count);

@@ -13,6 +13,9 @@
 
 #include "avx2.h"
 
+/* How far ahead of use one row's weights are fetched: whole blocks. */
+enum { AHEAD_BYTES = 2048 };
+
 /* 16 values of x, the even ones before the odd ones. */
 INLINE pair split16(const void *x, int64_t at, int bf16) {
     pair p = load16(x, at, bf16);
@@ -59,9 +62,6 @@ INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
 
 typedef __m256 sums[8][3];  /* of rank and row; those that a tile uses stay in registers */
 
-/* Rank r of a unit: a base for each three ranks, and 0, 1 or 2 strides from it, one addressing mode each. */
-INLINE const char *rank_of(const char *const *bases, int64_t stride, int r) { return bases[r / 3] + r % 3 * stride; }
-
 static const uint32_t odd_mask[8] __attribute__((aligned(32))) = {
     0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
 
@@ -80,8 +80,9 @@ INLINE __m256 weights8(const int bf16, const char *at, const int half, const int
 }
 
 /* 16 columns, half by half: 12 sums, 3 registers of x and one of weights are all there are. */
-INLINE void multiply16(const int ranks, const int rows, const int bf16, sums acc, const char *const *bases,
-                       int64_t stride, const char *const *x, int64_t k, __m256 mask) {
+INLINE void multiply16(const int ranks, const int rows, const int bf16, sums acc, const char *a, const char *const *x,
+                       int64_t k, __m256 mask) {
+    const int64_t stride = LK_A_BLOCK * (bf16 ? 2 : 4);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         __m256 row[3];
@@ -89,7 +90,7 @@ INLINE void multiply16(const int ranks, const int rows, const int bf16, sums acc
         for (int t = 0; t < rows; t++) row[t] = _mm256_loadu_ps((const float *)(x[t] + k) + 8 * half);
 #pragma GCC unroll 8
         for (int r = 0; r < ranks; r++) {
-            __m256 w = weights8(bf16, rank_of(bases, stride, r), half, rows, mask);
+            __m256 w = weights8(bf16, a + r * stride, half, rows, mask);
 #pragma GCC unroll 3
             for (int t = 0; t < rows; t++) multiply_add(&acc[r][t], row[t], w);
         }
@@ -99,10 +100,9 @@ INLINE void multiply16(const int ranks, const int rows, const int bf16, sums acc
 /* Ranks from `first` on. */
 INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_unit *unit, int64_t first,
                      int64_t padded_k, const void *const *x, float *const *v) {
-    const int64_t size = bf16 ? 2 : 4, stride = padded_k * size, column = 16 * sizeof(float);
-    const char *a = (const char *)unit->a + first * stride, *ahead = (const char *)unit->ahead + first * stride;
-    const char *bases[3] = {a, a + 3 * stride, a + 6 * stride}, *in[3];
-    const char *ahead_bases[3] = {ahead, ahead + 3 * stride, ahead + 6 * stride};
+    const int64_t size = bf16 ? 2 : 4, block = LK_UNIT * LK_A_BLOCK * size, column = 16 * sizeof(float);
+    const char *a = (const char *)unit->a + first * LK_A_BLOCK * size, *ahead = (const char *)unit->a + AHEAD_BYTES, *in[3];
+    const char *end = (const char *)unit->a + padded_k * LK_UNIT * size;
     const __m256 mask = _mm256_load_ps((const float *)odd_mask);
     sums acc;
 #pragma GCC unroll 3
@@ -111,23 +111,16 @@ INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_u
 #pragma GCC unroll 8
         for (int r = 0; r < ranks; r++) acc[r][t] = _mm256_setzero_ps();
     }
-    for (int64_t k = 0; k < padded_k * (int64_t)sizeof(float); k += 2 * column) {
-        /* One row is computed faster than its weights come, and 8 short streams leave nothing to guess from. */
+    for (int64_t k = 0; k < padded_k * (int64_t)sizeof(float); k += 2 * column, a += block) {
+        /* One row is computed faster than its weights come. */
         if (rows == 1) {
-#pragma GCC unroll 8
-            for (int r = 0; r < ranks; r++)
-#pragma GCC unroll 2
-                for (int line = 0; line < 32 * size; line += 64)
-                    _mm_prefetch(rank_of(ahead_bases, stride, r) + line, _MM_HINT_T0);
-#pragma GCC unroll 3
-            for (int i = 0; i < (ranks + 2) / 3; i++) ahead_bases[i] += 32 * size;
+            if (ahead == end) ahead = unit->ahead;
+#pragma GCC unroll 16
+            for (int64_t line = 0; line < block; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            ahead += block;
         }
 #pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            multiply16(ranks, rows, bf16, acc, bases, stride, in, k + i * column, mask);
-#pragma GCC unroll 3
-            for (int base = 0; base < (ranks + 2) / 3; base++) bases[base] += 16 * size;
-        }
+        for (int i = 0; i < 2; i++) multiply16(ranks, rows, bf16, acc, a + i * 16 * size, in, k + i * column, mask);
     }
     __m128 factor = _mm_set1_ps(unit->scale);
 #pragma GCC unroll 3

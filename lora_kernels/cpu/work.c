@@ -8,6 +8,8 @@
  */
 #include "work.h"
 
+#include "places.h"
+
 /* Reading weights costs a tile as much as computing this many rows (float32 weights in the last-level cache). */
 enum { WEIGHT_ROWS = 2 };
 
@@ -32,8 +34,6 @@ static int takes(share *s, int64_t cost) {
     return middle >= s->begin && middle < s->end;
 }
 
-static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static char *row_at(const lk_rows *rows, int64_t row) {
     return rows->data + row * rows->stride * lk_element_size(rows->dtype);
 }
@@ -57,8 +57,6 @@ static int64_t segment_ranks(const lk_job *j, const tile_t *segment) {
         ranks += (j->site->page_ranks[segment->at + p] + LK_UNIT - 1) / LK_UNIT * LK_UNIT;
     return ranks;
 }
-
-static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 /* Rows of a segment's tiles: nearly equal ones, so that threads can share them evenly; whole groups of the kernels. */
 static int64_t rows_of_tiles(int phase, int64_t rows) {
@@ -111,20 +109,14 @@ static void v_pointers(const lk_job *j, const tile_t *tile, int64_t slice, float
         out[t] = first + (j->v.by_row_id ? tile->order[t] : tile->first + t) * j->v.row_stride;
 }
 
-/* Ranks [r, r + LK_UNIT) of the tile's page p. */
-static const char *rank_row(const lk_site *site, int64_t at, int64_t slice, int64_t r) {
-    int64_t element = site->page_table[at] * site->a_page + (slice * site->page_size + r) * site->padded_k;
-    return (const char *)site->a + element * lk_element_size(site->dtype);
-}
-
 static lk_unit unit_at(const lk_job *j, const tile_t *tile, int64_t p, int64_t slice, int64_t r) {
     const lk_site *site = j->site;
     int64_t at = tile->at + p;
     int64_t next_page = p + 1 < tile->pages ? at + 1 : tile->then;
-    const char *ahead = r + LK_UNIT < site->page_ranks[at] ? rank_row(site, at, slice, r + LK_UNIT)
-                        : slice + 1 < site->slices         ? rank_row(site, at, slice + 1, 0)
-                                                           : rank_row(site, next_page, 0, 0);
-    return (lk_unit){rank_row(site, at, slice, r), minimum(LK_UNIT, site->page_ranks[at] - r),
+    const char *ahead = r + LK_UNIT < site->page_ranks[at] ? unit_of_a(site, at, slice, r + LK_UNIT)
+                        : slice + 1 < site->slices         ? unit_of_a(site, at, slice + 1, 0)
+                                                           : unit_of_a(site, next_page, 0, 0);
+    return (lk_unit){unit_of_a(site, at, slice, r), minimum(LK_UNIT, site->page_ranks[at] - r),
                      slice * j->v.slice_stride + p * site->page_size + r, site->page_scales[at], ahead};
 }
 
@@ -146,23 +138,22 @@ static void shrink_tile(const lk_job *j, const tile_t *tile, share *s, const lk_
             }
 }
 
-static const char *page_columns(const lk_site *site, int64_t at, int64_t c) {
-    return (const char *)site->b + (site->page_table[at] * site->b_page + c) * lk_element_size(site->dtype);
-}
-
-/* Columns [c, c + width) of one slice. */
-static void expand_columns(const lk_job *j, const tile_t *tile, int64_t slice, int64_t c, int64_t width,
+/* Columns [begin, end) of one slice. */
+static void expand_columns(const lk_job *j, const tile_t *tile, int64_t slice, int64_t begin, int64_t end,
                            const lk_thread_scratch *mine) {
     const lk_site *site = j->site;
     float *v[LK_EXPAND_ROWS];
     char *y[LK_EXPAND_ROWS];
     v_pointers(j, tile, slice, v);
-    for (int64_t t = 0; t < tile->rows; t++) y[t] = row_at(&j->y, tile->order[t]) + c * lk_element_size(j->y.dtype);
-    for (int64_t p = 0; p < tile->pages; p++) mine->b[p] = page_columns(site, tile->at + p, c);
-    lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, site->b_rank, width,
-                          c + width < site->n ? page_columns(site, tile->at, c + width)
-                                              : page_columns(site, tile->then, 0)};
-    j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows, mine->panel);
+    for (int64_t t = 0; t < tile->rows; t++)
+        y[t] = row_at(&j->y, tile->order[t]) + site->offsets[slice] * lk_element_size(j->y.dtype);
+    for (int64_t p = 0; p < tile->pages; p++) mine->b[p] = page_of_b(site, tile->at + p, site->b_offsets[slice]);
+    for (int64_t next; begin < end; begin = next) {
+        next = minimum(begin / LK_COLUMNS * LK_COLUMNS + LK_CHUNK, end);
+        lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, unit_of_b(site),
+                              begin, next};
+        j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows, mine->panel);
+    }
 }
 
 /* How many of `width` columns, of which the first costs from `at` on, come before `cost`: whole blocks of the kernels. */
@@ -175,10 +166,10 @@ static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, shar
     const lk_site *site = j->site;
     int64_t per_column = (tile->rows + WEIGHT_ROWS) * ranks, block = tile->rows == 1 ? LK_ROW_COLUMNS : LK_COLUMNS;
     for (int64_t slice = 0; slice < site->slices; slice++) {
-        int64_t first = site->offsets[slice], width = site->offsets[slice + 1] - first;
-        int64_t c = first + columns_before(s->begin, s->at, per_column, width, block);
-        int64_t end = first + columns_before(s->end, s->at, per_column, width, block);
-        for (; c < end; c += LK_CHUNK) expand_columns(j, tile, slice, c, minimum(LK_CHUNK, end - c), mine);
+        int64_t width = site->offsets[slice + 1] - site->offsets[slice];
+        int64_t begin = columns_before(s->begin, s->at, per_column, width, block);
+        int64_t end = columns_before(s->end, s->at, per_column, width, block);
+        if (begin < end) expand_columns(j, tile, slice, begin, end, mine);
         s->at += per_column * width;
     }
 }
@@ -227,16 +218,15 @@ static tile_t rows_in_part(const tile_t *segment, const lk_part *part) {
 }
 
 void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *mine) {
-    const int64_t *offsets = j->site->offsets;
     for (int64_t i = 0; i < j->batch->segments; i++) {
         tile_t segment = segment_at(j, i), inside = rows_in_part(&segment, part);
         if (!inside.pages) continue;
         for (int64_t offset = 0; offset < inside.rows; offset += LK_EXPAND_ROWS) {
             tile_t tile = tile_of(&inside, offset, LK_EXPAND_ROWS);
             for (int64_t slice = 0; slice < j->site->slices; slice++) {
-                int64_t c = part->column > offsets[slice] ? part->column : offsets[slice];
-                int64_t end = minimum(part->column_end, offsets[slice + 1]);
-                for (; c < end; c += LK_CHUNK) expand_columns(j, &tile, slice, c, minimum(LK_CHUNK, end - c), mine);
+                columns_t inside_part = columns_in_part(j->site, slice, part);
+                if (inside_part.begin < inside_part.end)
+                    expand_columns(j, &tile, slice, inside_part.begin, inside_part.end, mine);
             }
         }
     }
@@ -249,12 +239,17 @@ static int touches(const lk_job *j, int phase, const tile_t *segment, share *s) 
     return begin < s->end && s->at > s->begin;
 }
 
+/* Bytes of so many columns of a page's ranks, which are read by whole units. */
+static int64_t bytes_of(const lk_site *site, int64_t at, int64_t columns) {
+    return round_up(site->page_ranks[at], LK_UNIT) * columns * lk_element_size(site->dtype);
+}
+
 /* All ranks of a page are one strip: of b, or of each slice of a. */
 static int64_t list_pages(const lk_site *site, const lk_batch *batch, int phase, int64_t thread, int64_t threads,
                           lk_strip *out, int64_t most) {
     const lk_job j = {.site = site, .batch = batch};
-    int64_t columns = phase == LK_SHRINK ? site->padded_k : site->b_rank, slices = phase == LK_SHRINK ? site->slices : 1;
-    int64_t count = 0;
+    int64_t columns = phase == LK_SHRINK ? site->padded_k : site->padded_n;
+    int64_t slices = phase == LK_SHRINK ? site->slices : 1, count = 0;
     share s = share_of(&j, phase, thread, threads);
     for (int64_t i = 0; i < batch->segments; i++) {
         tile_t segment = segment_at(&j, i);
@@ -262,8 +257,8 @@ static int64_t list_pages(const lk_site *site, const lk_batch *batch, int phase,
         for (int64_t at = segment.at; at < segment.at + segment.pages; at++)
             for (int64_t slice = 0; slice < slices; slice++) {
                 if (count == most) return count;
-                const char *data = phase == LK_SHRINK ? rank_row(site, at, slice, 0) : page_columns(site, at, 0);
-                out[count++] = (lk_strip){data, site->page_ranks[at] * columns * lk_element_size(site->dtype), 0, 1};
+                const char *data = phase == LK_SHRINK ? unit_of_a(site, at, slice, 0) : page_of_b(site, at, 0);
+                out[count++] = (lk_strip){data, bytes_of(site, at, columns)};
             }
     }
     return count;
@@ -279,17 +274,28 @@ int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, int64_t threa
     return list_pages(site, batch, LK_EXPAND, thread, threads, out, most);
 }
 
+/* The blocks with these columns of a page: a strip for each unit of ranks. How many there are now. */
+static int64_t list_columns(const lk_site *site, int64_t at, int64_t slice, columns_t columns, lk_strip *out,
+                            int64_t count, int64_t most) {
+    int64_t first = site->b_offsets[slice] + columns.begin / LK_B_BLOCK * LK_B_BLOCK;
+    int64_t end = site->b_offsets[slice] + round_up(columns.end, LK_B_BLOCK), size = lk_element_size(site->dtype);
+    const char *data = page_of_b(site, at, first);
+    for (int64_t r = 0; r < site->page_ranks[at] && count < most; r += LK_UNIT, data += unit_of_b(site) * size)
+        out[count++] = (lk_strip){data, (end - first) * LK_UNIT * size};
+    return count;
+}
+
 int64_t lk_list_part(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most) {
     const lk_job j = {.site = site, .batch = batch};
-    int64_t size = lk_element_size(site->dtype), stride = site->b_rank * size, count = 0;
-    int64_t bytes = (part->column_end - part->column) * size;
+    int64_t count = 0;
     for (int64_t i = 0; i < batch->segments; i++) {
         tile_t segment = segment_at(&j, i);
         if (!rows_in_part(&segment, part).rows) continue;
-        for (int64_t at = segment.at; at < segment.at + segment.pages; at++) {
-            if (count == most) return count;
-            out[count++] = (lk_strip){page_columns(site, at, part->column), bytes, stride, site->page_ranks[at]};
-        }
+        for (int64_t at = segment.at; at < segment.at + segment.pages; at++)
+            for (int64_t slice = 0; slice < site->slices; slice++) {
+                columns_t inside = columns_in_part(site, slice, part);
+                if (inside.begin < inside.end) count = list_columns(site, at, slice, inside, out, count, most);
+            }
     }
     return count;
 }

@@ -27,11 +27,11 @@ class Backend(Protocol):
     rows with adapters.
 
     NEEDS_UNITS: whether it reads the batch's `units`, which cost the host time to list.
-    LAYERS_TOGETHER: whether it wants all layers of a page side by side, rather than all pages of a layer.
+    IN_BLOCKS: how its pools lie, see SiteStorage: in blocks of ranks and columns, or in rows.
     """
 
     NEEDS_UNITS: bool
-    LAYERS_TOGETHER: bool
+    IN_BLOCKS: bool
 
     def apply(self, y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
         """y += ΔW x, in place."""
@@ -45,8 +45,11 @@ class Backend(Protocol):
     def copy(
         self, into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False
     ) -> None:
-        """into[layers[i]] = weights[i], rounded, or its transpose; into [layers, rows, columns]. On the host, in any
-        number of threads at once."""
+        """into[layers[i]] = weights[i], rounded, or its transpose, from the first rank and column on. On the host, in
+        any number of threads at once.
+
+        into: [layers, page_size, columns], or in blocks
+        """
 
 
 @runtime_checkable

@@ -62,9 +62,7 @@ def _look_up(tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: Batch
     slots = meta.row_slots.long().clamp_min(0)
     live = torch.arange(count, device=pool.device) < storage.live[layer, slots, None]
     pages = torch.where(live, pool.page_table[slots, :count], pool.null_page).long()
-    ranks = torch.arange(pool.spec.page_size, device=pool.device)
-    # a [pages, page_size, padded K] at [T, count, 1], [page_size], [T, 1, 1]
-    columns = storage.a[layer, :, 0, :, : storage.spec.in_features][pages[:, :, None], ranks, tokens[:, None, None]]
+    columns = storage.a_columns(layer, pages, tokens)
     scales = torch.where(live, pool.page_scales[slots, :count], 0.0)[:, :, None]
     if storage.rank_scales is not None:
         scales = scales * storage.rank_scales[layer, pages, 0]

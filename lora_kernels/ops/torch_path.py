@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GATHER_MAX_ROWS_PER_ADAPTER = 2
 GATHER_MIN_ADAPTERS = 3
 NEEDS_UNITS = False
-LAYERS_TOGETHER = False
+IN_BLOCKS = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +73,8 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
     """into[layers[i]] = weights[i], or its transpose. One call: 210 matrices copied one by one hold the GIL for most of
     the time they take."""
+    ranks, columns = reversed(weights[0].shape) if turned else weights[0].shape
+    into = into[:, :ranks, :columns]
     by_layer = (into.transpose(1, 2) if turned else into).unbind(0)
     torch._foreach_copy_([by_layer[layer] for layer in layers], list(weights))
 
@@ -97,7 +99,7 @@ def _segment_group(
     pages = meta.pool.slot_pages(segment.slot)[:count]
     adjacent = pages == tuple(range(pages[0], pages[0] + count))
     where = slice(pages[0], pages[0] + count) if adjacent else list(pages)
-    a, b = _wide(storage.a[layer, where]), _wide(storage.b[layer, where])
+    a, b = _wide(storage.a_of(layer, where)), _wide(storage.b_of(layer, where))
     scales = meta.pool.page_scales[segment.slot, :count, None, None]
     if storage.rank_scales is not None:
         scales = scales * storage.rank_scales[layer, where]
@@ -143,13 +145,13 @@ def _gathered(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator
     slots = meta.row_slots[rows].long()
     live = torch.arange(count, device=pool.device) < storage.live[layer, slots, None]
     pages = torch.where(live, pool.page_table[slots, :count], pool.null_page)
-    b = _wide(storage.b[layer, pages])
+    b = _wide(storage.b_of(layer, pages))
     scales = torch.where(live, pool.page_scales[slots, :count], 0.0)[:, :, None, None]
     if storage.rank_scales is not None:
         scales = scales * storage.rank_scales[layer, pages]
     yield _Group(
         rows,
-        _wide(storage.a[layer, pages])[..., : storage.spec.in_features],
+        _wide(storage.a_of(layer, pages))[..., : storage.spec.in_features],
         b.view(len(rows), -1, b.shape[-1]),
         scales,
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lora_kernels.storage import SiteStorage
 
 NEEDS_UNITS = True
-LAYERS_TOGETHER = False
+IN_BLOCKS = False
 copy = torch_path.copy
 
 

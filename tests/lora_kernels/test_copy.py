@@ -8,6 +8,7 @@ import torch
 from lora_kernels.cpu import backend
 from lora_kernels.cpu.library import load_library
 from lora_kernels.ops import torch_path
+from lora_kernels.storage import A_BLOCK, B_BLOCK, UNIT, unblocked
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
@@ -30,13 +31,16 @@ def _weights(count: int, rows: int, columns: int, dtype: torch.dtype) -> list[to
 
 
 def _copies(weights: list[torch.Tensor], dtype: torch.dtype, *, turned: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """By both, into the middle of something larger, which stays as it is."""
+    """By the C library into the middle of some blocks, by torch into that of rows, which stay as they are around it."""
     rows, columns = reversed(weights[0].shape) if turned else weights[0].shape
-    first, second = (torch.full((6, rows + 2, columns + 5), 7.0, dtype=dtype) for _ in range(2))
-    for copy, whole in ((backend.copy, first), (torch_path.copy, second)):
-        copy(whole[:, 1 : rows + 1, 3 : columns + 3], [4, 0, 3], weights, turned=turned)
+    width = B_BLOCK if turned else A_BLOCK
+    units, blocks = -(-rows // UNIT), -(-columns // width)
+    first = torch.full((6, units + 2, blocks + 2, UNIT, width), 7.0, dtype=dtype)
+    second = torch.full((6, (units + 2) * UNIT, (blocks + 2) * width), 7.0, dtype=dtype)
+    backend.copy(first[:, 1 : units + 1, 1 : blocks + 1], [4, 0, 3], weights, turned=turned)
+    torch_path.copy(second[:, UNIT:-UNIT, width:-width], [4, 0, 3], weights, turned=turned)
     assert (first[[1, 2, 5]] == 7).all()
-    return first, second
+    return unblocked(first), second
 
 
 @pytest.mark.parametrize("into", TYPES)

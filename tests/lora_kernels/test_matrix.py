@@ -10,7 +10,6 @@ import torch
 
 from lora_kernels import AdapterPool, BatchMetadata, lora_apply, lora_expand, lora_shrink, reference
 from lora_kernels.cpu.library import load_library
-from lora_kernels.ops.backend import choose_backend
 from tests.lora_kernels.factories import (
     RANKS,
     activations,
@@ -63,21 +62,15 @@ def variant(request: pytest.FixtureRequest) -> Iterator[tuple[str, torch.dtype]]
 
 
 @functools.lru_cache(4)
-def shared_pool(k: int, slices: int, dtype: torch.dtype) -> AdapterPool:
-    """Every rank in one pool. Tables and pages are the same for all backends of a CPU."""
-    return mixed_rank_pool(one_site(k, SLICES[slices]), dtype, "torch")[0]
-
-
 def pool_for(k: int, slices: int, dtype: torch.dtype, backend: str) -> AdapterPool:
-    pool = shared_pool(k, slices, dtype)
-    pool.backend = choose_backend(pool.device, dtype, pool.spec.page_size, backend)
-    return pool
+    """Every rank in one pool."""
+    return mixed_rank_pool(one_site(k, SLICES[slices]), dtype, backend)[0]
 
 
 @functools.cache
 def truth(k: int, slices: int, dtype: torch.dtype, rows: int, distinct: str) -> torch.Tensor:
     """The reference's y: it knows no backend, so one serves all."""
-    meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), shared_pool(k, slices, dtype))
+    meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), pool_for(k, slices, dtype, "torch"))
     y, x = activations(meta, dtype)
     return reference.lora_apply(y, x, "site", 0, meta).contiguous()
 

@@ -151,10 +151,10 @@ class _Part(ctypes.Structure):
 
 
 class _Strip(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("bytes", "stride", "count")))
+    _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_int64))
 
 
-Strip = tuple[int, int, int, int]
+Strip = tuple[int, int]
 
 
 def _listed(name: str, pool: AdapterPool, meta: BatchMetadata, *of: int, most: int = 64) -> list[Strip]:
@@ -163,7 +163,7 @@ def _listed(name: str, pool: AdapterPool, meta: BatchMetadata, *of: int, most: i
     function = ctypes.CFUNCTYPE(integer, *types)(native.team_functions()[name])
     out = (_Strip * most)()
     count = function(native.site_address(pool, "site", 1), native.batch_address(meta), *of, out, most)
-    return [(strip.data, strip.bytes, strip.stride, strip.count) for strip in out[:count]]
+    return [(strip.data, strip.bytes) for strip in out[:count]]
 
 
 def test_the_weights_that_will_be_read_are_listed_and_nothing_else() -> None:
@@ -174,13 +174,14 @@ def test_the_weights_that_will_be_read_are_listed_and_nothing_else() -> None:
     meta = BatchMetadata.build([2, -1, 0], [1, 2, 3], pool)
     a, b = pool.site("site").a[1], pool.site("site").b[1]
     (first, second), (only,) = pool.slot_pages(0), pool.slot_pages(2)
-    of_first, of_only = [(first, 16), (second, 4)], [(only, 5)]
-    pages, rank_bytes = of_first + of_only, b.stride(1) * 2
-    shrinks = [(a[page, part].data_ptr(), rank * 64 * 2, 0, 1) for page, rank in pages for part in (0, 1)]
-    expands = [(b[page].data_ptr(), rank * rank_bytes, 0, 1) for page, rank in pages]
-    # Columns 16 to 48 of rows 2 to 5, which are of slot 0 alone.
-    part = _Part(2, 5, 16, 48)
-    strips = [(b[page, 0, 16:].data_ptr(), 32 * 2, rank_bytes, rank) for page, rank in of_first]
+    # Whole units of 8 ranks, of 64 columns of a and of twice 64, the slices of b rounded up.
+    of_first, of_only = [(first, 16), (second, 8)], [(only, 8)]
+    pages = of_first + of_only
+    shrinks = [(a[page, part].data_ptr(), ranks * 64 * 2) for page, ranks in pages for part in (0, 1)]
+    expands = [(b[page].data_ptr(), ranks * 128 * 2) for page, ranks in pages]
+    # Columns 40 to 48 of rows 2 to 5, which are of slot 0 alone: the block of the second slice, for each unit.
+    part = _Part(2, 5, 40, 48)
+    strips = [(b[page, unit, 1].data_ptr(), 8 * 64 * 2) for page, unit in ((first, 0), (first, 1), (second, 0))]
 
     listed = _listed("list_shrink", pool, meta, 0, 1)
     assert sorted(listed) == sorted(shrinks)

@@ -4,7 +4,7 @@
 
 #include "linear_kernels.h"
 
-/* Pieces of a part, at most, and turns of a piece of adjacent memory. */
+/* Pieces of a part, at most, and turns of a piece. */
 enum { SK_PIECES = 512, SK_PIECE_TURNS = 16 };
 
 typedef struct {
@@ -13,24 +13,16 @@ typedef struct {
     int64_t each;  /* pieces that a tile takes, if it has the turns */
 } sk_fetch;
 
-static inline void sk_fetch_add(sk_fetch *f, const char *at, int64_t step, int64_t panel_step, int64_t turns) {
-    if (f->count < SK_PIECES) f->piece[f->count++] = (sk_ahead){at, step, panel_step, turns};
-}
-
-/* Strips for tiles of so many panels that fetch `bytes` a turn and panel. Of several runs a turn takes one, or a piece of
- * it; a lone run is adjacent memory. */
+/* Strips for so many tiles of so many panels that fetch `bytes` a turn and panel. */
 static inline void sk_fetch_start(sk_fetch *f, const sk_strip *strips, int64_t count, int64_t tiles, int64_t panels,
                                   int64_t bytes) {
     const int64_t turn = bytes * panels, piece = SK_PIECE_TURNS * turn;
     f->next = f->count = 0;
     for (const sk_strip *s = strips; s < strips + count; s++)
-        if (s->count > 1)
-            for (int64_t at = 0; at < s->bytes; at += turn) sk_fetch_add(f, s->data + at, s->stride, bytes, s->count);
-        else
-            for (int64_t at = 0; at < s->bytes; at += piece) {
-                int64_t left = s->bytes - at, turns = left < piece ? (left + turn - 1) / turn : SK_PIECE_TURNS;
-                sk_fetch_add(f, s->data + at, turn, bytes, turns);
-            }
+        for (int64_t at = 0; at < s->bytes && f->count < SK_PIECES; at += piece) {
+            int64_t left = s->bytes - at, turns = left < piece ? (left + turn - 1) / turn : SK_PIECE_TURNS;
+            f->piece[f->count++] = (sk_ahead){s->data + at, turn, bytes, turns};
+        }
     f->each = (f->count + tiles - 1) / tiles;
 }
 

@@ -162,7 +162,7 @@ static int64_t list_adapters(void *context, const sk_part *part, sk_strip *out, 
         const sk_strip *page = &a->beside[i];
         if (begin < page->bytes) {
             int64_t upto = end < page->bytes ? end : page->bytes;
-            out[count++] = (sk_strip){page->data + begin, upto - begin, 0, 1};
+            out[count++] = (sk_strip){page->data + begin, upto - begin};
             begin = upto;
         }
         begin -= page->bytes;

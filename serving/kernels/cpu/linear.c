@@ -17,7 +17,7 @@ enum { STREAMED_PANELS = 2 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole; of several 8-bit panels half
  * as far: 2 % more at 1 row, 10 at 2. */
 enum { AHEAD_BYTES = 2048 };
-/* Panels of a part that a caller adds to: 128 columns, so that each of its fetches has a turn's adjacent bytes. */
+/* Panels of a part that a caller adds to: 128 columns. */
 enum { PART_PANELS = 8 };
 /* Strips that are fetched beside a part, and pieces of them beside a tile, at most. */
 enum { MOST_STRIPS = 512, MOST_PIECES = 6 };

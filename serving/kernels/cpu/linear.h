@@ -37,10 +37,10 @@ typedef struct {
     int64_t row, row_end, column, column_end;
 } sk_part;
 
-/* `count` runs of so many bytes, a stride apart. */
+/* Adjacent memory. */
 typedef struct {
     const char *data;
-    int64_t bytes, stride, count;
+    int64_t bytes;
 } sk_strip;
 
 /* What a caller adds to y part by part, while a part is in the caches of the thread that computed it. All zero: nothing.
