@@ -9,27 +9,19 @@ enum { SIDE = LK_UNIT };
 static float same_f32(float value) { return value; }
 static uint16_t same_bf16(uint16_t value) { return value; }
 
-/* Where a value is in a copy, in elements. */
-static int64_t place_of(const lk_matrix *m, int64_t row, int64_t column) {
-    int64_t inside = column % m->block;
-    return row / LK_UNIT * m->to_unit + (column - inside) * LK_UNIT + row % LK_UNIT * m->block + inside;
-}
-
-/* Block by block: the lines of one are in the first-level cache for all its rows, also of a turned matrix. */
-#define COPY(name, from_type, to_type, convert)                                                                   \
-    static void name(const lk_matrix *m, const from_type *from, to_type *to, int64_t row, int64_t end) {          \
-        const int64_t columns = m->columns, block = m->block, step = m->from_column;                              \
-        for (int64_t begin = 0; begin < columns; begin += block) {                                                \
-            int64_t count = begin + block < columns ? block : columns - begin;                                    \
-            for (int64_t r = row; r < end; r++) {                                                                 \
-                const from_type *in = from + r * m->from_row + begin * step;                                      \
-                to_type *out = to + place_of(m, r, begin);                                                        \
-                if (step == 1)                                                                                    \
-                    for (int64_t i = 0; i < count; i++) out[i] = convert(in[i]);                                  \
-                else                                                                                              \
-                    for (int64_t i = 0; i < count; i++) out[i] = convert(in[i * step]);                           \
-            }                                                                                                     \
-        }                                                                                                         \
+/* Rows [row, end) of columns [begin, begin + count), all of one block and one unit; `out` is where these begin. */
+#define COPY(name, from_type, to_type, convert)                                                                    \
+    static void name(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count, \
+                     void *out) {                                                                                  \
+        const int64_t block = m->block, step = m->from_column;                                                     \
+        for (int64_t r = row; r < end; r++) {                                                                      \
+            const from_type *in = (const from_type *)data + r * m->from_row + begin * step;                        \
+            to_type *to = (to_type *)out + r % LK_UNIT * block;                                                    \
+            if (step == 1)                                                                                         \
+                for (int64_t i = 0; i < count; i++) to[i] = convert(in[i]);                                        \
+            else                                                                                                   \
+                for (int64_t i = 0; i < count; i++) to[i] = convert(in[i * step]);                                 \
+        }                                                                                                          \
     }
 
 COPY(f32_to_f32, float, float, same_f32)
@@ -64,27 +56,34 @@ static void turn_square(const uint16_t *from, int64_t from_step, uint16_t *to, i
 }
 
 /* bf16_to_bf16 where the rows of `from` are adjacent: in squares as far as they go. */
-static void turn_bf16(const lk_matrix *m, const uint16_t *from, uint16_t *to) {
-    int64_t rows = m->rows / SIDE * SIDE, columns = m->columns / SIDE * SIDE;
-    for (int64_t c = 0; c < columns; c += SIDE)
-        for (int64_t r = 0; r < rows; r += SIDE)
-            turn_square(from + c * m->from_column + r, m->from_column, to + place_of(m, r, c), m->block);
-    for (int64_t c = columns; c < m->columns; c++)
-        for (int64_t r = 0; r < rows; r++) to[place_of(m, r, c)] = from[c * m->from_column + r];
-    bf16_to_bf16(m, from, to, rows, m->rows);
+static void turn_bf16(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count,
+                      void *out) {
+    const uint16_t *from = (const uint16_t *)data + begin * m->from_column + row;
+    int64_t c = 0;
+    for (; end - row == SIDE && c + SIDE <= count; c += SIDE)
+        turn_square(from + c * m->from_column, m->from_column, (uint16_t *)out + c, m->block);
+    if (c < count) bf16_to_bf16(m, data, row, end, begin + c, count - c, (uint16_t *)out + c);
+}
+
+typedef void copy_function(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count,
+                           void *out);
+
+/* Block by block: the lines of one are in the first-level cache for all its rows, also of a turned matrix. */
+static void copy_blocks(const lk_matrix *m, copy_function *copy, const void *from, char *to) {
+    const int64_t size = lk_element_size(m->to_dtype), in_block = LK_UNIT * m->block * size;
+    for (int64_t row = 0; row < m->rows; row += LK_UNIT, to += m->to_unit * size) {
+        char *out = to;
+        int64_t end = row + LK_UNIT < m->rows ? row + LK_UNIT : m->rows;
+        for (int64_t begin = 0; begin < m->columns; begin += m->block, out += in_block) {
+            int64_t left = m->columns - begin;
+            copy(m, from, row, end, begin, left < m->block ? left : m->block, out);
+        }
+    }
 }
 
 void lk_copy(const lk_matrix *m, const void *const *from, void *const *to, int64_t count) {
-    int turned = m->from_row == 1 && m->from_column != 1;
-    for (int64_t i = 0; i < count; i++)
-        if (m->from_dtype == LK_F32 && m->to_dtype == LK_F32)
-            f32_to_f32(m, from[i], to[i], 0, m->rows);
-        else if (m->from_dtype == LK_F32)
-            f32_to_bf16(m, from[i], to[i], 0, m->rows);
-        else if (m->to_dtype == LK_F32)
-            bf16_to_f32(m, from[i], to[i], 0, m->rows);
-        else if (turned)
-            turn_bf16(m, from[i], to[i]);
-        else
-            bf16_to_bf16(m, from[i], to[i], 0, m->rows);
+    static copy_function *const functions[2][2] = {{f32_to_f32, f32_to_bf16}, {bf16_to_f32, bf16_to_bf16}};
+    copy_function *copy = functions[m->from_dtype][m->to_dtype];
+    if (copy == bf16_to_bf16 && m->from_row == 1 && m->from_column != 1) copy = turn_bf16;
+    for (int64_t i = 0; i < count; i++) copy_blocks(m, copy, from[i], to[i]);
 }
