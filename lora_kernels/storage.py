@@ -19,6 +19,8 @@ from lora_kernels.spec import PoolSpec, SiteSpec
 K_ALIGN = 32
 # Blocks of the C library (LK_UNIT, LK_A_BLOCK and LK_B_BLOCK of sgmv.h): ranks, and columns of A and of B.
 UNIT, A_BLOCK, B_BLOCK = 8, K_ALIGN, 64
+# Of so many bfloat16 columns in a block, each of the first half lies beside one of the second.
+WOVEN = 16
 
 
 PageIds = slice | Sequence[int] | torch.Tensor
@@ -32,7 +34,7 @@ class SiteStorage:
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
         In blocks (the C library's pools) a is [layers, pages + 1, slices, page_size / 8, K / 32, 8, 32] and b is
         [layers, pages + 1, page_size / 8, N / 64, 8, 64], every slice of N rounded up to 64: a kernel reads its weights
-        from the first byte to the last. And all layers of a page lie together (a and b are views): an adapter is a few
+        from the first byte to the last. Of 16 bfloat16 columns c and c + 8 lie side by side there: see sgmv.h. And all layers of a page lie together (a and b are views): an adapter is a few
         long stretches of memory, which large pages of the system hold without waste.
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
@@ -82,7 +84,11 @@ class SiteStorage:
         ranks, column = torch.arange(self.page_size, device=pages.device), columns.long()[:, None, None]
         a, page = self.a[layer, :, 0], pages[:, :, None]
         if self.in_blocks:
-            return a[page, ranks // UNIT, column // A_BLOCK, ranks % UNIT, column % A_BLOCK]
+            inside = column % A_BLOCK
+            if a.dtype == torch.bfloat16:
+                half = inside % WOVEN // (WOVEN // 2)
+                inside = inside // WOVEN * WOVEN + inside % (WOVEN // 2) * 2 + half
+            return a[page, ranks // UNIT, column // A_BLOCK, ranks % UNIT, inside]
         return a[page, ranks, column]
 
     def zero(self, pages: Sequence[int]) -> None:
@@ -157,6 +163,8 @@ def _running_sum(widths: Sequence[int]) -> list[int]:
 
 def unblocked(blocks: torch.Tensor) -> torch.Tensor:
     """[..., units, blocks, ranks, columns] as [..., all ranks, all columns]."""
+    if blocks.dtype == torch.bfloat16:
+        blocks = blocks.unflatten(-1, (-1, WOVEN // 2, 2)).transpose(-1, -2).flatten(-3)
     return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 

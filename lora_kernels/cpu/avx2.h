@@ -10,7 +10,7 @@
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
 
 typedef struct {
-    __m256 first, second;  /* columns 0-7 and 8-15, or the even and the odd columns of 16 bfloat16 */
+    __m256 first, second;  /* columns 0-7 and 8-15 */
 } pair;
 
 INLINE pair load16(const void *data, int64_t at, int bf16) {

@@ -5,29 +5,8 @@
 
 /* Side of the squares in which bfloat16 is turned, in registers: a third of the time. */
 enum { SIDE = LK_UNIT };
-
-static float same_f32(float value) { return value; }
-static uint16_t same_bf16(uint16_t value) { return value; }
-
-/* Rows [row, end) of columns [begin, begin + count), all of one block and one unit; `out` is where these begin. */
-#define COPY(name, from_type, to_type, convert)                                                                    \
-    static void name(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count, \
-                     void *out) {                                                                                  \
-        const int64_t block = m->block, step = m->from_column;                                                     \
-        for (int64_t r = row; r < end; r++) {                                                                      \
-            const from_type *in = (const from_type *)data + r * m->from_row + begin * step;                        \
-            to_type *to = (to_type *)out + r % LK_UNIT * block;                                                    \
-            if (step == 1)                                                                                         \
-                for (int64_t i = 0; i < count; i++) to[i] = convert(in[i]);                                        \
-            else                                                                                                   \
-                for (int64_t i = 0; i < count; i++) to[i] = convert(in[i * step]);                                 \
-        }                                                                                                          \
-    }
-
-COPY(f32_to_f32, float, float, same_f32)
-COPY(f32_to_bf16, float, uint16_t, lk_f32_to_bf16)
-COPY(bf16_to_f32, uint16_t, float, lk_bf16_to_f32)
-COPY(bf16_to_bf16, uint16_t, uint16_t, same_bf16)
+/* bfloat16 columns that are woven: see lk_site. */
+enum { WOVEN = 2 * SIDE };
 
 typedef uint16_t values __attribute__((vector_size(SIDE * sizeof(uint16_t))));
 
@@ -40,28 +19,75 @@ typedef uint16_t values __attribute__((vector_size(SIDE * sizeof(uint16_t))));
 #define HIGH(a, b) __builtin_shuffle(a, b, (values){4, 12, 5, 13, 6, 14, 7, 15})
 #endif
 
-/* to[r][c] = from[c][r], steps in elements. A perfect shuffle of all 64 moves the bits of (row, column) round by one place,
- * three of them exchange row and column. */
-static void turn_square(const uint16_t *from, int64_t from_step, uint16_t *to, int64_t to_step) {
-    values square[SIDE], shuffled[SIDE];
-    for (int i = 0; i < SIDE; i++) memcpy(&square[i], from + i * from_step, sizeof square[i]);
+static void put_woven(values first, values second, uint16_t *to) {
+    values low = LOW(first, second), high = HIGH(first, second);
+    memcpy(to, &low, sizeof low);
+    memcpy(to + SIDE, &high, sizeof high);
+}
+
+static void weave(const uint16_t *from, int64_t columns, uint16_t *to) {
+    for (int64_t c = 0; c < columns; c += WOVEN) {
+        values first, second;
+        memcpy(&first, from + c, sizeof first);
+        memcpy(&second, from + c + SIDE, sizeof second);
+        put_woven(first, second, to + c);
+    }
+}
+
+static float same_f32(float value) { return value; }
+static uint16_t same_bf16(uint16_t value) { return value; }
+
+/* Rows [row, end) of columns [begin, begin + count), all of one block and one unit; `out` is where these begin. The rest of
+ * the last 16 bfloat16 columns becomes zero. */
+#define COPY(name, from_type, to_type, convert)                                                                    \
+    static void name(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count, \
+                     void *out) {                                                                                  \
+        const int64_t step = m->from_column;                                                                       \
+        for (int64_t r = row; r < end; r++) {                                                                      \
+            const from_type *in = (const from_type *)data + r * m->from_row + begin * step;                        \
+            to_type *to = (to_type *)out + r % LK_UNIT * m->block, line[LK_B_BLOCK] = {0};                         \
+            if (step == 1)                                                                                         \
+                for (int64_t i = 0; i < count; i++) line[i] = convert(in[i]);                                      \
+            else                                                                                                   \
+                for (int64_t i = 0; i < count; i++) line[i] = convert(in[i * step]);                               \
+            if (sizeof(to_type) == sizeof(uint16_t))                                                               \
+                weave((const uint16_t *)line, count, (uint16_t *)to);                                              \
+            else                                                                                                   \
+                memcpy(to, line, (size_t)count * sizeof(to_type));                                                 \
+        }                                                                                                          \
+    }
+
+COPY(f32_to_f32, float, float, same_f32)
+COPY(f32_to_bf16, float, uint16_t, lk_f32_to_bf16)
+COPY(bf16_to_f32, uint16_t, float, lk_bf16_to_f32)
+COPY(bf16_to_bf16, uint16_t, uint16_t, same_bf16)
+
+/* to[r][c] = from[c][r], `step` elements from row to row of `from`. A perfect shuffle of all 64 moves the bits of (row,
+ * column) round by one place, three of them exchange row and column. */
+static void turn_square(const uint16_t *from, int64_t step, values *to) {
+    values shuffled[SIDE];
+    for (int i = 0; i < SIDE; i++) memcpy(&to[i], from + i * step, sizeof to[i]);
     for (int stage = 0; stage < 3; stage++) {
         for (int i = 0; i < SIDE / 2; i++) {
-            shuffled[2 * i] = LOW(square[i], square[i + SIDE / 2]);
-            shuffled[2 * i + 1] = HIGH(square[i], square[i + SIDE / 2]);
+            shuffled[2 * i] = LOW(to[i], to[i + SIDE / 2]);
+            shuffled[2 * i + 1] = HIGH(to[i], to[i + SIDE / 2]);
         }
-        memcpy(square, shuffled, sizeof square);
+        memcpy(to, shuffled, sizeof shuffled);
     }
-    for (int i = 0; i < SIDE; i++) memcpy(to + i * to_step, &square[i], sizeof square[i]);
 }
 
 /* bf16_to_bf16 where the rows of `from` are adjacent: in squares as far as they go. */
 static void turn_bf16(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count,
                       void *out) {
-    const uint16_t *from = (const uint16_t *)data + begin * m->from_column + row;
+    const int64_t step = m->from_column;
     int64_t c = 0;
-    for (; end - row == SIDE && c + SIDE <= count; c += SIDE)
-        turn_square(from + c * m->from_column, m->from_column, (uint16_t *)out + c, m->block);
+    for (; end - row == SIDE && c + WOVEN <= count; c += WOVEN) {
+        const uint16_t *from = (const uint16_t *)data + (begin + c) * step + row;
+        values first[SIDE], second[SIDE];
+        turn_square(from, step, first);
+        turn_square(from + SIDE * step, step, second);
+        for (int i = 0; i < SIDE; i++) put_woven(first[i], second[i], (uint16_t *)out + i * m->block + c);
+    }
     if (c < count) bf16_to_bf16(m, data, row, end, begin + c, count - c, (uint16_t *)out + c);
 }
 

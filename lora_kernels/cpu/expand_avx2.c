@@ -3,8 +3,7 @@
  * 6 rows x 16 columns, 12 accumulators: 8 loads for 12 FMAs; one row takes 64 columns, so that the FMA latency stays
  * covered. Many rows read B from a panel: widened once, and its ranks side by side.
  *
- * bfloat16 weights read in place are widened with one shift (odd lanes: one mask) per 8 values by taking the even and
- * the odd columns of 16 apart; the order is restored once, before y is written.
+ * bfloat16 weights read in place are widened with one shift or one mask per 8 values.
  */
 #if defined(__x86_64__)
 #include <string.h>
@@ -40,13 +39,6 @@ INLINE void add16(char *y, int y_bf16, __m256 low, __m256 high) {
         _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), low));
         _mm256_storeu_ps(out + 8, _mm256_add_ps(_mm256_loadu_ps(out + 8), high));
     }
-}
-
-/* The pair in column order. */
-INLINE pair in_order(pair sum, int bf16) {
-    if (!bf16) return sum;
-    __m256 a = _mm256_unpacklo_ps(sum.first, sum.second), b = _mm256_unpackhi_ps(sum.first, sum.second);
-    return (pair){_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)};
 }
 
 /* y[first..end) += those of the 16 sums. */
@@ -112,13 +104,12 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) {
             char *out = y[t] + (c + 16 * i) * lk_element_size(y_dtype);
-            pair s = in_order(sum[t][i], bf16);
             if (whole) {
-                add16(out, y_dtype == LK_BF16, s.first, s.second);
+                add16(out, y_dtype == LK_BF16, sum[t][i].first, sum[t][i].second);
             } else {
                 float few[16];
-                _mm256_storeu_ps(few, s.first);
-                _mm256_storeu_ps(few + 8, s.second);
+                _mm256_storeu_ps(few, sum[t][i].first);
+                _mm256_storeu_ps(few + 8, sum[t][i].second);
                 int64_t first = from->begin - c - 16 * i, end = from->end - c - 16 * i;
                 add_few(out, y_dtype, few, first > 0 ? first : 0, end < 16 ? end : 16);
             }
@@ -141,7 +132,7 @@ INLINE void fill_panel(const int bf16, const lk_columns *from, int64_t begin, in
             float *out = panel + (j * from->page_size + r) * 16;
             int64_t place = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK;
             for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
-                pair w = in_order(load16(from->b[j], place + lk_b_place(c), bf16), bf16);
+                pair w = load16(from->b[j], place + lk_b_place(c), bf16);
                 _mm256_storeu_ps(out, w.first);
                 _mm256_storeu_ps(out + 8, w.second);
             }

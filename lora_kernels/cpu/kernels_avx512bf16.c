@@ -1,6 +1,6 @@
 /* AVX512-BF16 kernels, for bfloat16 weights. float32 activations are rounded to bfloat16 once, on their way in.
  *
- * Shrink: 8 ranks x 3 rows of vdpbf16ps, 24 of the 32 registers; x is read where it lies.
+ * Shrink: 8 ranks x 3 rows of vdpbf16ps, 24 of the 32 registers; x is packed in the order of the weights.
  * Expand: 6 rows x 64 columns in float32; v is never rounded.
  */
 #if defined(__x86_64__)
@@ -20,19 +20,31 @@ INLINE __m512 widen(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }
 
+/* 16 columns of weights, see lk_site: those of the low halves before those of the high ones. */
+INLINE __m512 widen_woven(__m256i values) {
+    const __m512i shifts = _mm512_setr_epi32(16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512i shifted = _mm512_sllv_epi32(_mm512_broadcast_i64x4(values), shifts);
+    return _mm512_castsi512_ps(_mm512_and_si512(shifted, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* 16 values as weights lie. */
+INLINE __m256i weave(__m256i values) {
+    __m128i low = _mm256_castsi256_si128(values), high = _mm256_extracti128_si256(values, 1);
+    return _mm256_set_m128i(_mm_unpackhi_epi16(low, high), _mm_unpacklo_epi16(low, high));
+}
+
 AVX512 static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
     (void)dtype;
     uint16_t *row = out;
-    if (x_dtype == LK_BF16) {
-        memcpy(row, x, (size_t)k * sizeof(uint16_t));
-    } else {
-        int64_t i = 0;
-        for (; i + 16 <= k; i += 16)
-            _mm256_storeu_si256((__m256i *)(row + i),
-                                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps((const float *)x + i)));
-        for (; i < k; i++) row[i] = lk_f32_to_bf16(((const float *)x)[i]);
+    int64_t i = 0;
+    for (; i + 16 <= k; i += 16) {
+        __m256i rounded = x_dtype == LK_BF16 ? _mm256_loadu_si256((const __m256i *)((const uint16_t *)x + i))
+                                             : (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps((const float *)x + i));
+        _mm256_storeu_si256((__m256i *)(row + i), weave(rounded));
     }
-    memset(row + k, 0, (size_t)(padded_k - k) * sizeof(uint16_t));
+    memset(row + i, 0, (size_t)(padded_k - i) * sizeof(uint16_t));
+    for (; i < k; i++)
+        row[lk_woven(i)] = x_dtype == LK_BF16 ? ((const uint16_t *)x)[i] : lk_f32_to_bf16(((const float *)x)[i]);
 }
 
 INLINE void dot_tile(const int rows, const lk_unit *unit, int64_t padded_k, const void *const *x, float *const *v) {
@@ -99,7 +111,7 @@ INLINE void expand_tile(const int rows, const int blocks, const lk_columns *from
             const uint16_t *weights = block + r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK;
             __m512 w[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < blocks; i++) w[i] = widen(_mm256_loadu_si256((const __m256i *)(weights + 16 * i)));
+            for (int i = 0; i < blocks; i++) w[i] = widen_woven(_mm256_loadu_si256((const __m256i *)(weights + 16 * i)));
 #pragma GCC unroll 6
             for (int t = 0; t < rows; t++) {
                 __m512 factor = _mm512_set1_ps(v[t][at]);
@@ -146,5 +158,5 @@ AVX512 static void expand(const lk_columns *from, int64_t dtype, const float *co
 #undef TILE
 }
 
-const lk_kernels lk_avx512bf16 = {"avx512bf16", {-1, LK_BF16}, pack_row, shrink, expand};
+const lk_kernels lk_avx512bf16 = {"avx512bf16", 1, -1, pack_row, shrink, expand};
 #endif

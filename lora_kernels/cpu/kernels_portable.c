@@ -9,7 +9,7 @@ static inline float element(const void *data, int64_t dtype, int64_t i) {
     return dtype == LK_BF16 ? lk_bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
-static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
+void lk_pack_f32(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
     (void)dtype;
     float *row = out;
     if (x_dtype == LK_BF16)
@@ -26,7 +26,7 @@ static float dot(const void *a, int64_t rank, int64_t dtype, const float *x, int
         for (int64_t i = 0; i < LK_A_BLOCK; i += LANES)
             if (dtype == LK_BF16)
                 for (int j = 0; j < LANES; j++)
-                    lanes[j] += lk_bf16_to_f32(((const uint16_t *)a)[at + i + j]) * x[block + i + j];
+                    lanes[j] += lk_bf16_to_f32(((const uint16_t *)a)[at + lk_woven(i + j)]) * x[block + i + j];
             else
                 for (int j = 0; j < LANES; j++) lanes[j] += ((const float *)a)[at + i + j] * x[block + i + j];
     }
@@ -54,7 +54,7 @@ static void expand(const lk_columns *from, int64_t dtype, const float *const *v,
                     int64_t at = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK + lk_b_place(c);
                     if (dtype == LK_BF16)
                         for (int i = 0; i < COLUMNS; i++)
-                            sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)from->b[j])[at + i]);
+                            sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)from->b[j])[at + lk_woven(i)]);
                     else
                         for (int i = 0; i < COLUMNS; i++) sum[i] += factor * ((const float *)from->b[j])[at + i];
                 }
@@ -70,4 +70,4 @@ static void expand(const lk_columns *from, int64_t dtype, const float *const *v,
     }
 }
 
-const lk_kernels lk_portable = {"portable", {LK_F32, -1}, pack_row, shrink, expand};
+const lk_kernels lk_portable = {"portable", 0, LK_F32, lk_pack_f32, shrink, expand};

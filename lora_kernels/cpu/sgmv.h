@@ -36,7 +36,8 @@ enum {
 /* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written.
  *
  * Weights lie as one row of activations reads them, from the first byte to the last: 8 ranks of 32 or 64 columns, then the
- * same ranks of the next columns. What is past a page's ranks or a slice's columns is zero. */
+ * same ranks of the next columns. What is past a page's ranks or a slice's columns is zero. Of 16 bfloat16 columns, c and
+ * c + 8 lie side by side, so that one shift and one mask of 32-bit lanes make floats of them in order. */
 typedef struct {
     const void *a;              /* [pages, slices, page_size / 8, padded_k / 32, 8, 32], pages a_page elements apart */
     const void *b;              /* [pages, page_size / 8, padded_n / 64, 8, 64], pages b_page elements apart */
@@ -86,11 +87,15 @@ typedef struct {
 /* Where 8 ranks of the block with column c begin in [blocks, 8, 64], and where c is in there, in elements. */
 static inline int64_t lk_b_place(int64_t c) { return c / LK_B_BLOCK * LK_B_BLOCK * LK_UNIT + c % LK_B_BLOCK; }
 
+/* Where column c is among bfloat16 ones. */
+static inline int64_t lk_woven(int64_t c) { return c / 16 * 16 + c % 8 * 2 + c % 16 / 8; }
+
 /* The arithmetic of one instruction set. */
 typedef struct {
     const char *name;
-    /* Activation type that shrink reads where it lies, by weight type; -1: rows must be packed first. */
-    int in_place[2];
+    int rounds_x;  /* whether float32 activations are rounded to bfloat16, like their weights */
+    /* Activation type that shrink reads where it lies; -1: rows must be packed first. */
+    int in_place;
     /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */
     void (*pack_row)(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
     /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to LK_UNIT. */
@@ -102,6 +107,9 @@ typedef struct {
     void (*expand)(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
                    int rows, float *panel);
 } lk_kernels;
+
+/* `pack_row` of the sets that compute with float32 activations. */
+void lk_pack_f32(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
 
 extern const lk_kernels lk_portable;
 #if defined(__x86_64__)

@@ -1,58 +1,17 @@
-/* AVX2 + FMA: pack and shrink.
+/* AVX2 + FMA: shrink.
  *
  * 4 ranks x 3 rows of dot products, 12 accumulators of 8 lanes: of 16 columns one half after the other, 7 loads for 12
  * FMAs, so that nothing but the sums has to stay in registers (with all 16 at once gcc takes x from memory, and the loads
  * are the limit: a quarter slower).
  * One row takes 8 ranks at once, so that the FMA latency (4 cycles, 2 a cycle) stays covered.
  *
- * bfloat16 weights are widened with one shift (odd lanes: one mask) per 8 values by taking the even and the odd
- * elements of 16 apart; x is packed in that order.
+ * bfloat16 weights are widened with one shift or one mask per 8 values.
  */
 #if defined(__x86_64__)
-#include <string.h>
-
 #include "avx2.h"
 
 /* How far ahead of use one row's weights are fetched: whole blocks. */
 enum { AHEAD_BYTES = 2048 };
-
-/* 16 values of x, the even ones before the odd ones. */
-INLINE pair split16(const void *x, int64_t at, int bf16) {
-    pair p = load16(x, at, bf16);
-    if (bf16) return p;
-    __m256 even = _mm256_shuffle_ps(p.first, p.second, 0x88), odd = _mm256_shuffle_ps(p.first, p.second, 0xdd);
-    /* The shuffle works within 128 bits: 0 2 8 10 | 4 6 12 14. */
-    p.first = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
-    p.second = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8));
-    return p;
-}
-
-INLINE void split_row(const void *x, const int x_bf16, int64_t k, float *row) {
-    for (int64_t i = 0; i < k; i += 16) {
-        pair p = split16(x, i, x_bf16);
-        _mm256_storeu_ps(row + i, p.first);
-        _mm256_storeu_ps(row + i + 8, p.second);
-    }
-}
-
-AVX2 static void pack_row(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
-    float *row = out;
-    const float *x32 = x;
-    const uint16_t *x16 = x;
-    int64_t whole = k / 16 * 16;
-    if (dtype == LK_BF16) {
-        if (x_dtype == LK_BF16)
-            split_row(x, 1, whole, row);
-        else
-            split_row(x, 0, whole, row);
-        memset(row + whole, 0, (size_t)(padded_k - whole) * sizeof(float));
-        for (int64_t i = whole; i < k; i++)
-            row[whole + (i - whole) / 2 + 8 * (i & 1)] = x_dtype == LK_BF16 ? lk_bf16_to_f32(x16[i]) : x32[i];
-    } else {
-        for (int64_t i = 0; i < k; i++) row[i] = x_dtype == LK_BF16 ? lk_bf16_to_f32(x16[i]) : x32[i];
-        memset(row + k, 0, (size_t)(padded_k - k) * sizeof(float));
-    }
-}
 
 /* Sums of four accumulators, each added up in the same order. */
 INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
@@ -62,21 +21,20 @@ INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
 
 typedef __m256 sums[8][3];  /* of rank and row; those that a tile uses stay in registers */
 
-static const uint32_t odd_mask[8] __attribute__((aligned(32))) = {
+static const uint32_t high_halves[8] __attribute__((aligned(32))) = {
     0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
 
-/* 8 of 16 weights: the first or second half, or the even or odd ones of 16 bfloat16. `mask` is in a register only where
- * one is left for it. */
+/* The first or second 8 of 16 weights. `mask` is in a register only where one is left for it. */
 INLINE __m256 weights8(const int bf16, const char *at, const int half, const int rows, __m256 mask) {
     if (!bf16) return _mm256_loadu_ps((const float *)at + 8 * half);
     __m256i both = _mm256_loadu_si256((const __m256i *)at);
     if (!half) return _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-    __m256 odd;
+    __m256 high;
     if (rows < 3)
-        __asm__("vandps %1, %2, %0" : "=x"(odd) : "m"(*(const __m256 *)at), "x"(mask));
+        __asm__("vandps %1, %2, %0" : "=x"(high) : "m"(*(const __m256 *)at), "x"(mask));
     else
-        __asm__("vandps %1, %2, %0" : "=x"(odd) : "m"(*(const __m256 *)odd_mask), "x"(both));
-    return odd;
+        __asm__("vandps %1, %2, %0" : "=x"(high) : "m"(*(const __m256 *)high_halves), "x"(both));
+    return high;
 }
 
 /* 16 columns, half by half: 12 sums, 3 registers of x and one of weights are all there are. */
@@ -103,7 +61,7 @@ INLINE void dot_tile(const int ranks, const int rows, const int bf16, const lk_u
     const int64_t size = bf16 ? 2 : 4, block = LK_UNIT * LK_A_BLOCK * size, column = 16 * sizeof(float);
     const char *a = (const char *)unit->a + first * LK_A_BLOCK * size, *ahead = (const char *)unit->a + AHEAD_BYTES, *in[3];
     const char *end = (const char *)unit->a + padded_k * LK_UNIT * size;
-    const __m256 mask = _mm256_load_ps((const float *)odd_mask);
+    const __m256 mask = _mm256_load_ps((const float *)high_halves);
     sums acc;
 #pragma GCC unroll 3
     for (int t = 0; t < rows; t++) {
@@ -165,5 +123,5 @@ static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const v
         }
 }
 
-const lk_kernels lk_avx2 = {"avx2", {LK_F32, -1}, pack_row, shrink, lk_expand_avx2};
+const lk_kernels lk_avx2 = {"avx2", 0, LK_F32, lk_pack_f32, shrink, lk_expand_avx2};
 #endif

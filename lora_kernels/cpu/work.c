@@ -92,7 +92,7 @@ static share share_of(const lk_job *j, int phase, int64_t thread, int64_t thread
 /* Point x[] at the tile's rows as shrink wants them. */
 static void x_rows(const lk_job *j, const tile_t *tile, const void **x, const lk_thread_scratch *mine) {
     const lk_site *site = j->site;
-    int lies_ready = site->k == site->padded_k && j->kernels->in_place[site->dtype] == j->x.dtype;
+    int lies_ready = site->k == site->padded_k && j->kernels->in_place == j->x.dtype;
     for (int64_t t = 0; t < tile->rows; t++) {
         x[t] = row_at(&j->x, tile->order[t]);
         if (!lies_ready) {
