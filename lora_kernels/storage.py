@@ -34,8 +34,9 @@ class SiteStorage:
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
         In blocks (the C library's pools) a is [layers, pages + 1, slices, page_size / 8, K / 32, 8, 32] and b is
         [layers, pages + 1, page_size / 8, N / 64, 8, 64], every slice of N rounded up to 64: a kernel reads its weights
-        from the first byte to the last. Of 16 bfloat16 columns c and c + 8 lie side by side there: see sgmv.h. And all layers of a page lie together (a and b are views): an adapter is a few
-        long stretches of memory, which large pages of the system hold without waste.
+        from the first byte to the last. Of 16 bfloat16 columns c and c + 8 lie side by side there: see sgmv.h. And all
+        layers of a page lie together (a and b are views): an adapter is a few long stretches of memory, which large
+        pages of the system hold without waste.
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
     offsets: where each slice begins in y, and N at the end
