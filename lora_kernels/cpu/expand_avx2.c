@@ -6,8 +6,6 @@
  * bfloat16 weights read in place are widened with one shift or one mask per 8 values.
  */
 #if defined(__x86_64__)
-#include <string.h>
-
 #include "avx2.h"
 
 /* How far ahead of use one row's weights are fetched. */

@@ -26,10 +26,9 @@ enum {
     /* Columns that lie together: of a, and of b. */
     LK_A_BLOCK = 32,
     LK_B_BLOCK = 64,
-    /* Columns that expand computes at once, and those of one row alone. */
+    /* Columns that expand computes at once; of one row alone a block of b. */
     LK_COLUMNS = 16,
-    LK_ROW_COLUMNS = 64,
-    /* Most columns of y one call of expand gets: a multiple of both. */
+    /* Most columns of y one call of expand gets: whole blocks of b. */
     LK_CHUNK = 256,
 };
 

@@ -164,7 +164,7 @@ static int64_t columns_before(int64_t cost, int64_t at, int64_t per_column, int6
 
 static void expand_tile(const lk_job *j, const tile_t *tile, int64_t ranks, share *s, const lk_thread_scratch *mine) {
     const lk_site *site = j->site;
-    int64_t per_column = (tile->rows + WEIGHT_ROWS) * ranks, block = tile->rows == 1 ? LK_ROW_COLUMNS : LK_COLUMNS;
+    int64_t per_column = (tile->rows + WEIGHT_ROWS) * ranks, block = tile->rows == 1 ? LK_B_BLOCK : LK_COLUMNS;
     for (int64_t slice = 0; slice < site->slices; slice++) {
         int64_t width = site->offsets[slice + 1] - site->offsets[slice];
         int64_t begin = columns_before(s->begin, s->at, per_column, width, block);
@@ -224,9 +224,8 @@ void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *
         for (int64_t offset = 0; offset < inside.rows; offset += LK_EXPAND_ROWS) {
             tile_t tile = tile_of(&inside, offset, LK_EXPAND_ROWS);
             for (int64_t slice = 0; slice < j->site->slices; slice++) {
-                columns_t inside_part = columns_in_part(j->site, slice, part);
-                if (inside_part.begin < inside_part.end)
-                    expand_columns(j, &tile, slice, inside_part.begin, inside_part.end, mine);
+                columns_t columns = columns_in_part(j->site, slice, part);
+                if (columns.begin < columns.end) expand_columns(j, &tile, slice, columns.begin, columns.end, mine);
             }
         }
     }
