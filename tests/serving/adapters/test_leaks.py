@@ -26,7 +26,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-# Half a minute alone; beside two busy processes its three threads wait for cores and for each other six times as long.
+# Half a minute alone; beside two busy processes its three threads wait for cores and for each other five times as long.
 # What hangs is found by the 20 s of each wait.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
