@@ -26,8 +26,8 @@ enum {
     /* Columns that lie together: of a, and of b. */
     LK_A_BLOCK = 32,
     LK_B_BLOCK = 64,
-    /* Columns that expand computes at once; of one row alone a block of b. */
-    LK_COLUMNS = 16,
+    /* Columns that expand computes at once, at most; of one row alone a block of b. */
+    LK_COLUMNS = 32,
     /* Most columns of y one call of expand gets: whole blocks of b. */
     LK_CHUNK = 256,
 };
@@ -92,7 +92,7 @@ static inline int64_t lk_woven(int64_t c) { return c / 16 * 16 + c % 8 * 2 + c %
 /* The arithmetic of one instruction set. */
 typedef struct {
     const char *name;
-    int rounds_x;  /* whether float32 activations are rounded to bfloat16, like their weights */
+    int rounds;  /* whether float32 activations, and v before it meets b, are rounded to bfloat16, like their weights */
     /* Activation type that shrink reads where it lies; -1: rows must be packed first. */
     int in_place;
     /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */

@@ -3,6 +3,7 @@
  *   TARGET  function attribute that switches the instruction set on, or nothing
  *   FMA     a * b + c of vectors
  *   WIDEN   a vector of uint16 to one of int32
+ *   SUM, LARGEST  of a vector's lanes, in any order; where they are left out, one lane after the other
  *   OPS     the table, and OPS_NAME its name
  */
 #include <float.h>
@@ -16,8 +17,9 @@ typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef uint16_t vh __attribute__((vector_size(2 * W)));
 
-/* Vectors in a group of SK_GROUP lanes. */
-enum { NV = SK_GROUP / W };
+/* Vectors in a group of SK_GROUP lanes, and rows of a tile: of two groups where a group is one vector, as there are 32
+ * registers then, else of one. */
+enum { NV = SK_GROUP / W, TILE_ROWS = NV == 1 ? 12 : 6 };
 /* Bytes of a cache line. */
 enum { LINE = 64 };
 
@@ -53,11 +55,21 @@ INLINE vf splat(float x) { return x - (vf){0}; }
 
 INLINE vf blend(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
+#ifndef SUM
+#define SUM(v) sum(v)
+#define LARGEST(v) largest(v)
 INLINE float sum(vf v) {
     float total = v[0];
     for (int i = 1; i < W; i++) total += v[i];
     return total;
 }
+
+INLINE float largest(vf v) {
+    float most = v[0];
+    for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
+    return most;
+}
+#endif
 
 /* Cephes' expf: 2 ulp; 0 below -87.3, infinite above 88.3, NaN for NaN. */
 INLINE vf exponential(vf x) {
@@ -90,7 +102,7 @@ TARGET static void rms_norm(const float *x, const float *weight, float eps, int6
         vf v = n - i < W ? load_some(x + i, n - i) : load(x + i);
         squares[0] = FMA(v, v, squares[0]);
     }
-    float factor = 1.0f / sqrtf(sum(squares[0] + squares[1]) / (float)n + eps);
+    float factor = 1.0f / sqrtf(SUM(squares[0] + squares[1]) / (float)n + eps);
     for (i = 0; i + W <= n; i += W) store(y + i, load(x + i) * splat(factor) * load(weight + i));
     for (; i < n; i++) y[i] = x[i] * factor * weight[i];
 }
@@ -159,41 +171,45 @@ typedef struct {
 /* c[R, 16] (+)= a[R, k] b[k, 16] for G groups. Every number of c is one chain of FMAs over k, whatever R and G are. */
 INLINE void rows_times_groups(const int R, const int G, const int bf16, const float *a, int64_t lda, const group *groups,
                               int64_t ldb, int64_t k, int64_t row, int64_t ldc, int add, const char *ahead) {
-    vf acc[6][2][NV];
+    vf acc[TILE_ROWS][2][NV];
     a += row * lda;
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
         for (int g = 0; g < G; g++)
 #pragma GCC unroll 4
             for (int v = 0; v < NV; v++)
                 acc[r][g][v] = add ? load(groups[g].c + (row + r) * ldc + v * W) : splat(0.0f);
+    /* What there is less of stays in registers: 12 sums of two vectors each, 3 factors and one vector fill 16. */
+    const int factors_stay = G == 2 && NV > 1;
     for (int64_t i = 0; i < k; i++) {
         __builtin_prefetch(ahead + i * LINE);
-        /* What there is less of stays in registers: 12 sums, 3 of these and one of those fill 16. */
-        vf factor[6];
+        vf factor[6], w[2][NV];
 #pragma GCC unroll 6
-        for (int r = 0; r < R && G == 2; r++) factor[r] = splat(a[r * lda + i]);
+        for (int r = 0; r < R && factors_stay; r++) factor[r] = splat(a[r * lda + i]);
 #pragma GCC unroll 2
-        for (int g = 0; g < G && G == 2; g++)
+        for (int g = 0; g < G && factors_stay; g++)
 #pragma GCC unroll 4
             for (int v = 0; v < NV; v++) {
-                vf w = load_as(groups[g].b, i * ldb + v * W, bf16);
+                vf lone = load_as(groups[g].b, i * ldb + v * W, bf16);
 #pragma GCC unroll 6
-                for (int r = 0; r < R; r++) acc[r][g][v] = FMA(factor[r], w, acc[r][g][v]);
+                for (int r = 0; r < R; r++) acc[r][g][v] = FMA(factor[r], lone, acc[r][g][v]);
             }
-        vf w[NV];
+#pragma GCC unroll 2
+        for (int g = 0; g < G && !factors_stay; g++)
 #pragma GCC unroll 4
-        for (int v = 0; v < NV && G == 1; v++) w[v] = load_as(groups[0].b, i * ldb + v * W, bf16);
-#pragma GCC unroll 6
-        for (int r = 0; r < R && G == 1; r++) {
+            for (int v = 0; v < NV; v++) w[g][v] = load_as(groups[g].b, i * ldb + v * W, bf16);
+#pragma GCC unroll 12
+        for (int r = 0; r < R && !factors_stay; r++) {
             vf f = splat(a[r * lda + i]);
+#pragma GCC unroll 2
+            for (int g = 0; g < G; g++)
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; v++) acc[r][0][v] = FMA(f, w[v], acc[r][0][v]);
+                for (int v = 0; v < NV; v++) acc[r][g][v] = FMA(f, w[g][v], acc[r][g][v]);
         }
     }
     /* Groups in order: the second may begin where unused lanes of the first end up. */
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
         for (int g = 0; g < G; g++)
@@ -206,6 +222,10 @@ INLINE void times_groups(const int bf16, int64_t rows, const float *a, int64_t l
                          int64_t ldb, int64_t k, int64_t ldc, int add, const char *ahead) {
 #define ROWS(R, G, g) rows_times_groups(R, G, bf16, a, lda, groups + (g), ldb, k, row, ldc, add, ahead)
     int64_t row = 0;
+#if W == 16
+    for (; count == 2 && rows - row >= 12; row += 12) ROWS(12, 2, 0);
+    for (; count == 2 && rows - row >= 6; row += 6) ROWS(6, 2, 0);
+#endif
     for (; rows - row >= 6; row += 6)
         for (int g = 0; g < count; g++) ROWS(6, 1, g);
     if (count == 2 && rows - row <= 3) {
@@ -273,8 +293,7 @@ INLINE float weigh(float *scores, int64_t valid, int64_t end, float *max, float 
         vf s = load(scores + i);
         top = blend(s > top, s, top);
     }
-    float most = top[0];
-    for (int j = 1; j < W; j++) most = top[j] > most ? top[j] : most;
+    float most = LARGEST(top);
     for (; i < valid; i++) most = scores[i] > most ? scores[i] : most;
     for (i = valid; i < end; i++) scores[i] = -INFINITY;
     vf weights = splat(0.0f);
@@ -286,9 +305,9 @@ INLINE float weigh(float *scores, int64_t valid, int64_t end, float *max, float 
         store(scores + i, w);
         weights += w;
     }
-    float shrink = exponential(splat(*max - most))[0];
+    float shrink = most > *max ? exponential(splat(*max - most))[0] : 1.0f;
     *max = most;
-    *total = *total * shrink + sum(weights);
+    *total = *total * shrink + SUM(weights);
     return shrink;
 }
 
