@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
                     continue
                 for repetition in range(options.repetitions if scenario == "base" else options.adapter_repetitions):
                     for contender in contenders:
-                        if _takes_part(contender, scenario, repetition):
+                        if _takes_part(contender, scenario, repetition, options.peer_repetitions):
                             _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
                 promised = report.promises(results, bounds, size, about["ready_seconds"])
                 report.write(options.out, results, promised, bounds, about)
@@ -82,11 +82,13 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(item.holds is False for item in promised))
 
 
-def _takes_part(contender: Contender, scenario: str, repetition: int) -> bool:
-    """Peers take minutes for a cell with adapters: once has to do."""
+def _takes_part(contender: Contender, scenario: str, repetition: int, of_peers: int) -> bool:
+    """Peers may take minutes for a cell with adapters: once has to do."""
     if scenario not in contender.scenarios:
         return False
-    return repetition == 0 or scenario == "base" or not isinstance(contender.engine, Worker)
+    if isinstance(contender.engine, Worker):
+        return repetition < (of_peers if scenario == "base" else 1)
+    return True
 
 
 def _record(
@@ -200,8 +202,11 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scenarios", type=lambda text: text.split(","), default=list(workload.SCENARIOS))
     parser.add_argument("--concurrency", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16, 32])
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument(
+        "--peer-repetitions", type=int, default=3, help="of the peers' cells without adapters; with them: one"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
-    parser.add_argument("--adapter-repetitions", type=int, default=5, help="of our cells with adapters; peers: one")
+    parser.add_argument("--adapter-repetitions", type=int, default=5, help="of our cells with adapters")
     parser.add_argument("--adapter-scale", type=float, default=0.5, help="as --scale, for cells with adapters")
     parser.add_argument(
         "--keep", action="store_true", help="keep the scenarios in --out that this run leaves out: a run in two parts"

@@ -129,7 +129,7 @@ def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: 
         rate = 2 * (written * model.parameters + read * model.body_parameters) / 1e9
         share = rate / limits.gemm_gflop_s[32]
         out.append(Promise("no adapter, 32 clients: fraction of torch's GEMM rate at 32 rows", share, 0.75))
-    for concurrency in (1, 32):
+    for concurrency in (1, 4, 16, 32):
         ratio = results.ratio((INT8, "base", concurrency), (OURS, "base", concurrency))
         out.append(Promise(f"int8, {concurrency} clients: tokens/s over our bfloat16", ratio, 1.5))
     for scenario, concurrency in results.places():
