@@ -12,10 +12,9 @@ enum { X_BLOCK_BYTES = 128 << 10 };
 enum { W_BLOCK_BYTES = 24 << 10 };
 /* Up to this many rows every thread prepares x for itself: cheaper than a barrier. */
 enum { PRIVATE_ROWS = 4 };
-/* Fewest panels of few rows that a thread takes at once: their weights stream in in order. */
+/* Panels of few rows that a thread takes at once are a multiple of this: their weights stream in in order. */
 enum { STREAMED_PANELS = 2 };
-/* How far ahead of use weights are fetched where a tile covers several panels or k whole; of several 8-bit panels half
- * as far: 2 % more at 1 row, 10 at 2. */
+/* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
 enum { AHEAD_BYTES = 2048 };
 /* Panels of a part that a caller adds to: 128 columns. */
 enum { PART_PANELS = 8 };
@@ -135,22 +134,28 @@ static void run_tile(const job *j, sk_tile *t, int64_t panel) {
         j->kernels->tile(t);
 }
 
-/* Panels of the tile that begins with `panel`: as many as the kernels take, but a cut panel comes alone. */
-static int64_t count_panels(const job *j, int64_t panel, int64_t last, int64_t rows) {
-    int64_t panels = sk_tile_panels(j->kernels, rows);
+/* Panels of the tile that begins with `panel`: as many as the kernels take at most, but a cut panel comes alone. */
+static int64_t count_panels(const job *j, int64_t panel, int64_t last, int64_t most) {
+    int64_t panels = most;
     while (panels > last - panel || (panels > 1 && (panel + panels) * SK_PANEL > j->w->n)) panels /= 2;
     return panels;
+}
+
+/* Of several 8-bit panels half as far: 2 % more at 1 row, 10 at 2. Where AVX-512 reads a block twice, two blocks: 10 % at
+ * 12 rows. */
+static int64_t bytes_ahead(const job *j, int64_t panels, int64_t rows) {
+    if (j->w->dtype != SK_INT8 || panels == 1) return AHEAD_BYTES;
+    return rows > SK_FEW_ROWS ? 2 * AHEAD_BYTES : AHEAD_BYTES / 2;
 }
 
 /* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
 static void run_streaming(const job *j, int64_t rows, int64_t first, int64_t last, sk_team *team) {
     int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = j->k / sk_turn(j->w->dtype);
     for (int64_t panel = first, panels; panel < last; panel += panels) {
-        panels = count_panels(j, panel, last, rows);
-        int64_t ahead_bytes = j->w->dtype == SK_INT8 && panels > 1 ? AHEAD_BYTES / 2 : AHEAD_BYTES;
-        int64_t ahead_turns = least(ahead_bytes / turn_bytes, turns);
+        panels = count_panels(j, panel, last, sk_tile_panels(j->kernels, rows));
+        int64_t ahead_turns = least(bytes_ahead(j, panels, rows) / turn_bytes, turns);
         sk_tile t = make_tile(j, panel, panels, 0, rows, 0, j->k);
-        int64_t then = panel + panels < last ? panel + panels : sk_team_next(team);
+        int64_t then = panel + panels < last ? panel + panels : sk_team_next(team) * STREAMED_PANELS;
         sk_ahead ahead[] = {
             {t.w + ahead_turns * turn_bytes, turn_bytes, j->panel_bytes, turns - ahead_turns},
             {weights_at(j, then, 0), turn_bytes, j->panel_bytes, ahead_turns},
@@ -192,7 +197,7 @@ typedef struct {
 
 static blocks cut(const job *j, int64_t rows) {
     int64_t k = j->k, x_bytes = j->kernels->x_bytes;
-    int64_t most = j->kernels->panels[3] * j->panel_bytes;
+    int64_t most = j->kernels->side * j->panel_bytes;
     int64_t parts = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
     blocks b = {.k = round_up((k + parts - 1) / parts, sk_turn(j->w->dtype))};
     b.outer = rows * k * x_bytes / SK_BLOCK <= X_BLOCK_BYTES ? k : b.k;
@@ -203,14 +208,15 @@ static blocks cut(const job *j, int64_t rows) {
 
 /* Rows [row, end) for panels [first, last). */
 static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last,
-                      sk_fetch *fetch) {
-    int64_t k = j->k;
+                      sk_fetch *fetch, sk_team *team) {
+    int64_t k = j->k, side = j->kernels->side, tiles = (sk_panels(j->w->n) + side - 1) / side;
     for (int64_t start = 0; start < k; start += b->outer)
         for (int64_t panel = first, panels; panel < last; panel += panels) {
-            panels = count_panels(j, panel, last, j->kernels->rows);
+            panels = count_panels(j, panel, last, side);
+            int64_t then = panel + panels < last ? panel + panels : sk_team_next(team) % tiles * side;
             for (int64_t at = start; at < least(start + b->outer, k); at += b->k) {
                 int in_order = b->outer == k && at + b->k < k;
-                const char *next = weights_at(j, in_order ? panel : panel + panels, in_order ? at + b->k : start);
+                const char *next = weights_at(j, in_order ? panel : then, in_order ? at + b->k : start);
                 run_groups(j, panel, panels, row, end, at, least(b->k, k - at), next, fetch);
             }
         }
@@ -218,7 +224,7 @@ static void run_block(const job *j, const blocks *b, int64_t row, int64_t end, i
 
 /* Tiles of so many rows and panels. */
 static int64_t count_tiles(const job *j, const blocks *b, int64_t rows, int64_t panels) {
-    int64_t side = sk_tile_panels(j->kernels, j->kernels->rows);
+    int64_t side = j->kernels->side;
     int64_t groups = (rows + j->kernels->rows - 1) / j->kernels->rows;
     return (j->k + b->k - 1) / b->k * groups * ((panels + side - 1) / side);
 }
@@ -233,38 +239,42 @@ static void add_part(sk_addend addend, sk_part part) {
 
 /* A block and what the caller adds to it. */
 static void run_part(const job *j, const blocks *b, int64_t row, int64_t end, int64_t first, int64_t last,
-                     sk_addend addend) {
+                     sk_addend addend, sk_team *team) {
     sk_part part = make_part(j, row, end, first, last);
     sk_strip strips[MOST_STRIPS];
     int64_t count = addend.list ? addend.list(addend.context, &part, strips, MOST_STRIPS) : 0;
     sk_fetch fetch;
     sk_fetch_start(&fetch, strips, count, count_tiles(j, b, end - row, last - first),
-                   sk_tile_panels(j->kernels, j->kernels->rows), sk_turn_bytes(j->w->dtype));
-    run_block(j, b, row, end, first, last, &fetch);
+                   j->kernels->side, sk_turn_bytes(j->w->dtype));
+    run_block(j, b, row, end, first, last, &fetch, team);
     add_part(addend, part);
 }
 
 static void run_few_rows(const job *j, int64_t rows, sk_addend addend, sk_team *team) {
-    int64_t panels = sk_panels(j->w->n);
+    int64_t panels = sk_panels(j->w->n), count = (panels + STREAMED_PANELS - 1) / STREAMED_PANELS;
     sk_range mine;
-    while ((mine = sk_team_take(team, panels, STREAMED_PANELS, panels)).begin < panels) {
-        run_streaming(j, rows, mine.begin, mine.end, team);
-        add_part(addend, make_part(j, 0, rows, mine.begin, mine.end));
+    while ((mine = sk_team_take(team, count, 1, count)).begin < count) {
+        int64_t first = mine.begin * STREAMED_PANELS, last = least(mine.end * STREAMED_PANELS, panels);
+        run_streaming(j, rows, first, last, team);
+        add_part(addend, make_part(j, 0, rows, first, last));
     }
 }
 
-/* Panels of the first block of rows, panels of the second, and so on. */
+/* Panels of the first block of rows, panels of the second, and so on. Taken in whole tiles: of 60 panels, shared out in
+ * ever smaller pieces, every other piece would end with half of one, 5 % of 32 rows' time. */
 static void run_many_rows(const job *j, int64_t rows, sk_addend addend, sk_team *team) {
     blocks b = cut(j, rows);
-    int64_t panels = sk_panels(j->w->n), count = (rows + b.rows - 1) / b.rows * panels;
+    int64_t panels = sk_panels(j->w->n), side = j->kernels->side;
+    int64_t each = (panels + side - 1) / side, count = (rows + b.rows - 1) / b.rows * each;
     /* Where x comes from further away for each part, the fewer the better. */
-    int64_t most = addend.add && b.outer == j->k ? PART_PANELS : panels;
+    int64_t most = addend.add && b.outer == j->k ? PART_PANELS / side : each;
     sk_range mine;
     while ((mine = sk_team_take(team, count, 1, count)).begin < count)
         for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
-            int64_t block = at / panels, first = block * panels, row = block * b.rows;
-            upto = least(least(mine.end, first + panels), at + most);
-            run_part(j, &b, row, least(row + b.rows, rows), at - first, upto - first, addend);
+            int64_t block = at / each, first = block * each, row = block * b.rows;
+            upto = least(least(mine.end, first + each), at + most);
+            run_part(j, &b, row, least(row + b.rows, rows), (at - first) * side, least((upto - first) * side, panels),
+                     addend, team);
         }
 }
 

@@ -21,7 +21,7 @@ enum { SK_F32 = 0, SK_BF16 = 1, SK_INT8 = 2, SK_DTYPES = 3 };
 /* Columns of a panel: one AVX-512 register, two AVX registers. */
 enum { SK_PANEL = 16 };
 
-/* k of a block of 8-bit activations, which has a scale of its own. */
+/* k of a block of 8-bit activations, which has a scale of its own (AVX-512: sk_shifted of linear_kernels.h). */
 enum { SK_BLOCK = 16 };
 
 /* A packed weight. The caller owns the memory: pack.h fills it. */

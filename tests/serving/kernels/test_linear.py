@@ -33,18 +33,16 @@ def library() -> KernelLibrary:
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A library whose AVX-512 kernels run on any processor: their intrinsics are written out in C."""
     folder = tmp_path_factory.mktemp("emulated")
-    kernels = SOURCE_FOLDER / "linear_avx512.c"
+    kernels = ["linear_avx512", "linear_int8_avx512"]
     # -ffp-contract=off: a product and a sum that the instruction rounds apart stay apart.
-    jobs = [
-        ([kernels], "kernels.o", "-O0", "-Dtarget(x)=", f"-I{Path(__file__).parent / 'avx512_emulated'}", "-Wno-psabi"),
-        ([SOURCE_FOLDER / "linear.c"], "linear.o", "-D__builtin_cpu_supports(x)=1"),
-    ]
-    for sources, output, *flags in jobs:
-        command = ["cc", *FLAGS, "-fopenmp", "-mfma", "-ffp-contract=off", *flags, "-c", *map(str, sources)]
-        subprocess.run([*command, "-o", str(folder / output)], check=True, timeout=120)
+    emulating = ["-O0", "-Dtarget(x)=", f"-I{Path(__file__).parent / 'avx512_emulated'}", "-Wno-psabi"]
+    jobs = {"linear": ["-D__builtin_cpu_supports(x)=1"], **dict.fromkeys(kernels, emulating)}
+    for name, flags in jobs.items():
+        command = ["cc", *FLAGS, "-fopenmp", "-mfma", "-ffp-contract=off", *flags, "-c", f"{SOURCE_FOLDER / name}.c"]
+        subprocess.run([*command, "-o", f"{folder / name}.o"], check=True, timeout=120)
     rest = [*(SOURCE_FOLDER.glob("linear_*.c")), SOURCE_FOLDER / "pack.c", SOURCE_FOLDER / "team.c"]
-    objects = [folder / output for _, output, *_ in jobs]
-    sources = [path for path in rest if path != kernels]
+    objects = [f"{folder / name}.o" for name in jobs]
+    sources = [path for path in rest if path.stem not in kernels]
     command = ["cc", *FLAGS, "-fopenmp", "-shared", *map(str, [*sources, *objects]), "-o", str(folder / "library.so")]
     subprocess.run([*command, "-lm"], check=True, timeout=120)
     handle = ctypes.CDLL(str(folder / "library.so"))
@@ -70,8 +68,25 @@ def draw(n: int, k: int, rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.
     return torch.randn(n, k, generator=generator) / k**0.5, torch.randn(rows, k, generator=generator)
 
 
-def eight_bit_rows(x: torch.Tensor) -> torch.Tensor:
-    """The 8-bit form of activations [rows, k], as float64: `sk_row` of linear_kernels.h in the order of its sums."""
+def eight_bit_rows(x: torch.Tensor, instruction_set: str) -> torch.Tensor:
+    """The 8-bit form of activations [rows, k], as float64."""
+    return shifted_rows(x) if instruction_set == "avx512" else grouped_rows(x)
+
+
+def shifted_rows(x: torch.Tensor) -> torch.Tensor:
+    """`sk_shifted` of linear_kernels.h."""
+    turns = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 8, 16))
+    most = turns.abs().amax(-1, keepdim=True).clamp(min=1e-36)
+    top = most.amax(-2, keepdim=True)
+    (mantissa, exponent), (top_mantissa, top_exponent) = torch.frexp(most), torch.frexp(top)
+    power = (top_exponent - exponent - (top_mantissa < mantissa).int()).clamp(max=7)
+    integers = (turns * (torch.full_like(top, 127) / top * 2.0**power)).round()
+    assert integers.abs().max() <= 127
+    return (integers.double() * top.double() / 127 / 2.0**power).flatten(1)[:, : x.shape[1]]
+
+
+def grouped_rows(x: torch.Tensor) -> torch.Tensor:
+    """`sk_row` of linear_kernels.h, in the order of its sums."""
     blocks = torch.nn.functional.pad(x, (0, -x.shape[1] % 16)).unflatten(1, (-1, 16))
     groups = blocks[..., [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
     signed = torch.stack((groups, -groups)).clamp(min=0)
@@ -173,7 +188,7 @@ def test_rows_and_columns_of_a_larger_matrix_are_packed_as_a_copy_would_be(libra
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_eight_bit_products_are_those_of_rounded_weights_and_rows(any_library: Any, shape: tuple[int, int]) -> None:
     weight, x = draw(*shape, rows=20)
-    expected = eight_bit_rows(x) @ eight_bit_columns(weight).T
+    expected = eight_bit_rows(x, any_library.instruction_set) @ eight_bit_columns(weight).T
     assert relative_error(PackedLinear(weight, "int8", any_library)(x), expected) < 3e-6
 
 
@@ -185,7 +200,7 @@ def test_the_largest_weights_and_rows_of_any_signs_overflow_nothing(any_library:
     x = torch.randint(-1, 2, (12, 256), generator=generator).float()
     x[0], x[1], x[2], x[3] = 1, -1, 0, x[3].abs()
     x[2, ::16], x[4, ::2], x[5, 3::8] = -1, 1, 50
-    expected = eight_bit_rows(x) @ weight.double().T
+    expected = eight_bit_rows(x, any_library.instruction_set) @ weight.double().T
     y = PackedLinear(weight, "int8", any_library)(x)
     torch.testing.assert_close(y, expected.float(), rtol=1e-5, atol=1e-4 * float(expected.abs().max()))
 
@@ -200,7 +215,7 @@ def test_a_scale_for_each_block_loses_less_than_one_for_each_row(library: Kernel
     )
     # What the other channels add: the outlier's own product taken away from the sum of all.
     y = PackedLinear(weight, "int8", library)(x)
-    outlier = eight_bit_rows(x)[:, 3:4] * eight_bit_columns(weight)[:, 3]
+    outlier = eight_bit_rows(x, library.instruction_set)[:, 3:4] * eight_bit_columns(weight)[:, 3]
     assert relative_error(y.double() - outlier, exact) < 0.2 < relative_error(row_wise, exact)
 
 

@@ -1,8 +1,9 @@
-/* The AVX-512 intrinsics that linear_avx512.c uses, one lane at a time: in place of the compiler's header, so that the
+/* The AVX-512 intrinsics that the kernels of linear.h use, one lane at a time: in place of the compiler's header, so that the
  * kernels run in tests on processors without AVX-512. Compile with -Dtarget(x)= so that no such instruction is made. */
 #ifndef AVX512_EMULATED_H
 #define AVX512_EMULATED_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 typedef float __m512 __attribute__((vector_size(64)));
 typedef int64_t __m512i __attribute__((vector_size(64)));
 typedef uint16_t __m512bh __attribute__((vector_size(64)));
+typedef int64_t __m128i __attribute__((vector_size(16)));
 typedef int64_t __m256i __attribute__((vector_size(32)));
 typedef uint16_t __m256bh __attribute__((vector_size(32)));
 typedef uint16_t __mmask16;
@@ -25,6 +27,8 @@ typedef union {
     __m512bh halves;
     float f32[16];
     int32_t i32[16];
+    uint32_t u32[16];
+    uint64_t u64[8];
     uint16_t u16[32];
     int8_t i8[64];
     uint8_t u8[64];
@@ -123,6 +127,76 @@ EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
             out.f32[i] = __builtin_fmaf(emulated_bf16_to_f32(x.u16[2 * i + half]),
                                         emulated_bf16_to_f32(y.u16[2 * i + half]), out.f32[i]);
     return out.floats;
+}
+
+#define EACH(lanes) for (int i = 0; i < lanes; i++)
+
+EMULATED void _mm512_storeu_si512(void *to, __m512i value) { memcpy(to, &value, sizeof value); }
+EMULATED void _mm_storeu_si128(__m128i *to, __m128i value) { memcpy(to, &value, sizeof value); }
+
+EMULATED __m512i _mm512_max_epu32(__m512i a, __m512i b) {
+    emulated_512 x = {.bits = a}, y = {.bits = b};
+    EACH(16) if (y.u32[i] > x.u32[i]) x.u32[i] = y.u32[i];
+    return x.bits;
+}
+
+EMULATED __m512i _mm512_min_epi32(__m512i a, __m512i b) {
+    emulated_512 x = {.bits = a}, y = {.bits = b};
+    EACH(16) if (y.i32[i] < x.i32[i]) x.i32[i] = y.i32[i];
+    return x.bits;
+}
+
+EMULATED __m512i _mm512_sllv_epi32(__m512i a, __m512i counts) {
+    emulated_512 x = {.bits = a}, y = {.bits = counts};
+    EACH(16) x.u32[i] = y.u32[i] < 32 ? x.u32[i] << y.u32[i] : 0;
+    return x.bits;
+}
+
+/* Quarters of a, then of b. */
+EMULATED __m512i _mm512_shuffle_i64x2(__m512i a, __m512i b, int choice) {
+    emulated_512 x = {.bits = a}, y = {.bits = b}, out;
+    EACH(8) out.u64[i] = (i < 4 ? x : y).u64[(choice >> (i / 2 * 2) & 3) * 2 + i % 2];
+    return out.bits;
+}
+
+EMULATED __m512i _mm512_shuffle_epi32(__m512i a, int choice) {
+    emulated_512 x = {.bits = a}, out;
+    EACH(16) out.u32[i] = x.u32[i / 4 * 4 + (choice >> (i % 4 * 2) & 3)];
+    return out.bits;
+}
+
+EMULATED __m512i _mm512_unpacklo_epi64(__m512i a, __m512i b) {
+    emulated_512 x = {.bits = a}, y = {.bits = b}, out;
+    EACH(8) out.u64[i] = (i % 2 ? y : x).u64[i / 2 * 2];
+    return out.bits;
+}
+
+EMULATED __m512i _mm512_unpackhi_epi64(__m512i a, __m512i b) {
+    emulated_512 x = {.bits = a}, y = {.bits = b}, out;
+    EACH(8) out.u64[i] = (i % 2 ? y : x).u64[i / 2 * 2 + 1];
+    return out.bits;
+}
+
+/* To nearest even; what has no integer, NaN too, is the least one. */
+EMULATED __m512i _mm512_cvtps_epi32(__m512 a) {
+    emulated_512 x = {a}, out;
+    EACH(16) out.i32[i] = fabsf(x.f32[i]) < 2147483648.0f ? (int32_t)rintf(x.f32[i]) : INT32_MIN;
+    return out.bits;
+}
+
+EMULATED __m128i _mm512_cvtsepi32_epi8(__m512i a) {
+    emulated_512 x = {.bits = a};
+    int8_t bytes[16];
+    __m128i out;
+    EACH(16) bytes[i] = (int8_t)(x.i32[i] > 127 ? 127 : x.i32[i] < -128 ? -128 : x.i32[i]);
+    memcpy(&out, bytes, sizeof out);
+    return out;
+}
+
+EMULATED float _mm512_reduce_add_ps(__m512 a) {
+    emulated_512 x = {a};
+    for (int half = 8; half; half /= 2) EACH(half) x.f32[i] += x.f32[i + half];
+    return x.f32[0];
 }
 
 /* The first factor unsigned, the second signed. */
