@@ -268,6 +268,7 @@ static void run_many_rows(const job *j, int64_t rows, sk_addend addend, sk_team 
     int64_t each = (panels + side - 1) / side, count = (rows + b.rows - 1) / b.rows * each;
     /* Where x comes from further away for each part, the fewer the better. */
     int64_t most = addend.add && b.outer == j->k ? PART_PANELS / side : each;
+    if (rows <= j->kernels->bound_rows) addend.list = NULL;
     sk_range mine;
     while ((mine = sk_team_take(team, count, 1, count)).begin < count)
         for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
