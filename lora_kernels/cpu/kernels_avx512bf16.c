@@ -142,18 +142,8 @@ INLINE void multiply_pair(const int rows, const int line, const uint16_t *b, con
     }
 }
 
-/* y += 16 sums. */
-INLINE void add16(char *y, int64_t y_dtype, __m512 sum) {
-    if (y_dtype == LK_BF16) {
-        __m512 total = _mm512_add_ps(widen(_mm256_loadu_si256((const __m256i *)y)), sum);
-        _mm256_storeu_si256((__m256i *)y, (__m256i)_mm512_cvtneps_pbh(total));
-    } else {
-        _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), sum));
-    }
-}
-
-/* Those in the mask alone. */
-INLINE void add_some(char *y, int64_t y_dtype, __m512 sum, __mmask16 mask) {
+/* y += the 16 sums, of the columns in the mask. */
+INLINE void add16(char *y, int64_t y_dtype, __m512 sum, __mmask16 mask) {
     if (y_dtype == LK_BF16) {
         __m512 total = _mm512_add_ps(widen(_mm256_maskz_loadu_epi16(mask, y)), sum);
         _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(total));
@@ -166,7 +156,6 @@ INLINE void add_some(char *y, int64_t y_dtype, __m512 sum, __mmask16 mask) {
 INLINE void add_line(const int rows, const lk_columns *from, sums sum, const int line, char *const *y, int64_t y_dtype,
                      int64_t c) {
     const int64_t size = lk_element_size(y_dtype);
-    const int whole = c >= from->begin && c + 32 <= from->end;
     const __mmask16 first = first_of_16(from->end - c) & (__mmask16)~first_of_16(from->begin - c);
     const __mmask16 second = first_of_16(from->end - c - 16) & (__mmask16)~first_of_16(from->begin - c - 16);
 #pragma GCC unroll 12
@@ -175,13 +164,8 @@ INLINE void add_line(const int rows, const lk_columns *from, sums sum, const int
         __m512 left = _mm512_castpd_ps(_mm512_shuffle_f64x2(low, high, 0x44));
         __m512 right = _mm512_castpd_ps(_mm512_shuffle_f64x2(low, high, 0xee));
         char *out = y[t] + c * size;
-        if (whole) {
-            add16(out, y_dtype, left);
-            add16(out + 16 * size, y_dtype, right);
-        } else {
-            add_some(out, y_dtype, left, first);
-            add_some(out + 16 * size, y_dtype, right, second);
-        }
+        add16(out, y_dtype, left, first);
+        add16(out + 16 * size, y_dtype, right, second);
     }
 }
 
