@@ -27,9 +27,9 @@ from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 
 TYPES = {
-    "float32": Precision(torch.float32, torch.float32),
-    "bfloat16": Precision(torch.bfloat16, torch.bfloat16),
-    "int8": Precision(torch.int8, torch.bfloat16),
+    "float32": Precision(torch.float32, torch.float32, torch.float32),
+    "bfloat16": Precision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
+    "int8": Precision(torch.int8, torch.bfloat16, torch.bfloat16),
 }
 BLOCK = 16
 

@@ -11,14 +11,14 @@ from lora_kernels.errors import DtypeError, NonFiniteError, ReservationError, Sh
 from lora_kernels.loading import Loadable, check_page_count, plan_load
 from lora_kernels.ops.backend import Backend, choose_backend
 from lora_kernels.pages import PageAllocator
-from lora_kernels.quantize import FP8, MAX_ERROR
+from lora_kernels.quantize import LARGEST, MAX_ERROR
 from lora_kernels.reservation import Reservation, State
 from lora_kernels.spec import AdapterTensors, PoolSpec
 from lora_kernels.staging import Arrival
 from lora_kernels.storage import SiteStorage, allocate_site
 from lora_kernels.tables import Listing, SlotTables
 
-POOL_DTYPES = (torch.float32, torch.bfloat16, torch.float16, FP8)
+POOL_DTYPES = (torch.float32, torch.bfloat16, torch.float16, *LARGEST)
 
 
 class AdapterPool:
@@ -29,8 +29,8 @@ class AdapterPool:
     on, and the ranks used in, each listed page). Entries past a slot's pages name the all-zero page. A free page is
     zero everywhere.
 
-    `dtype` float32, bfloat16, float16, or float8_e4m3fn with a scale per rank: half the memory of bfloat16, and a
-    load that would change any target's ΔW by more than `fp8_max_error` (relative, Frobenius) raises QualityError;
+    `dtype` float32, bfloat16, float16, or float8_e4m3fn or int8 with a scale per rank: half the memory of bfloat16, and
+    a load that would change any target's ΔW by more than `max_error` (relative, Frobenius) raises QualityError;
     `math.inf` admits all, `Reservation.error` tells the figure.
 
     Not thread-safe: everything but `pages_needed` and `Reservation.write` belongs to the thread that launches kernels.
@@ -47,7 +47,7 @@ class AdapterPool:
         device: torch.device | str = "cpu",
         *,
         backend: str | None = None,
-        fp8_max_error: float = MAX_ERROR,
+        max_error: float = MAX_ERROR,
     ) -> None:
         if dtype not in POOL_DTYPES:
             raise DtypeError(f"pool dtype must be one of {POOL_DTYPES}, got {dtype}")
@@ -58,7 +58,7 @@ class AdapterPool:
         self.device = torch.device(device)
         self.num_pages = num_pages
         self.num_slots = num_slots
-        self.fp8_max_error = fp8_max_error
+        self.max_error = max_error
         self.backend: Backend = choose_backend(self.device, dtype, spec.page_size, backend)
         self.tables = SlotTables(spec, num_slots, self.null_page, self.device)
         self.page_table, self.page_scales = self.tables.page_table, self.tables.page_scales

@@ -12,7 +12,7 @@ from lora_kernels.metadata import BatchMetadata
 def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
     """v[s, i] = scale · x[i] A_sᵀ as float32 [slices, T, max_pages · page_size]; zero where a row has no such rank.
 
-    With fp8 pages v carries the scales of both a and b, as the backends' does.
+    With 8-bit pages v carries the scales of both a and b, as the backends' does.
     """
     storage, size = meta.pool.site(site), meta.pool.spec.page_size
     v = torch.zeros(len(storage.spec.slices), meta.rows, meta.max_pages * size, device=x.device)

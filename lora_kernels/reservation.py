@@ -32,7 +32,7 @@ class Reservation:
     """Made by `AdapterPool.reserve`; ends in `publish` or `cancel`.
 
     `write` may run in any thread, the rest belongs to the thread that launches kernels. `error` is, after a write into
-    fp8 pages, the largest relative error of any target's ΔW (see `quantize.py`), else None.
+    8-bit pages, the largest relative error of any target's ΔW (see `quantize.py`), else None.
     """
 
     def __init__(self, pool: AdapterPool, pages: Sequence[int]) -> None:
@@ -105,7 +105,7 @@ class Reservation:
         self.filled = max(self.filled, plan.pages)
 
     def _check_quality(self, error: float | None) -> None:
-        limit = self.pool.fp8_max_error
+        limit = self.pool.max_error
         if error is not None and error > limit:
             raise QualityError(f"8-bit pages would change ΔW by {error:.1%}, at most {limit:.1%} is allowed", error)
         self.error = error

@@ -71,6 +71,12 @@ class PoolSpec:
         """Number of layers in which `site` occurs."""
         return self.num_layers if site.num_layers is None else site.num_layers
 
+    def page_bytes(self, dtype: torch.dtype) -> int:
+        """Memory of one page over all layers and sites, without the padding of a backend; 8-bit pages have scales."""
+        weights = sum(self.layers_of(s) * (len(s.slices) * s.in_features + s.out_features) for s in self.sites)
+        scales = sum(self.layers_of(s) * len(s.slices) for s in self.sites) if dtype.itemsize == 1 else 0
+        return self.page_size * (weights * dtype.itemsize + scales * torch.float32.itemsize)
+
 
 class Target(NamedTuple):
     """The place one LoRA pair belongs to. Plain `(layer, site, slice_index)` tuples compare equal to it."""

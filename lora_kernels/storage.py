@@ -40,7 +40,7 @@ class SiteStorage:
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
     offsets: where each slice begins in y, and N at the end
-    rank_scales: float32 [layers, pages + 1, slices, page_size], the factor on each rank of fp8 pages; else None
+    rank_scales: float32 [layers, pages + 1, slices, page_size], the factor on each rank of 8-bit pages; else None
 
     The last page is never given out and stays zero: a gather may point there safely.
     """

@@ -26,7 +26,7 @@ class SitePages:
     a: per page [layers, slices, page_size, padded K]; b: per page [layers, page_size, N]; like SiteStorage's in rows or
         in blocks
     b_offsets: where each slice begins in the columns of b, and where the last one ends
-    rank_scales: per page [layers, slices, page_size] for fp8 pages, else empty
+    rank_scales: per page [layers, slices, page_size] for 8-bit pages, else empty
     """
 
     a: list[torch.Tensor]
@@ -59,7 +59,7 @@ class SitePages:
 
 
 def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend) -> float | None:
-    """Fill zeroed `pages` (all sites of the plan) and return the largest relative error of fp8 pages, None for others.
+    """Fill zeroed `pages` (all sites of the plan); returns the largest relative error of 8-bit pages, None for others.
 
     backend: the pool's, which copies
 
@@ -71,7 +71,7 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend)
         for group in part.groups:
             site = pages[group.site]
             if site.rank_scales:
-                quantized = quantize_group(group)
+                quantized = quantize_group(group, site.a[0].dtype)
                 _copy(quantized.group, site, first, backend)
                 _copy_rank_scales(quantized.rank_scales, group, site, first)
                 worst = max(worst or 0.0, quantized.error)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from lora_kernels import AdapterPool, PoolSpec
+from lora_kernels import AdapterPool
 from sealed_weights import BaseSpec, base_fingerprint
 from serving.adapters.manager import AdapterManager
 from serving.adapters.source import AdapterSource
@@ -88,7 +88,7 @@ def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision
         raise ConfigError(f"--kv-cache-mb {config.kv_cache_mb}: one block takes {block >> 20} MiB, two are needed")
     max_len = min(config.max_model_len or model.max_position, model.max_position, (blocks - 1) * config.block_size)
     spec = pool_spec(model)
-    page = page_bytes(spec, precision.cache)
+    page = spec.page_bytes(precision.adapters)
     pages = (config.adapter_memory_mb << 20) // page
     if pages < 1:
         raise ConfigError(f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page >> 20} MiB")
@@ -114,16 +114,19 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     """
     torch.set_num_threads(config.thread_count)
     device = choose_device(config.device)
-    precision = choose_precision(config.dtype, device)
+    precision = choose_precision(config.dtype, device, config.adapter_dtype)
     model = base.config
     memory = _plan_memory(config, model, precision, device)
     pool = BlockPool(memory.blocks, config.block_size, caching=config.prefix_caching)
-    log.info("loading %s as %s on %s, %d threads", base.folder, precision.weights, device, config.thread_count)
+    log.info(
+        "loading %s as %s on %s, adapters as %s, %d threads",
+        base.folder, precision.weights, device, precision.adapters, config.thread_count,
+    )  # fmt: skip
     host_mb = config.host_adapter_memory_mb
     if host_mb is None:  # a copy saves lease and decryption; on a CPU it would be the same memory twice
         host_mb = 4096 if device.type == "cuda" else 0
     adapters = AdapterManager(
-        AdapterPool(pool_spec(model), memory.pages, config.adapter_slots, precision.cache, device),
+        AdapterPool(pool_spec(model), memory.pages, config.adapter_slots, precision.adapters, device),
         source,
         workers=config.adapter_workers,
         host_bytes=host_mb << 20,
@@ -179,9 +182,3 @@ def _return_freed_memory() -> None:
     """What loading allocated and freed goes back to the system: glibc keeps 25 MB of it otherwise."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def page_bytes(spec: PoolSpec, dtype: torch.dtype) -> int:
-    """Memory of one adapter page over all layers and sites."""
-    ranks = sum(spec.layers_of(s) * (len(s.slices) * s.in_features + s.out_features) for s in spec.sites)
-    return ranks * spec.page_size * dtype.itemsize

@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         "seed": options.seed,
         "repetitions": options.repetitions,
         "peer_dtype": options.peer_dtype,
+        "adapter_dtype": options.adapter_dtype,
     }
     size = _size(options.base)
     with ExitStack() as stack:
@@ -158,7 +159,8 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
         stack.callback(engine.close)
         return engine
 
-    yield Contender(ours(report.OURS, "--dtype", "bfloat16"), workload.SCENARIOS)
+    own = ("--dtype", "bfloat16", "--adapter-dtype", options.adapter_dtype)
+    yield Contender(ours(report.OURS, *own), workload.SCENARIOS)
     if options.int8 and "base" in options.scenarios:
         yield Contender(ours(report.INT8, "--dtype", "int8"), ("base",))
     peer_dtype = ("--dtype", options.peer_dtype)
@@ -205,6 +207,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peer-repetitions", type=int, default=3, help="of the peers' cells without adapters; with them: one"
     )
+    parser.add_argument("--adapter-dtype", default="auto", help="of ours: auto is bfloat16; int8")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
     parser.add_argument("--adapter-repetitions", type=int, default=5, help="of our cells with adapters")
     parser.add_argument("--adapter-scale", type=float, default=0.5, help="as --scale, for cells with adapters")

@@ -10,7 +10,8 @@ enum { K = 50, PADDED_K = 64, N = 128, BEGIN = 5, WIDTH = 90, PAGE = 16, RANKS =
 typedef struct {
     /* Rows one after another, in the type under test. */
     float a[PAGES * PAGE * PADDED_K], b[PAGES * PAGE * N], x[ROWS * K], y[ROWS * WIDTH];
-    float v[ROWS][PAGES * PAGE];
+    float v[ROWS][PAGES * PAGE], rank_scales[PAGES * PAGE];
+    uint16_t wide[LK_UNIT * PADDED_K];
     float panel[PAGES * PAGE * LK_CHUNK];
 } problem;
 
@@ -22,7 +23,9 @@ static float next(uint32_t *state) {
 static void fill(float *out, int64_t count, int64_t dtype, uint32_t *state) {
     for (int64_t i = 0; i < count; i++) {
         float value = next(state);
-        if (dtype == LK_BF16)
+        if (dtype == LK_I8)
+            ((int8_t *)out)[i] = (int8_t)(value * 127);
+        else if (dtype == LK_BF16)
             ((uint16_t *)out)[i] = lk_f32_to_bf16(value);
         else
             out[i] = value;
@@ -42,6 +45,9 @@ static void solve(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype, pro
     fill(p->b, PAGES * PAGE * N, dtype, &state);
     fill(p->x, ROWS * K, x_dtype, &state);
     fill(p->y, ROWS * WIDTH, x_dtype, &state);
+    /* 8-bit weights are 127 times as large. */
+    for (int i = 0; i < PAGES * PAGE; i++)
+        p->rank_scales[i] = dtype == LK_I8 ? (0.75f + next(&state) / 4) / (127 * 127) : 1;
     for (int t = 0; t < ROWS; t++) {
         const char *row = (const char *)p->x + t * K * lk_element_size(x_dtype);
         kernels->pack_row(row, x_dtype, K, PADDED_K, dtype, packed[t]);
@@ -53,10 +59,10 @@ static void solve(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype, pro
         for (int r = 0; r < ranks[page]; r += LK_UNIT) {
             int at = page * PAGE + r, left = ranks[page] - r;
             lk_unit unit = {(const char *)p->a + at * PADDED_K * lk_element_size(dtype),
-                            left < LK_UNIT ? left : LK_UNIT, at, 0.5f, p->a};
+                            left < LK_UNIT ? left : LK_UNIT, at, 0.5f, p->rank_scales + at, p->a};
             /* One row takes other code paths than many. */
-            kernels->shrink(&unit, dtype, PADDED_K, x, ROWS, v);
-            kernels->shrink(&unit, dtype, PADDED_K, x, 1, v);
+            kernels->shrink(&unit, dtype, PADDED_K, x, ROWS, v, p->wide);
+            kernels->shrink(&unit, dtype, PADDED_K, x, 1, v, p->wide);
         }
         b[page] = (const char *)p->b + page * PAGE * N * lk_element_size(dtype);
     }

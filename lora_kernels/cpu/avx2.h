@@ -13,9 +13,16 @@ typedef struct {
     __m256 first, second;  /* columns 0-7 and 8-15 */
 } pair;
 
-INLINE pair load16(const void *data, int64_t at, int bf16) {
+INLINE __m256 load8_i8(const void *data) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)data)));
+}
+
+INLINE pair load16(const void *data, int64_t at, const int dtype) {
     pair p;
-    if (bf16) {
+    if (dtype == LK_I8) {
+        p.first = load8_i8((const int8_t *)data + at);
+        p.second = load8_i8((const int8_t *)data + at + 8);
+    } else if (dtype == LK_BF16) {
         __m256i both = _mm256_loadu_si256((const __m256i *)((const uint16_t *)data + at));
         p.first = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
         p.second = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));

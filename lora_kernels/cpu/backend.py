@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from lora_kernels.metadata import BatchMetadata
     from lora_kernels.pool import AdapterPool, SiteStorage
 
-# LK_F32 and LK_BF16 of sgmv.h
-DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+# LK_F32 and so on of sgmv.h: of activations, and of weights
+ROW_CODES = {torch.float32: 0, torch.bfloat16: 1}
+WEIGHT_CODES = {**ROW_CODES, torch.int8: 2}
 NEEDS_UNITS = False
 IN_BLOCKS = True
 
@@ -47,9 +48,9 @@ def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, me
         torch.ops.lora_kernels.sgmv_(
             y, x, storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
             storage.live[layer], meta.row_order, meta.segment_starts, meta.segment_slots, storage.offsets,
-            storage.b_offsets,
+            storage.b_offsets, None if storage.rank_scales is None else storage.rank_scales[layer],
         )  # fmt: skip
-    elif x.dtype in DTYPE_CODES and y.dtype in DTYPE_CODES:
+    elif x.dtype in ROW_CODES and y.dtype in ROW_CODES:
         _apply_at(y, x, site_handle(storage, layer, meta.pool).address, batch_address(meta))
     else:
         torch_path.apply(y, x, storage, layer, meta)
@@ -57,14 +58,14 @@ def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, me
 
 def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor) -> None:
     """v float32 [slices, T, R] = scale · x Aᵀ, written where a row has ranks."""
-    if x.dtype not in DTYPE_CODES or v.stride(2) != 1:
+    if x.dtype not in ROW_CODES or v.stride(2) != 1:
         torch_path.shrink(x, storage, layer, meta, v)
         return
     x = _with_adjacent_columns(x)
     _finish(
         library().shrink(
             site_handle(storage, layer, meta.pool).address, batch_address(meta),
-            x.data_ptr(), x.stride(0), DTYPE_CODES[x.dtype],
+            x.data_ptr(), x.stride(0), ROW_CODES[x.dtype],
             v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
         )
     )  # fmt: skip
@@ -72,14 +73,14 @@ def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 
 def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
     """y [T, N] += v Bᵀ, slice by slice."""
-    if y.dtype not in DTYPE_CODES or y.stride(1) != 1 or v.stride(2) != 1:
+    if y.dtype not in ROW_CODES or y.stride(1) != 1 or v.stride(2) != 1:
         torch_path.expand(v, storage, layer, meta, y)
         return
     torch_path.check_rows_apart(y)
     _finish(
         library().expand(
             site_handle(storage, layer, meta.pool).address, batch_address(meta),
-            y.data_ptr(), y.stride(0), DTYPE_CODES[y.dtype],
+            y.data_ptr(), y.stride(0), ROW_CODES[y.dtype],
             v.data_ptr(), v.stride(1), v.stride(0), torch.get_num_threads(),
         )
     )  # fmt: skip
@@ -89,12 +90,12 @@ def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tens
     """into[layers[i]] = weights[i], or its transpose, in one call; into [layers, units, blocks, 8, columns]."""
     first = weights[0]
     alike = all(w.dtype == first.dtype and w.stride() == first.stride() and w.is_cpu for w in weights)
-    if not alike or first.dtype not in DTYPE_CODES:
+    if not alike or first.dtype not in WEIGHT_CODES:
         weights = [w.detach().to("cpu", into.dtype).contiguous() for w in weights]
         first = weights[0]
     shape, strides = (reversed(first.shape), reversed(first.stride())) if turned else (first.shape, first.stride())
     matrix = pack_matrix(
-        *shape, *strides, into.stride(1), into.shape[-1], DTYPE_CODES[first.dtype], DTYPE_CODES[into.dtype]
+        *shape, *strides, into.stride(1), into.shape[-1], WEIGHT_CODES[first.dtype], WEIGHT_CODES[into.dtype]
     )  # fmt: skip
     begin, step = into.data_ptr(), into.stride(0) * into.itemsize
     addresses = ctypes.c_void_p * len(weights)
@@ -117,7 +118,7 @@ def _apply_at(y: torch.Tensor, x: torch.Tensor, site: int, batch: int) -> None:
         x_stride = x.shape[1]
     status = library().apply(
         pack_call(
-            site, batch, y.data_ptr(), y_stride, DTYPE_CODES[y.dtype], x.data_ptr(), x_stride, DTYPE_CODES[x.dtype],
+            site, batch, y.data_ptr(), y_stride, ROW_CODES[y.dtype], x.data_ptr(), x_stride, ROW_CODES[x.dtype],
             torch.get_num_threads(),
         )
     )  # fmt: skip
@@ -131,6 +132,7 @@ def site_handle(storage: SiteStorage, layer: int, pool: AdapterPool) -> _SiteHan
         handle = _describe_site(
             storage.a[layer], storage.b[layer], pool.page_table, pool.page_ranks, pool.page_scales,
             storage.live[layer], storage.spec.in_features, storage.offsets, storage.b_offsets,
+            None if storage.rank_scales is None else storage.rank_scales[layer],
         )  # fmt: skip
         storage.cache[layer] = handle
     return handle
@@ -146,17 +148,20 @@ def _describe_site(
     k: int,
     offsets: Sequence[int],
     b_offsets: Sequence[int],
+    rank_scales: torch.Tensor | None,
 ) -> _SiteHandle:
     """Addresses stay valid as long as the pool's tensors live.
 
-    a: [pages, slices, units, blocks, 8, 32]; b: [pages, units, blocks, 8, 64]
+    a: [pages, slices, units, blocks, 8, 32]; b: [pages, units, blocks, 8, 64]; rank_scales: float32 [pages, slices,
+    page_size], adjacent, or None
     """
     arrays = [(ctypes.c_int64 * len(values))(*values) for values in (offsets, b_offsets)]
     _, slices, units, a_blocks, unit, width = a.shape
     struct = CSite(
         a.data_ptr(), b.data_ptr(), page_table.data_ptr(), page_ranks.data_ptr(), page_scales.data_ptr(),
-        live.data_ptr(), *map(ctypes.addressof, arrays), k, a_blocks * width, offsets[-1], b_offsets[-1], slices,
-        units * unit, page_table.shape[1], a.stride(0), b.stride(0), DTYPE_CODES[a.dtype],
+        live.data_ptr(), *map(ctypes.addressof, arrays), None if rank_scales is None else rank_scales.data_ptr(),
+        k, a_blocks * width, offsets[-1], b_offsets[-1], slices, units * unit, page_table.shape[1],
+        a.stride(0), b.stride(0), WEIGHT_CODES[a.dtype],
     )  # fmt: skip
     return _SiteHandle(struct, ctypes.addressof(struct), arrays)
 
@@ -206,10 +211,11 @@ def _sgmv(
     segment_slots: torch.Tensor,
     offsets: list[int],
     b_offsets: list[int],
+    rank_scales: torch.Tensor | None,
 ) -> None:
     if not len(segment_slots):
         return
-    site = _describe_site(a, b, page_table, page_ranks, page_scales, live, x.shape[1], offsets, b_offsets)
+    site = _describe_site(a, b, page_table, page_ranks, page_scales, live, x.shape[1], offsets, b_offsets, rank_scales)
     batch = _describe_batch(row_order, segment_starts, segment_slots)
     _apply_at(y, x, site.address, ctypes.addressof(batch))
 
@@ -222,7 +228,8 @@ def _sgmv_fake(y: torch.Tensor, x: torch.Tensor, *rest: object) -> None:
 _ops = torch.library.Library("lora_kernels", "DEF")
 _ops.define(
     "sgmv_(Tensor(a!) y, Tensor x, Tensor a, Tensor b, Tensor page_table, Tensor page_ranks, Tensor page_scales, "
-    "Tensor live, Tensor row_order, Tensor segment_starts, Tensor segment_slots, int[] offsets, int[] b_offsets) -> ()"
+    "Tensor live, Tensor row_order, Tensor segment_starts, Tensor segment_slots, int[] offsets, int[] b_offsets, "
+    "Tensor? rank_scales) -> ()"
 )
 _ops.impl("sgmv_", _sgmv, "CPU")
 torch.library.register_fake("lora_kernels::sgmv_", _sgmv_fake, lib=_ops)

@@ -36,6 +36,7 @@ static void weave(const uint16_t *from, int64_t columns, uint16_t *to) {
 
 static float same_f32(float value) { return value; }
 static uint16_t same_bf16(uint16_t value) { return value; }
+static int8_t same_i8(int8_t value) { return value; }
 
 /* Rows [row, end) of columns [begin, begin + count), all of one block and one unit; `out` is where these begin. The rest of
  * the last 16 bfloat16 columns becomes zero. */
@@ -61,6 +62,7 @@ COPY(f32_to_f32, float, float, same_f32)
 COPY(f32_to_bf16, float, uint16_t, lk_f32_to_bf16)
 COPY(bf16_to_f32, uint16_t, float, lk_bf16_to_f32)
 COPY(bf16_to_bf16, uint16_t, uint16_t, same_bf16)
+COPY(i8_to_i8, int8_t, int8_t, same_i8)
 
 /* to[r][c] = from[c][r], `step` elements from row to row of `from`. A perfect shuffle of all 64 moves the bits of (row,
  * column) round by one place, three of them exchange row and column. */
@@ -108,7 +110,8 @@ static void copy_blocks(const lk_matrix *m, copy_function *copy, const void *fro
 }
 
 void lk_copy(const lk_matrix *m, const void *const *from, void *const *to, int64_t count) {
-    static copy_function *const functions[2][2] = {{f32_to_f32, f32_to_bf16}, {bf16_to_f32, bf16_to_bf16}};
+    static copy_function *const functions[LK_DTYPES][LK_DTYPES] = {
+        {f32_to_f32, f32_to_bf16}, {bf16_to_f32, bf16_to_bf16}, {NULL, NULL, i8_to_i8}};
     copy_function *copy = functions[m->from_dtype][m->to_dtype];
     if (copy == bf16_to_bf16 && m->from_row == 1 && m->from_column != 1) copy = turn_bf16;
     for (int64_t i = 0; i < count; i++) copy_blocks(m, copy, from[i], to[i]);

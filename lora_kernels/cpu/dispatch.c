@@ -4,7 +4,13 @@
 #include "sgmv.h"
 
 /* Kernel set by activation type and weight type. */
-static const lk_kernels *chosen[2][2] = {{&lk_portable, &lk_portable}, {&lk_portable, &lk_portable}};
+static const lk_kernels *chosen[2][LK_DTYPES] = {{&lk_portable, &lk_portable, &lk_portable},
+                                                 {&lk_portable, &lk_portable, &lk_portable}};
+
+static void use_portable(void) {
+    for (int x = 0; x < 2; x++)
+        for (int w = 0; w < LK_DTYPES; w++) chosen[x][w] = &lk_portable;
+}
 
 static int supported(const char *name) {
     if (!strcmp(name, "portable")) return 1;
@@ -28,19 +34,17 @@ static int use(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype) {
  * portable ones. 0; -1 when this processor lacks it; -2 when it disagreed. Not 0: the portable kernels are in use. */
 int lk_use(const char *name) {
     int agreed = 1;
-    for (int x = 0; x < 2; x++)
-        for (int w = 0; w < 2; w++) chosen[x][w] = &lk_portable;
+    use_portable();
     if (!supported(name)) return -1;
 #if defined(__x86_64__)
     if (strcmp(name, "portable"))
         for (int x = 0; x < 2; x++)
-            for (int w = 0; w < 2; w++) agreed &= use(&lk_avx2, x, w);
+            for (int w = 0; w < LK_DTYPES; w++) agreed &= use(&lk_avx2, x, w);
     if (!strcmp(name, "avx512bf16"))
-        for (int x = 0; x < 2; x++) agreed &= use(&lk_avx512bf16, x, LK_BF16);
+        for (int x = 0; x < 2; x++) agreed &= use(&lk_avx512bf16, x, LK_BF16) && use(&lk_avx512bf16, x, LK_I8);
 #endif
     if (agreed) return 0;
-    for (int x = 0; x < 2; x++)
-        for (int w = 0; w < 2; w++) chosen[x][w] = &lk_portable;
+    use_portable();
     return -2;
 }
 

@@ -3,7 +3,8 @@
  * 6 rows x 16 columns, 12 accumulators: 8 loads for 12 FMAs; one row takes 64 columns, so that the FMA latency stays
  * covered. Many rows read B from a panel: widened once, and its ranks side by side.
  *
- * bfloat16 weights read in place are widened with one shift or one mask per 8 values.
+ * bfloat16 weights read in place are widened with one shift or one mask per 8 values, 8-bit ones with a widening and a
+ * conversion.
  */
 #if defined(__x86_64__)
 #include "avx2.h"
@@ -51,19 +52,20 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
 typedef pair sums[6][4];  /* of row and 16 columns; those that a tile uses stay in registers */
 
 /* sum += v B for some ranks, `stride` elements apart. */
-INLINE void multiply_ranks(const int rows, const int blocks, const int bf16, sums sum, const void *b, int64_t column,
+INLINE void multiply_ranks(const int rows, const int blocks, const int dtype, sums sum, const void *b, int64_t column,
                            int64_t stride, const float *const *v, int64_t at, int64_t end) {
 #pragma GCC unroll 4
     for (; at < end; at++, column += stride) {
         if (blocks == 4) {
             /* One row is computed faster than its weights come. */
-            const char *ahead = (const char *)b + column * (bf16 ? 2 : 4) + AHEAD_BYTES;
+            const char *ahead = (const char *)b + column * lk_element_size(dtype) + AHEAD_BYTES;
 #pragma GCC unroll 4
-            for (int line = 0; line < (bf16 ? 128 : 256); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            for (int64_t line = 0; line < LK_B_BLOCK * lk_element_size(dtype); line += 64)
+                _mm_prefetch(ahead + line, _MM_HINT_T0);
         }
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) {
-            pair w = load16(b, column + 16 * i, bf16);
+            pair w = load16(b, column + 16 * i, dtype);
 #pragma GCC unroll 6
             for (int t = 0; t < rows; t++) {
                 __m256 factor = _mm256_broadcast_ss(v[t] + at);
@@ -75,7 +77,7 @@ INLINE void multiply_ranks(const int rows, const int blocks, const int bf16, sum
 }
 
 /* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel that begins with column panel_c unless that is NULL. */
-INLINE void expand_tile(const int rows, const int blocks, const int bf16, const lk_columns *from, const float *panel,
+INLINE void expand_tile(const int rows, const int blocks, const int dtype, const lk_columns *from, const float *panel,
                         int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
     sums sum;
 #pragma GCC unroll 6
@@ -88,12 +90,12 @@ INLINE void expand_tile(const int rows, const int blocks, const int bf16, const 
             int64_t column = (c - panel_c) * from->pages * from->page_size + at * 16;
             /* Full pages are one run of ranks, in v as in the panel. */
             while (end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
-            multiply_ranks(rows, blocks, 0, sum, panel, column, 16, v, at, end);
+            multiply_ranks(rows, blocks, LK_F32, sum, panel, column, 16, v, at, end);
             continue;
         }
         for (int64_t place = lk_b_place(c); at < end; at += LK_UNIT, place += from->unit) {
             int64_t ranks = end - at < LK_UNIT ? end - at : LK_UNIT;
-            multiply_ranks(rows, blocks, bf16, sum, from->b[j], place, LK_B_BLOCK, v, at, at + ranks);
+            multiply_ranks(rows, blocks, dtype, sum, from->b[j], place, LK_B_BLOCK, v, at, at + ranks);
         }
     }
     int whole = c >= from->begin && c + 16 * blocks <= from->end;
@@ -123,27 +125,27 @@ enum { PANEL_FLOATS = 4096 };
 static int64_t whole16(int64_t columns) { return columns / 16 * 16; }
 
 /* Columns [begin, end) in blocks of 16 columns by ranks, the pages one after another. */
-INLINE void fill_panel(const int bf16, const lk_columns *from, int64_t begin, int64_t end, float *panel) {
+INLINE void fill_panel(const int dtype, const lk_columns *from, int64_t begin, int64_t end, float *panel) {
     int64_t ranks = from->pages * from->page_size;
     for (int64_t j = 0; j < from->pages; j++)
         for (int64_t r = 0; r < from->ranks[j]; r++) {
             float *out = panel + (j * from->page_size + r) * 16;
             int64_t place = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK;
             for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
-                pair w = load16(from->b[j], place + lk_b_place(c), bf16);
+                pair w = load16(from->b[j], place + lk_b_place(c), dtype);
                 _mm256_storeu_ps(out, w.first);
                 _mm256_storeu_ps(out + 8, w.second);
             }
         }
 }
 
-INLINE void expand_panel(const int bf16, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
+INLINE void expand_panel(const int dtype, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
                          int rows, float *panel) {
     int64_t most = whole16(PANEL_FLOATS / (from->pages * from->page_size)), step = most > 16 ? most : 16;
-#define TILE(rows_) expand_tile(rows_, 1, 0, from, panel, begin, v + t, y + t, y_dtype, c)
+#define TILE(rows_) expand_tile(rows_, 1, LK_F32, from, panel, begin, v + t, y + t, y_dtype, c)
     for (int64_t begin = whole16(from->begin); begin < from->end; begin += step) {
         int64_t end = begin + step < from->end ? begin + step : from->end;
-        fill_panel(bf16, from, begin, end, panel);
+        fill_panel(dtype, from, begin, end, panel);
         for (int t = 0; t < rows; t += 6)
             for (int64_t c = begin; c < end; c += 16) {
                 switch (rows - t) {
@@ -159,13 +161,13 @@ INLINE void expand_panel(const int bf16, const lk_columns *from, const float *co
 #undef TILE
 }
 
-INLINE void expand_typed(const int bf16, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
+INLINE void expand_typed(const int dtype, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
                          int rows, float *panel) {
     if (rows >= PANEL_ROWS) {
-        expand_panel(bf16, from, v, y, y_dtype, rows, panel);
+        expand_panel(dtype, from, v, y, y_dtype, rows, panel);
         return;
     }
-#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, bf16, from, NULL, 0, v + t, y + t, y_dtype, c)
+#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, dtype, from, NULL, 0, v + t, y + t, y_dtype, c)
     for (int64_t c = whole16(from->begin); c < from->end; c += 16) {
         int t = 0;
         if (rows == 1)
@@ -185,9 +187,11 @@ INLINE void expand_typed(const int bf16, const lk_columns *from, const float *co
 
 AVX2 void lk_expand_avx2(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y,
                          int64_t y_dtype, int rows, float *panel) {
-    if (dtype == LK_BF16)
-        expand_typed(1, columns, v, y, y_dtype, rows, panel);
+    if (dtype == LK_I8)
+        expand_typed(LK_I8, columns, v, y, y_dtype, rows, panel);
+    else if (dtype == LK_BF16)
+        expand_typed(LK_BF16, columns, v, y, y_dtype, rows, panel);
     else
-        expand_typed(0, columns, v, y, y_dtype, rows, panel);
+        expand_typed(LK_F32, columns, v, y, y_dtype, rows, panel);
 }
 #endif

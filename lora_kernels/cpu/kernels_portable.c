@@ -6,7 +6,9 @@
 enum { LANES = 8, COLUMNS = 16 };
 
 static inline float element(const void *data, int64_t dtype, int64_t i) {
-    return dtype == LK_BF16 ? lk_bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
+    return dtype == LK_I8     ? (float)((const int8_t *)data)[i]
+           : dtype == LK_BF16 ? lk_bf16_to_f32(((const uint16_t *)data)[i])
+                              : ((const float *)data)[i];
 }
 
 void lk_pack_f32(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out) {
@@ -26,9 +28,11 @@ static float dot(const void *a, int64_t rank, int64_t dtype, const float *x, int
         for (int64_t i = 0; i < LK_A_BLOCK; i += LANES)
             if (dtype == LK_BF16)
                 for (int j = 0; j < LANES; j++)
-                    lanes[j] += lk_bf16_to_f32(((const uint16_t *)a)[at + lk_woven(i + j)]) * x[block + i + j];
+                    lanes[j] += element(a, LK_BF16, at + lk_woven(i + j)) * x[block + i + j];
+            else if (dtype == LK_I8)
+                for (int j = 0; j < LANES; j++) lanes[j] += element(a, LK_I8, at + i + j) * x[block + i + j];
             else
-                for (int j = 0; j < LANES; j++) lanes[j] += ((const float *)a)[at + i + j] * x[block + i + j];
+                for (int j = 0; j < LANES; j++) lanes[j] += element(a, LK_F32, at + i + j) * x[block + i + j];
     }
     float sum = 0;
     for (int j = 0; j < LANES; j++) sum += lanes[j];
@@ -36,9 +40,11 @@ static float dot(const void *a, int64_t rank, int64_t dtype, const float *x, int
 }
 
 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
-                   float *const *v) {
+                   float *const *v, void *wide) {
+    (void)wide;
     for (int64_t r = 0; r < unit->ranks; r++)
-        for (int t = 0; t < rows; t++) v[t][unit->v_offset + r] = unit->scale * dot(unit->a, r, dtype, x[t], padded_k);
+        for (int t = 0; t < rows; t++)
+            v[t][unit->v_offset + r] = unit->scale * unit->rank_scales[r] * dot(unit->a, r, dtype, x[t], padded_k);
 }
 
 static void expand(const lk_columns *from, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
@@ -54,9 +60,11 @@ static void expand(const lk_columns *from, int64_t dtype, const float *const *v,
                     int64_t at = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK + lk_b_place(c);
                     if (dtype == LK_BF16)
                         for (int i = 0; i < COLUMNS; i++)
-                            sum[i] += factor * lk_bf16_to_f32(((const uint16_t *)from->b[j])[at + lk_woven(i)]);
+                            sum[i] += factor * element(from->b[j], LK_BF16, at + lk_woven(i));
+                    else if (dtype == LK_I8)
+                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * element(from->b[j], LK_I8, at + i);
                     else
-                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * ((const float *)from->b[j])[at + i];
+                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * element(from->b[j], LK_F32, at + i);
                 }
             char *out = y[t] + c * lk_element_size(y_dtype);
             for (int64_t i = first; i < end; i++) {

@@ -14,7 +14,7 @@ from lora_kernels.errors import BackendError
 
 log = logging.getLogger("lora_kernels")
 
-# Fastest first; avx512bf16 covers bfloat16 batches and leaves the rest to avx2.
+# Fastest first; avx512bf16 covers bfloat16 and 8-bit weights and leaves the rest to avx2.
 INSTRUCTION_SETS = ("avx512bf16", "avx2", "portable")
 _DISAGREED = -2
 
@@ -31,6 +31,7 @@ class CSite(ctypes.Structure):
         ("live", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
         ("b_offsets", ctypes.c_void_p),
+        ("rank_scales", ctypes.c_void_p),
         ("k", ctypes.c_int64),
         ("padded_k", ctypes.c_int64),
         ("n", ctypes.c_int64),

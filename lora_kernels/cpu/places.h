@@ -14,6 +14,13 @@ static inline const char *unit_of_a(const lk_site *site, int64_t at, int64_t sli
     return (const char *)site->a + element * lk_element_size(site->dtype);
 }
 
+/* The factors on these ranks. */
+static inline const float *scales_of_unit(const lk_site *site, int64_t at, int64_t slice, int64_t r) {
+    static const float ones[LK_UNIT] = {1, 1, 1, 1, 1, 1, 1, 1};
+    if (!site->rank_scales) return ones;
+    return site->rank_scales + (site->page_table[at] * site->slices + slice) * site->page_size + r;
+}
+
 /* Elements from one unit of ranks of a page of b to the next. */
 static inline int64_t unit_of_b(const lk_site *site) { return site->padded_n * LK_UNIT; }
 

@@ -52,7 +52,7 @@ static void keep_scratch(spare *scratch) { free(atomic_exchange(&kept, scratch))
 
 /* Where the parts of one thread's scratch end, in their order. */
 typedef struct {
-    int64_t b, packed, panel;
+    int64_t b, packed, panel, wide;
 } scratch_ends;
 
 static scratch_ends thread_ends(const lk_site *site) {
@@ -61,26 +61,28 @@ static scratch_ends thread_ends(const lk_site *site) {
     ends.b = round_up(site->max_pages * (int64_t)sizeof(void *), LINE);
     ends.packed = ends.b + round_up(LK_SHRINK_ROWS * site->padded_k * size, LINE);
     ends.panel = ends.packed + site->max_pages * site->page_size * LK_CHUNK * size;
+    ends.wide = ends.panel;
+    if (site->dtype == LK_I8) ends.wide += round_up(LK_UNIT * site->padded_k * (int64_t)sizeof(uint16_t), LINE);
     return ends;
 }
 
 static lk_thread_scratch thread_part(const lk_site *site, char *scratch, int64_t thread) {
     scratch_ends ends = thread_ends(site);
-    char *part = scratch + thread * ends.panel;
-    return (lk_thread_scratch){(const void **)part, part + ends.b, (float *)(part + ends.packed)};
+    char *part = scratch + thread * ends.wide;
+    return (lk_thread_scratch){(const void **)part, part + ends.b, (float *)(part + ends.packed), part + ends.panel};
 }
 
 static char *on_a_line(void *scratch) { return (char *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE); }
 
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads) {
     int64_t v = rows * site->slices * site->max_pages * site->page_size * (int64_t)sizeof(float);
-    return LINE + threads * thread_ends(site).panel + round_up(v, LINE);
+    return LINE + threads * thread_ends(site).wide + round_up(v, LINE);
 }
 
 /* One thread's part of a team's scratch; where v begins goes into the job. */
 static lk_thread_scratch team_scratch(lk_job *j, void *scratch, int64_t thread, int64_t threads) {
     char *parts = on_a_line(scratch);
-    j->v.data = (float *)(parts + threads * thread_ends(j->site).panel);
+    j->v.data = (float *)(parts + threads * thread_ends(j->site).wide);
     j->v.slice_stride = most_pages(j) * j->site->page_size;
     j->v.row_stride = j->site->slices * j->v.slice_stride;
     return thread_part(j->site, parts, thread);

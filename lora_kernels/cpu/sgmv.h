@@ -9,8 +9,8 @@
 
 #include <stdint.h>
 
-/* Element types of weights and activations. */
-enum { LK_F32 = 0, LK_BF16 = 1 };
+/* Element types: of activations the first two, of weights all. 8-bit weights are integers with a factor on each rank. */
+enum { LK_F32 = 0, LK_BF16 = 1, LK_I8 = 2, LK_DTYPES = 3 };
 
 enum {
     /* Rows that a kernel computes at once. */
@@ -46,6 +46,7 @@ typedef struct {
     const int32_t *live;        /* [slots], pages of the slot that this site and layer use */
     const int64_t *offsets;     /* [slices + 1], columns of y */
     const int64_t *b_offsets;   /* [slices], where each begins in the columns of b: multiples of LK_B_BLOCK */
+    const float *rank_scales;   /* [pages, slices, page_size], the factor on each rank of 8-bit weights; NULL: 1 */
     int64_t k, padded_k, n, padded_n, slices, page_size, max_pages, a_page, b_page;
     int64_t dtype;              /* of a and b */
 } lk_site;
@@ -71,6 +72,7 @@ typedef struct {
     int64_t ranks;
     int64_t v_offset;   /* where their products go in a row of v */
     float scale;
+    const float *rank_scales;  /* [8], on top of `scale` */
     const void *ahead;  /* what will probably be read next: worth fetching. Any address will do */
 } lk_unit;
 
@@ -97,9 +99,10 @@ typedef struct {
     int in_place;
     /* out = x[0..k) in the form shrink wants, zero up to padded_k; out has room for padded_k floats. */
     void (*pack_row)(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, int64_t dtype, void *out);
-    /* v[t][v_offset + r] = scale * <x[t], a[r]> for r < ranks, and up to LK_UNIT. */
+    /* v[t][v_offset + r] = scale * rank_scales[r] * <x[t], a[r]> for r < ranks, and up to LK_UNIT. `wide` has room for
+     * LK_UNIT * padded_k bfloat16 values. */
     void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
-                   float *const *v);
+                   float *const *v, void *wide);
     /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c in
      * [begin, end); y[t] is where the slice begins. panel has room for pages * page_size * LK_CHUNK floats; the range is
      * within LK_CHUNK columns from a multiple of LK_COLUMNS on. */
@@ -113,7 +116,7 @@ void lk_pack_f32(const void *x, int64_t x_dtype, int64_t k, int64_t padded_k, in
 extern const lk_kernels lk_portable;
 #if defined(__x86_64__)
 extern const lk_kernels lk_avx2;
-/* bfloat16 weights only. */
+/* bfloat16 and 8-bit weights only. */
 extern const lk_kernels lk_avx512bf16;
 #endif
 
@@ -195,6 +198,6 @@ static inline uint16_t lk_f32_to_bf16(float value) {
     return (uint16_t)((u.bits + 0x7fffu + (u.bits >> 16 & 1)) >> 16);
 }
 
-static inline int64_t lk_element_size(int64_t dtype) { return dtype == LK_BF16 ? 2 : 4; }
+static inline int64_t lk_element_size(int64_t dtype) { return dtype == LK_I8 ? 1 : dtype == LK_BF16 ? 2 : 4; }
 
 #endif

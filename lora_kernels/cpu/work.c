@@ -117,7 +117,8 @@ static lk_unit unit_at(const lk_job *j, const tile_t *tile, int64_t p, int64_t s
                         : slice + 1 < site->slices         ? unit_of_a(site, at, slice + 1, 0)
                                                            : unit_of_a(site, next_page, 0, 0);
     return (lk_unit){unit_of_a(site, at, slice, r), minimum(LK_UNIT, site->page_ranks[at] - r),
-                     slice * j->v.slice_stride + p * site->page_size + r, site->page_scales[at], ahead};
+                     slice * j->v.slice_stride + p * site->page_size + r, site->page_scales[at],
+                     scales_of_unit(site, at, slice, r), ahead};
 }
 
 static void shrink_tile(const lk_job *j, const tile_t *tile, share *s, const lk_thread_scratch *mine) {
@@ -134,7 +135,7 @@ static void shrink_tile(const lk_job *j, const tile_t *tile, share *s, const lk_
                     ready = 1;
                 }
                 lk_unit unit = unit_at(j, tile, p, slice, r);
-                j->kernels->shrink(&unit, j->site->dtype, j->site->padded_k, x, (int)tile->rows, v);
+                j->kernels->shrink(&unit, j->site->dtype, j->site->padded_k, x, (int)tile->rows, v, mine->wide);
             }
 }
 

@@ -24,6 +24,7 @@ typedef struct {
     const void **b;  /* [max_pages] */
     char *packed;    /* [LK_SHRINK_ROWS, padded_k] floats */
     float *panel;    /* [max_pages, page_size, LK_CHUNK] */
+    void *wide;      /* [LK_UNIT, padded_k] in bfloat16: a unit of 8-bit ranks */
 } lk_thread_scratch;
 
 enum { LK_SHRINK, LK_EXPAND };

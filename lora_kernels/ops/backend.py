@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from lora_kernels.storage import SiteStorage
 
 # Pool dtypes the C kernels have.
-C_DTYPES = (torch.float32, torch.bfloat16)
+C_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
+# Pool dtypes that Triton's kernels have not.
+NOT_TRITON_DTYPES = (torch.int8,)
 # A tensor-core tile has at least 16 rows: the ranks of one page.
 TRITON_PAGE_SIZE = 16
 
@@ -100,7 +102,8 @@ def choose_backend(device: torch.device, dtype: torch.dtype, page_size: int, nam
         raise BackendError(f"unknown backend {name!r}")
     if name in (None, "c") and device.type == "cpu" and dtype in C_DTYPES and _has_c_library():
         return _backend("lora_kernels.cpu.backend")
-    if name in (None, "triton") and page_size == TRITON_PAGE_SIZE and _has_triton(device):
+    triton_can = dtype not in NOT_TRITON_DTYPES and page_size == TRITON_PAGE_SIZE
+    if name in (None, "triton") and triton_can and _has_triton(device):
         return _backend("lora_kernels.triton.backend")
     if name in (None, "torch"):
         return _backend("lora_kernels.ops.torch_path")

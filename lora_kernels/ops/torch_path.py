@@ -33,7 +33,7 @@ class _Group:
     """g sets of weights, each for m rows.
 
     a [g, pages, slices, page_size, K], b [g, ranks, N], scales [g, pages, 1, 1], or [g, pages, slices, page_size] where
-    each rank has its own (fp8 pages, whose weights are widened to float32 here).
+    each rank has its own (8-bit pages, whose weights are widened to float32 here).
     """
 
     rows: torch.Tensor | slice

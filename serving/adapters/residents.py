@@ -236,6 +236,4 @@ class Residents:
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers and sites."""
-        spec = self.pool.spec
-        ranks = sum(spec.layers_of(s) * (len(s.slices) * s.in_features + s.out_features) for s in spec.sites)
-        return ranks * spec.page_size * self.pool.dtype.itemsize
+        return self.pool.spec.page_bytes(self.pool.dtype)

@@ -73,7 +73,7 @@ def our_states(
     blocks = -(-len(ids) // BLOCK)
     for layers in range(1, config.num_layers + 1):
         model = dataclasses.replace(config, num_layers=layers)
-        adapters = _OneAdapter(AdapterPool(pool_spec(model), 16, 1, precision.cache, device))
+        adapters = _OneAdapter(AdapterPool(pool_spec(model), 16, 1, precision.adapters, device))
         if tensors is not None:
             kept = {target: pair for target, pair in tensors.items() if target[0] < layers}
             adapters.pool.load(0, kept)

@@ -28,10 +28,11 @@ Runner = Union[CpuRunner, TorchRunner, "GpuRunner"]
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """weights: type of the linears; cache: type of KV and adapters. Sums are float32 in the C kernels."""
+    """weights: type of the linears; cache: of KV; adapters: of resident ones. Sums are float32 in the C kernels."""
 
     weights: torch.dtype
     cache: torch.dtype
+    adapters: torch.dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +56,28 @@ def has_kernels(device: torch.device) -> bool:
     return device.type == "cpu" and load_library() is not None
 
 
-def choose_precision(name: str, device: torch.device) -> Precision:
+def choose_precision(name: str, device: torch.device, adapters: str = "auto") -> Precision:
     """ "auto" is bfloat16 unless plain torch runs on a processor that only emulates it, several times slower.
 
-    "int8" quantizes the linears, one scale an output. Raises ConfigError where the kernels for that are missing.
+    "int8" quantizes the linears, one scale an output; of adapters, which otherwise have the type of the KV cache, it
+    quantizes both matrices, one scale a rank. Raises ConfigError where the kernels for that are missing.
     """
+    for flag, value in (("--dtype", name), ("--adapter-dtype", adapters)):
+        if value == "int8" and not has_kernels(device):
+            raise ConfigError(f"{flag} int8: only the C kernels on a CPU have it")
+    weights, cache = _base_types(name, device)
+    return Precision(weights, cache, torch.int8 if adapters == "int8" else cache)
+
+
+def _base_types(name: str, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+    """Of the linears, and of the KV cache."""
     if name == "int8":
-        if not has_kernels(device):
-            raise ConfigError("--dtype int8: only the C kernels on a CPU have it")
-        return Precision(torch.int8, torch.bfloat16)
+        return torch.int8, torch.bfloat16
     if name == "auto":
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         name = "bfloat16" if device.type == "cuda" or has_kernels(device) or fast else "float32"
     dtype = torch.float32 if name == "float32" else torch.bfloat16
-    return Precision(dtype, dtype)
+    return dtype, dtype
 
 
 def bytes_per_block(model: ModelConfig, block_size: int, precision: Precision, device: torch.device) -> int:

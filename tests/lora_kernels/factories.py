@@ -48,14 +48,17 @@ def dense_delta(
 
 
 def poison_spare_pages(pool: AdapterPool) -> None:
-    """NaN in every page that no slot lists: whoever reads one shows it."""
+    """NaN in every page that no slot lists, in the scales of 8-bit integers: whoever reads one shows it."""
     listed = {page for slot in range(pool.num_slots) if pool.is_loaded(slot) for page in pool.slot_pages(slot)}
     spare = [page for page in range(pool.num_pages) if page not in listed]
     for site in pool.spec.sites:
         storage = pool.site(site.name)
+        whole = storage.rank_scales is not None and pool.dtype == torch.int8
         for page in spare:
-            storage.a[:, page] = torch.nan
-            storage.b[:, page] = torch.nan
+            storage.a[:, page] = 127 if whole else torch.nan
+            storage.b[:, page] = 127 if whole else torch.nan
+            if storage.rank_scales is not None:
+                storage.rank_scales[:, page] = torch.nan
 
 
 def snapshot(pool: AdapterPool) -> tuple[object, ...]:
@@ -113,6 +116,11 @@ def requests_for(rows: int, distinct: str, slots: int) -> tuple[list[int], list[
         drawn.append(int(torch.multinomial(weights, 1, generator=generator)) - 1)
         lengths.append(min(int(torch.randint(1, 9, (1,), generator=generator)), rows - sum(lengths)))
     return drawn, lengths
+
+
+def rows_of(dtype: torch.dtype) -> torch.dtype:
+    """The type of activations beside pages of such a type."""
+    return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def activations(meta: BatchMetadata, dtype: torch.dtype, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -101,5 +101,5 @@ def test_the_custom_op_is_sound_and_traces_as_one_graph(meta: BatchMetadata) -> 
         torch.ops.lora_kernels.sgmv_.default,
         (y.contiguous(), x, storage.a[1], storage.b[1], pool.page_table, pool.page_ranks, pool.page_scales,
          storage.live[1], meta.row_order, meta.segment_starts, meta.segment_slots, storage.offsets,
-         storage.b_offsets),
+         storage.b_offsets, None),
     )  # fmt: skip

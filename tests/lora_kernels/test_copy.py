@@ -57,6 +57,14 @@ def test_rows_and_turned_matrices_are_copied_as_torch_does(
         assert _same(*_copies(weights, into, turned=turned))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_integers_are_copied_as_they_are(turned: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randint(-127, 128, (13, 131), dtype=torch.int8, generator=generator) for _ in range(3)]
+    ours, torchs = _copies([w.T for w in weights] if turned else weights, torch.int8, turned=turned)
+    assert torch.equal(ours, torchs)
+
+
 def test_matrices_that_lie_differently_are_copied_too() -> None:
     mixed = [*_weights(2, 8, 40, torch.float32), *(w.T for w in _weights(1, 40, 8, torch.float32))]
     assert _same(*_copies(mixed, torch.bfloat16, turned=False))

@@ -7,13 +7,21 @@ import torch
 
 from lora_kernels import AdapterPool, BatchMetadata, PoolSpec, SiteSpec, lora_apply, lora_expand, lora_shrink
 from lora_kernels.cpu.library import load_library
-from tests.lora_kernels.factories import RANKS, activations, make_adapter, mixed_rank_pool, one_site, requests_for
+from tests.lora_kernels.factories import (
+    RANKS,
+    activations,
+    make_adapter,
+    mixed_rank_pool,
+    one_site,
+    requests_for,
+    rows_of,
+)
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
 
 @pytest.mark.parametrize("instruction_set", ["native", "portable"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("rows", [7, 129])
 def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, dtype: torch.dtype, rows: int) -> None:
     library = load_library()
@@ -22,7 +30,7 @@ def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, 
     pool, _ = mixed_rank_pool(one_site(592, (528, 33, 100)), dtype, "c")
     slots, lengths = requests_for(rows, "zipf", len(RANKS))
     meta = BatchMetadata.build(slots, lengths, pool)
-    y, x = activations(meta, dtype)
+    y, x = activations(meta, rows_of(dtype))
     original = y.clone()
     with library.using(name):
         lora_apply(y, x, "site", 0, meta)
@@ -36,12 +44,12 @@ def test_alone_and_batched_are_bitwise_equal(two_threads, instruction_set: str, 
             assert torch.equal(alone[0], y[row])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("width", [100, 1024])
 def test_a_row_of_a_long_segment_has_the_bits_it_gets_alone(two_threads, dtype: torch.dtype, width: int) -> None:
     """Long segments read weights in another way than short ones: each length takes its own path."""
     pool, _ = mixed_rank_pool(one_site(80, (width,)), dtype, "c", ranks=(8, 40))
-    y, x = activations(BatchMetadata.build([1], [200], pool), dtype)
+    y, x = activations(BatchMetadata.build([1], [200], pool), rows_of(dtype))
     for slot in (0, 1):
         whole = lora_apply(y.clone(), x, "site", 0, BatchMetadata.build([slot], [200], pool))
         for rows in (1, 5, 11, 12, 13, 47, 48, 49, 96, 97):
@@ -49,22 +57,22 @@ def test_a_row_of_a_long_segment_has_the_bits_it_gets_alone(two_threads, dtype: 
             assert torch.equal(lora_apply(y[:rows].clone(), x[:rows], "site", 0, meta), whole[:rows])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_shrink_then_expand_has_the_bits_of_apply(two_threads, dtype: torch.dtype) -> None:
     pool, _ = mixed_rank_pool(one_site(592, (528, 33)), dtype, "c")
     meta = BatchMetadata.build(*requests_for(33, "zipf", len(RANKS)), pool)
-    y, x = activations(meta, dtype)
+    y, x = activations(meta, rows_of(dtype))
     split = y.clone()
     v = torch.empty(2, 33, meta.max_pages * 16)
     lora_expand(lora_shrink(x, "site", 0, meta, v), "site", 0, meta, split)
     assert torch.equal(lora_apply(y, x, "site", 0, meta), split)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_a_nan_row_stays_alone(dtype: torch.dtype) -> None:
     pool, _ = mixed_rank_pool(one_site(80, (96,)), dtype, "c")
     meta = BatchMetadata.build([4, 4, 5], [3, 3, 2], pool)
-    y, x = activations(meta, dtype)
+    y, x = activations(meta, rows_of(dtype))
     expected = lora_apply(y.clone(), x, "site", 0, meta)
     x[1] = torch.nan
     lora_apply(y, x, "site", 0, meta)

@@ -19,13 +19,13 @@ from lora_kernels import (
     reference,
 )
 from lora_kernels.cpu.library import load_library
-from tests.lora_kernels.factories import assert_near, make_adapter, mixed_rank_pool, one_site, requests_for
+from tests.lora_kernels.factories import assert_near, make_adapter, mixed_rank_pool, one_site, requests_for, rows_of
 
 VOCABULARY, WIDTH = 211, 48
 RANKS = (1, 8, 16, 24, 64)
 VARIANTS = [("torch", torch.float32), ("torch", torch.bfloat16), ("torch", torch.float16)]
 if load_library() is not None:
-    VARIANTS += [("c", torch.float32), ("c", torch.bfloat16)]
+    VARIANTS += [("c", torch.float32), ("c", torch.bfloat16), ("c", torch.int8)]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}-{str(variant[1])[6:]}")
@@ -40,13 +40,13 @@ def test_embed_is_apply_to_one_hot_rows(variant, distinct: str) -> None:
     for rows in (0, 1, 17, 129):
         meta = BatchMetadata.build(*requests_for(rows, distinct, len(RANKS)), pool)
         tokens = torch.randint(VOCABULARY, (rows,), dtype=torch.int32 if rows == 17 else torch.int64)
-        wide = torch.randn(rows, WIDTH + 5).to(dtype)
+        wide = torch.randn(rows, WIDTH + 5).to(rows_of(dtype))
         y, before = wide[:, 2 : 2 + WIDTH], wide.clone()
         expected = reference.lora_embed(y.clone(), tokens, "site", 0, meta)
 
         assert lora_embed(y, tokens, "site", meta) is y
 
-        assert_near(y, expected, dtype)
+        assert_near(y, expected, rows_of(dtype))
         base = meta.row_slots == -1
         assert torch.equal(wide[base], before[base])
         assert torch.equal(wide[:, :2], before[:, :2]) and torch.equal(wide[:, 2 + WIDTH :], before[:, 2 + WIDTH :])
@@ -99,7 +99,7 @@ def test_logits_are_of_the_rows_picked_from_the_batch(variant) -> None:
         pool.load(slot, adapter)
     batch = BatchMetadata.build([1, -1, 0, 1], [5, 2, 1, 3], pool)
     rows = [10, 4, 6, 7]
-    hidden = torch.randn(11, 64).to(dtype)
+    hidden = torch.randn(11, 64).to(rows_of(dtype))
     logits = torch.randn(4, 1003)
     expected = logits.clone()
     for index, (row, slot) in enumerate(zip(rows, [1, 1, -1, 0], strict=True)):

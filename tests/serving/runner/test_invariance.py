@@ -32,12 +32,16 @@ def loaded(driver: Driver) -> Driver:
     return driver
 
 
-@pytest.fixture(params=[("float32", 16), ("float32", 5), ("bfloat16", 16), ("int8", 32)], ids=str)
+@pytest.fixture(
+    params=[("float32", 16, None), ("float32", 5, None), ("bfloat16", 16, None), ("int8", 32, None),
+            ("bfloat16", 16, torch.int8)],
+    ids=str,
+)  # fmt: skip
 def driver(request: pytest.FixtureRequest, model: Path) -> Iterator[Driver]:
-    name, block_size = request.param
+    name, block_size, resident = request.param
     weights = getattr(torch, name)
     dtype = torch.float32 if name == "float32" else torch.bfloat16
-    yield loaded(make_driver(model, block_size=block_size, dtype=dtype, weights=weights))
+    yield loaded(make_driver(model, block_size=block_size, dtype=dtype, weights=weights, resident=resident))
 
 
 def prompts(count: int, low: int = 2, high: int = 90, seed: int = 3) -> list[list[int]]:
@@ -101,6 +105,21 @@ def test_greedy_tokens_are_those_of_plain_torch(model: Path) -> None:
         for prompt, slot in zip(prompts(5, low=40), (None, 0, 1, 2, 3), strict=True):
             expected = torch_driver.generate(torch_driver.start(prompt, slot), 16)
             assert ours.generate(ours.start(prompt, slot), 16, chunk=33) == expected
+
+
+def test_adapters_in_8_bits_change_what_is_computed_by_their_error_alone(model: Path) -> None:
+    whole, short = (make_driver(model, resident=resident) for resident in (None, torch.int8))
+    for driver in (whole, short):
+        for slot, rank in enumerate(RANKS):  # so small that the layers behind do not make more of an error
+            driver.adapters.pool.load(slot, random_adapter(driver.runner.config, rank, slot, scale=0.02))
+    for prompt, slot in zip(prompts(6, low=20), (None, 0, 1, 2, 3, 3), strict=True):
+        expected, actual, base = (
+            torch.frombuffer(bytearray(vector(d, prompt, s, 1000)), dtype=torch.float32)
+            for d, s in ((whole, slot), (short, slot), (whole, None))
+        )
+        effect = (expected - base).norm()
+        assert (actual - expected).norm() <= 0.03 * effect, slot
+        assert slot is None or not torch.equal(actual, expected)
 
 
 def test_a_token_or_block_that_does_not_exist_is_refused_before_anything_is_written(model: Path) -> None:
