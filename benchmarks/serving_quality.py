@@ -1,9 +1,10 @@
-"""What 16- and 8-bit weights cost in quality: next-token distributions on real text against float32 weights.
+"""What 16- and 8-bit weights cost in quality: next-token distributions on real text against float32 ones.
 
     python -m benchmarks.serving_quality MODEL [--text README.md docs/*.md] [--out results.json]
 
 Prints, for each type, perplexity, the mean KL divergence from float32 (nats a token), and how often the likeliest token
-is the same. Every position is computed as in serving: one decode step of the CPU runner for all texts together.
+is the same. Every position is computed as in serving: one decode step of the CPU runner for all texts together. Base
+and adapter are judged apart: the adapter, Gaussian on all sites of all layers, beside float32 weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
-from lora_kernels import AdapterPool
+from lora_kernels import AdapterPool, LoraPair, PoolSpec
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
@@ -26,22 +27,47 @@ from serving.steps import Chunk, StepPlan
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 
-TYPES = {
+BASE_TYPES = {
     "float32": Precision(torch.float32, torch.float32, torch.float32),
     "bfloat16": Precision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
     "int8": Precision(torch.int8, torch.bfloat16, torch.bfloat16),
 }
+ADAPTER_TYPES = {
+    f"adapter {str(dtype)[6:]}": Precision(torch.float32, torch.float32, dtype)
+    for dtype in (torch.float32, torch.bfloat16, torch.int8)
+}
 BLOCK = 16
+ADAPTER_RANK = 16
+# Spread of b, where a keeps the size of activations: such an adapter changes what the model says by a quarter of a nat.
+ADAPTER_B = 0.08
 
 
-class NoAdapters:
-    """The base model alone."""
+class Adapters:
+    """The base model alone, or one adapter in slot 0."""
 
-    def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
-        self.pool = AdapterPool(pool_spec(model), 1, 1, dtype)
+    def __init__(self, model: ModelConfig, dtype: torch.dtype, *, adapted: bool) -> None:
+        self.pool = AdapterPool(pool_spec(model), 2, 1, dtype)
+        self._slot = 0 if adapted else -1
+        if adapted:
+            self.pool.load(0, gaussian_adapter(self.pool.spec))
 
     def slot(self, digest: str | None) -> int:
-        return -1
+        return self._slot
+
+
+def gaussian_adapter(spec: PoolSpec) -> dict[tuple[int, str, int], LoraPair]:
+    """Weights on every target, the same ones at each call."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        (layer, site.name, index): LoraPair(
+            torch.randn(ADAPTER_RANK, site.in_features, generator=generator) / site.in_features**0.5,
+            torch.randn(width, ADAPTER_RANK, generator=generator) * ADAPTER_B,
+            1.0,
+        )
+        for site in spec.sites
+        for layer in range(spec.layers_of(site))
+        for index, width in enumerate(site.slices)
+    }
 
 
 def main() -> None:
@@ -55,12 +81,9 @@ def main() -> None:
     args = parser.parse_args()
     windows = cut(Tokenizer.from_dir(args.model), args.text, args.windows, args.length)
     results: dict[str, dict[str, float]] = {}
-    reference: torch.Tensor | None = None
-    for name, precision in TYPES.items():
-        logprobs = predict(args.model, precision, windows, args.threads)
-        reference = logprobs if reference is None else reference
-        results[name] = compare(reference, logprobs, windows)
-        print(f"{name:9} " + "  ".join(f"{key} {value:.5g}" for key, value in results[name].items()))
+    base = measure(BASE_TYPES, args.model, windows, args.threads, results, adapted=False)
+    adapted = measure(ADAPTER_TYPES, args.model, windows, args.threads, results, adapted=True)
+    show(results, "adapter's effect", compare(base, adapted, windows))
     if args.out is not None:
         args.out.write_text(json.dumps({"machine": describe(), "model": args.model.name, "results": results}, indent=1))
 
@@ -74,7 +97,28 @@ def cut(tokenizer: Tokenizer, texts: list[Path], count: int, length: int) -> lis
     return [tokens[i * step : i * step + length] for i in range(count)]
 
 
-def predict(folder: Path, precision: Precision, windows: list[list[int]], threads: int) -> torch.Tensor:
+def measure(
+    types: dict[str, Precision], folder: Path, windows: list[list[int]], threads: int,
+    results: dict[str, dict[str, float]], *, adapted: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Each type against the first, whose predictions are returned."""
+    reference: torch.Tensor | None = None
+    for name, precision in types.items():
+        logprobs = predict(folder, precision, windows, threads, adapted=adapted)
+        reference = logprobs if reference is None else reference
+        show(results, name, compare(reference, logprobs, windows))
+    assert reference is not None
+    return reference
+
+
+def show(results: dict[str, dict[str, float]], name: str, figures: dict[str, float]) -> None:
+    results[name] = figures
+    print(f"{name:16} " + "  ".join(f"{key} {value:.5g}" for key, value in figures.items()), flush=True)
+
+
+def predict(
+    folder: Path, precision: Precision, windows: list[list[int]], threads: int, *, adapted: bool
+) -> torch.Tensor:
     """float32 log-probabilities [positions, windows, vocab] of what follows each token but the last."""
     model, length = ModelConfig.from_dir(folder), len(windows[0])
     blocks = -(-length // BLOCK)
@@ -83,7 +127,7 @@ def predict(folder: Path, precision: Precision, windows: list[list[int]], thread
         num_blocks=1 + blocks * len(windows), block_size=BLOCK, max_len=length, max_rows=len(windows),
         max_sequences=len(windows), threads=threads,
     )  # fmt: skip
-    runner = choose_runner(settings, NoAdapters(model, precision.cache))
+    runner = choose_runner(settings, Adapters(model, precision.adapters, adapted=adapted))
     if not isinstance(runner, CpuRunner):
         raise SystemExit("the C kernels are not available here")
     sequences = [_sequence(index, window, blocks) for index, window in enumerate(windows)]
@@ -98,7 +142,7 @@ def predict(folder: Path, precision: Precision, windows: list[list[int]], thread
 
 def _sequence(index: int, window: list[int], blocks: int) -> Sequence:
     request = Request(
-        str(index), "", "", AdapterRef(), tuple(window), SamplingParams(temperature=0, ignore_eos=True), 1
+        str(index), "", "", AdapterRef("0"), tuple(window), SamplingParams(temperature=0, ignore_eos=True), 1
     )
     output = CompletionText(lambda ids: "", ())
     sequence = Sequence(request, 0.0, [], output, random.Random(0))
