@@ -26,11 +26,21 @@ INLINE int32_t load_int(const char *at) {
     return value;
 }
 
+/* Into the second-level cache: a line on its way from memory to the first holds one of the few places that what lies in
+ * the second must pass too. On Zen 5 steps of 1 row with bfloat16 take 22 % less time than with lines fetched into the
+ * first, of 2 to 12 rows 5 to 14, with 8 bits of 1 row 15 to 20, of 9 rows 20. But those of 4 to 8 rows, whose tiles are
+ * one panel, take 6 to 10 % more. */
 INLINE void fetch(const char *at, const int panels, int64_t panel_step, const int lines) {
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++)
 #pragma GCC unroll 4
-        for (int line = 0; line < lines; line++) _mm_prefetch(at + p * panel_step + line * 64, _MM_HINT_T0);
+        for (int line = 0; line < lines; line++) {
+            const char *next = at + p * panel_step + line * 64;
+            if (panels > 1)
+                _mm_prefetch(next, _MM_HINT_T1);
+            else
+                _mm_prefetch(next, _MM_HINT_T0);
+        }
 }
 
 /* The tile of t, by a macro TILE(rows, panels). */

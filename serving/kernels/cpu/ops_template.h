@@ -183,7 +183,7 @@ INLINE void rows_times_groups(const int R, const int G, const int bf16, const fl
     /* What there is less of stays in registers: 12 sums of two vectors each, 3 factors and one vector fill 16. */
     const int factors_stay = G == 2 && NV > 1;
     for (int64_t i = 0; i < k; i++) {
-        __builtin_prefetch(ahead + i * LINE);
+        __builtin_prefetch(ahead + i * LINE, 0, 2);
         vf factor[6], w[2][NV];
 #pragma GCC unroll 6
         for (int r = 0; r < R && factors_stay; r++) factor[r] = splat(a[r * lda + i]);
@@ -260,7 +260,9 @@ TARGET static __attribute__((noinline)) void times_bf16(int64_t rows, const floa
 }
 
 /* What will be read one tile from now, a line for each turn of the inner loops. Blocks lie scattered, so the processor's
- * own prefetch begins anew at each; and a burst of prefetches would stall what it should hide behind. */
+ * own prefetch begins anew at each; and a burst of prefetches would stall what it should hide behind. Into the
+ * second-level cache: fetched into the first, lines on their way from memory hold up what is in the second already, and
+ * attention of 16 and 32 rows takes 16 % longer on Zen 5, with AVX2 9. */
 typedef struct {
     const char *data;
     const int32_t *table;
