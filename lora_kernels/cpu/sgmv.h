@@ -36,7 +36,8 @@ enum {
  *
  * Weights lie as one row of activations reads them, from the first byte to the last: 8 ranks of 32 or 64 columns, then the
  * same ranks of the next columns. What is past a page's ranks or a slice's columns is zero. Of 16 bfloat16 columns, c and
- * c + 8 lie side by side, so that one shift and one mask of 32-bit lanes make floats of them in order. */
+ * c + 8 lie side by side, so that one shift and one mask of 32-bit lanes make floats of them in order; others lie in
+ * order. */
 typedef struct {
     const void *a;              /* [pages, slices, page_size / 8, padded_k / 32, 8, 32], pages a_page elements apart */
     const void *b;              /* [pages, page_size / 8, padded_n / 64, 8, 64], pages b_page elements apart */

@@ -27,7 +27,7 @@ INLINE int32_t load_int(const char *at) {
 }
 
 /* Into the second-level cache: a line on its way from memory to the first holds one of the few places that what lies in
- * the second must pass too. On Zen 5 steps of 1 row with bfloat16 take 22 % less time than with lines fetched into the
+ * the second must pass too. On Zen 4 steps of 1 row with bfloat16 take 22 % less time than with lines fetched into the
  * first, of 2 to 12 rows 5 to 14, with 8 bits of 1 row 15 to 20, of 9 rows 20. But those of 4 to 8 rows, whose tiles are
  * one panel, take 6 to 10 % more. */
 INLINE void fetch(const char *at, const int panels, int64_t panel_step, const int lines) {

@@ -262,7 +262,7 @@ TARGET static __attribute__((noinline)) void times_bf16(int64_t rows, const floa
 /* What will be read one tile from now, a line for each turn of the inner loops. Blocks lie scattered, so the processor's
  * own prefetch begins anew at each; and a burst of prefetches would stall what it should hide behind. Into the
  * second-level cache: fetched into the first, lines on their way from memory hold up what is in the second already, and
- * attention of 16 and 32 rows takes 16 % longer on Zen 5, with AVX2 9. */
+ * attention of 16 and 32 rows takes 16 % longer on Zen 4, with AVX2 9. */
 typedef struct {
     const char *data;
     const int32_t *table;

@@ -211,20 +211,6 @@ async def test_an_engine_with_too_few_pages_takes_some_of_the_kv_cache(
         assert run.engine.adapters.evictions == evictions  # there is room for all three now
 
 
-def test_8_bit_adapters_take_half_the_memory(tiny: Tiny) -> None:
-    base = Base.from_dir(tiny.model)
-    pages = {}
-    for name in ("auto", "int8"):
-        config = ServingConfig(
-            model=tiny.model, adapters=tiny.adapters, kv_cache_mb=4, adapter_memory_mb=8, threads=1, dtype="bfloat16",
-            device="cpu", adapter_dtype=name,
-        )  # fmt: skip
-        engine = build_engine(config, base, DirectoryAdapterSource(tiny.adapters, base.spec))
-        pages[name] = engine.adapters.residents.page_limit
-        engine.adapters.close()
-    assert 1.8 * pages["auto"] < pages["int8"] <= 2 * pages["auto"] + 1
-
-
 def test_the_budget_is_what_the_flags_say(tiny: Tiny) -> None:
     base = Base.from_dir(tiny.model)
     for elastic in (True, False):
