@@ -82,10 +82,10 @@ def relative_error(a: torch.Tensor, b: torch.Tensor, off_a: torch.Tensor, off_b:
     a, off_a [g, r, K], b, off_b [g, r, N] float32 -> float64 [g]. Exact, from r x r Gram matrices: the difference is
     bᵀ off_a + off_bᵀ (a + off_a), and ‖L R + M S‖² = Σ (LᵀL) ∘ (R Rᵀ) + 2 (LᵀM) ∘ (R Sᵀ) + (MᵀM) ∘ (S Sᵀ).
     """
-    other_a = a + off_a
-    whole = _sum(_gram(b, b), _gram(a, a))
+    other_a, gram_b = a + off_a, _gram(b, b)
+    whole = _sum(gram_b, _gram(a, a))
     off = (
-        _sum(_gram(b, b), _gram(off_a, off_a))
+        _sum(gram_b, _gram(off_a, off_a))
         + 2 * _sum(_gram(b, off_b), _gram(off_a, other_a))
         + _sum(_gram(off_b, off_b), _gram(other_a, other_a))
     )

@@ -95,20 +95,16 @@ INLINE void dot_tile(const int ranks, const int rows, const int dtype, const lk_
 #define DOT_TILE(name, ranks, rows, dtype)                                                                       \
     AVX2 static __attribute__((noinline)) void name(const lk_unit *unit, int64_t first, int64_t padded_k,        \
                                                     const void *const *x, float *const *v) {                     \
-        dot_tile(ranks, rows, dtype, unit, first, padded_k, x, v);                                                \
+        dot_tile(ranks, rows, dtype, unit, first, padded_k, x, v);                                               \
     }
-DOT_TILE(dot_8_1_f32, 8, 1, LK_F32)
-DOT_TILE(dot_4_1_f32, 4, 1, LK_F32)
-DOT_TILE(dot_4_2_f32, 4, 2, LK_F32)
-DOT_TILE(dot_4_3_f32, 4, 3, LK_F32)
-DOT_TILE(dot_8_1_bf16, 8, 1, LK_BF16)
-DOT_TILE(dot_4_1_bf16, 4, 1, LK_BF16)
-DOT_TILE(dot_4_2_bf16, 4, 2, LK_BF16)
-DOT_TILE(dot_4_3_bf16, 4, 3, LK_BF16)
-DOT_TILE(dot_8_1_i8, 8, 1, LK_I8)
-DOT_TILE(dot_4_1_i8, 4, 1, LK_I8)
-DOT_TILE(dot_4_2_i8, 4, 2, LK_I8)
-DOT_TILE(dot_4_3_i8, 4, 3, LK_I8)
+#define DOT_TILES(type, dtype)               \
+    DOT_TILE(dot_8_1_##type, 8, 1, dtype)    \
+    DOT_TILE(dot_4_1_##type, 4, 1, dtype)    \
+    DOT_TILE(dot_4_2_##type, 4, 2, dtype)    \
+    DOT_TILE(dot_4_3_##type, 4, 3, dtype)
+DOT_TILES(f32, LK_F32)
+DOT_TILES(bf16, LK_BF16)
+DOT_TILES(i8, LK_I8)
 
 typedef void dot_function(const lk_unit *unit, int64_t first, int64_t padded_k, const void *const *x, float *const *v);
 
