@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,10 @@ from lora_kernels.writing import SitePages, write_plan
 
 if TYPE_CHECKING:
     from lora_kernels.pool import AdapterPool
+
+
+def _go_on() -> None:
+    pass
 
 
 class State(enum.Enum):
@@ -57,24 +61,29 @@ class Reservation:
         """Where it stands; a write in another thread may change it at any time."""
         return self._state
 
-    def write(self, what: Loadable, *, stream: torch.cuda.Stream | None = None) -> None:
+    def write(
+        self, what: Loadable, *, stream: torch.cuda.Stream | None = None, pause: Callable[[], None] | None = None
+    ) -> None:
         """Check `what` (an adapter, or the weighted parts of a blend), convert it and copy it into the pages.
 
         Nothing of it is visible before `publish`, and after an error the pages can be written again. On CUDA it returns
-        when the copies are queued on `stream` (by default the pool's own), layer after layer.
+        when the copies are queued on `stream` (by default the pool's own), layer after layer. `pause` is called between
+        pieces of the work of less than a millisecond and returns when the next may be done.
         Raises TargetError, ShapeError, RankError (also when it needs more pages than are reserved), DtypeError,
         DeviceError, NonFiniteError, QualityError or ReservationError.
         """
-        self.write_plan(plan_load(self.pool.spec, what), stream=stream)
+        self.write_plan(plan_load(self.pool.spec, what), stream=stream, pause=pause)
 
-    def write_plan(self, plan: LoadPlan, *, stream: torch.cuda.Stream | None = None) -> None:
+    def write_plan(
+        self, plan: LoadPlan, *, stream: torch.cuda.Stream | None = None, pause: Callable[[], None] | None = None
+    ) -> None:
         """`write` of something already checked."""
         if plan.pages > len(self.pages):
             raise RankError(f"adapter needs {plan.pages} pages, {len(self.pages)} are reserved")
         self._advance((State.RESERVED,), State.WRITING)
         try:
             with torch.no_grad():
-                self._fill(plan, stream)
+                self._fill(plan, stream, pause or _go_on)
             self.listing = self._list(plan)
         except BaseException:
             self._advance((State.WRITING,), State.RESERVED)
@@ -85,18 +94,19 @@ class Reservation:
         """End it, for the pool alone. Raises ReservationError unless it stands at one of `allowed`."""
         self._advance(allowed, State.CLOSED)
 
-    def _fill(self, plan: LoadPlan, stream: torch.cuda.Stream | None) -> None:
+    def _fill(self, plan: LoadPlan, stream: torch.cuda.Stream | None, pause: Callable[[], None]) -> None:
         pool, pages = self.pool, self.pages[: plan.pages]
         storages = {name: pool.site(name) for name in sorted(plan.sites)}
         if self._reserved is None:
             self._touch(plan)
             for storage in storages.values():
+                pause()
                 storage.zero(pages)
             into = {name: SitePages.of(storage, pages) for name, storage in storages.items()}
-            self._check_quality(write_plan(plan, into, pool.backend))
+            self._check_quality(write_plan(plan, into, pool.backend, pause))
         else:
             blob = HostBlob(storages, len(pages), pinned=True)
-            self._check_quality(write_plan(plan, blob.pages, pool.backend))
+            self._check_quality(write_plan(plan, blob.pages, pool.backend, pause))
             self._touch(plan)
             self.arrival = blob.send(pages, stream or pool.side_stream(), self._reserved)
 

@@ -95,10 +95,9 @@ class SiteStorage:
     def zero(self, pages: Sequence[int]) -> None:
         """Zero these pages in every layer."""
         for first, end in runs(pages):
-            self.a[:, first:end].zero_()
-            self.b[:, first:end].zero_()
-            if self.rank_scales is not None:
-                self.rank_scales[:, first:end].zero_()
+            for tensor in (self.a, self.b, self.rank_scales):
+                if tensor is not None:
+                    _zero(tensor[:, first:end])
 
     def give_back(self, pages: Sequence[int]) -> None:
         """Return the memory of these pages, which nobody uses, to the system."""
@@ -206,6 +205,16 @@ def give_back(address: int, length: int) -> None:
 @functools.cache
 def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None)
+
+
+def _zero(pages: torch.Tensor) -> None:
+    """`zero_`, but on a CPU by this thread alone: torch would share 10 MB among threads that first have to get a core,
+    where those of a step have them all."""
+    whole = pages.transpose(0, 1)
+    if pages.is_cpu and whole.is_contiguous():
+        ctypes.memset(whole.data_ptr(), 0, whole.nbytes)
+    else:
+        pages.zero_()
 
 
 def runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:

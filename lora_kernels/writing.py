@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,10 +58,13 @@ class SitePages:
         return b[:, :, begin:end] if b.dim() == 3 else b[:, :, begin // B_BLOCK : end // B_BLOCK]
 
 
-def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend) -> float | None:
+def write_plan(
+    plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend, pause: Callable[[], None]
+) -> float | None:
     """Fill zeroed `pages` (all sites of the plan); returns the largest relative error of 8-bit pages, None for others.
 
     backend: the pool's, which copies
+    pause: called between pieces of the work
 
     Raises NonFiniteError, leaving rubbish in `pages`: they must be zeroed before anyone may read them.
     """
@@ -71,25 +74,29 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend)
         for group in part.groups:
             site = pages[group.site]
             if site.rank_scales:
+                pause()
                 quantized = quantize_group(group, site.a[0].dtype)
-                _copy(quantized.group, site, first, backend)
+                _copy(quantized.group, site, first, backend, pause)
                 _copy_rank_scales(quantized.rank_scales, group, site, first)
                 worst = max(worst or 0.0, quantized.error)
             else:
-                _copy(group, site, first, backend)
+                _copy(group, site, first, backend, pause)
         first += part.pages
     for name, site in pages.items():
+        pause()
         if not site.rank_scales and not (_all_finite(site.a) and _all_finite(site.b)):
             raise _not_finite(plan, name, site.a[0].dtype)
     return worst
 
 
-def _copy(group: Group, site: SitePages, first: int, backend: Backend) -> None:
+def _copy(group: Group, site: SitePages, first: int, backend: Backend, pause: Callable[[], None]) -> None:
     a, b = group.a, group.folded_b()
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
         whole = rows.stop - rows.start == group.rank
         into_a, into_b = site.a_of(page, group.slice_index), site.b_of(page, group.slice_index)
+        pause()
         backend.copy(into_a, group.layers, a if whole else [t[rows] for t in a])
+        pause()
         backend.copy(into_b, group.layers, b if whole else [t[:, rows] for t in b], turned=True)
 
 

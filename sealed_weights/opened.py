@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +90,7 @@ def open_package(
     expected_digest: str | None,
     max_plaintext: int,
     threads: int | None = None,
+    pause: Callable[[], None] | None = None,
 ) -> OpenedPackage:
     """Decrypt and verify a package in one pass; nothing is returned unless everything holds.
 
@@ -96,6 +98,7 @@ def open_package(
     decrypted, then signature and digest. One pass, because a file read twice could change in between. `expected_digest`
     pins the version against rollback; pass None only for a package just sealed here. `max_plaintext` (bytes) is checked
     before memory is taken. `threads` defaults to the processors at hand, one below 8 MiB.
+    `pause` is called before each chunk, in the thread that decrypts it: it returns when that may go on.
 
     Raises `FormatError`, `CommitmentError`, `AuthenticationError` or `SignatureError`, the plaintext zeroed.
     """
@@ -109,7 +112,7 @@ def open_package(
         memory = SecretBuffer(header.plaintext_length)
         try:
             # GCM leaves the plaintext in the destination even when the tag is wrong: every way out below wipes it.
-            leaves = _decrypt_chunks(descriptor, header, keys, memory.view, threads or _default_threads(header))
+            leaves = _decrypt_chunks(descriptor, header, keys, memory.view, threads or _default_threads(header), pause)
             digest = _verify_whole(descriptor, header, leaves, creator_public_key, expected_digest)
             return OpenedPackage(header, digest, memory)
         except BaseException:
@@ -124,7 +127,12 @@ def _default_threads(header: PackageHeader) -> int:
 
 
 def _decrypt_chunks(
-    descriptor: int, header: PackageHeader, keys: ChunkKeys, destination: memoryview, threads: int
+    descriptor: int,
+    header: PackageHeader,
+    keys: ChunkKeys,
+    destination: memoryview,
+    threads: int,
+    pause: Callable[[], None] | None,
 ) -> bytearray:
     """Decrypt all chunks into `destination` and return their SHA-256 leaves (32 bytes each, in order)."""
     leaves = bytearray(32 * header.chunk_count)
@@ -137,6 +145,8 @@ def _decrypt_chunks(
         for index in range(first, header.chunk_count, threads):
             if failed.is_set():
                 return
+            if pause is not None:
+                pause()
             start = index * header.chunk_size
             plain = destination[start : start + header.chunk_size]
             stored = memoryview(scratch)[: len(plain) + TAG_SIZE]

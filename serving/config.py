@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args, get_type_hints
 
+from serving.cores import available_cores
 from serving.scheduler.limits import Limits
 from serving.scheduler.slo import Target, Targets
 
@@ -133,7 +133,7 @@ class ServingConfig:
 
     @property
     def thread_count(self) -> int:
-        return self.threads or os.cpu_count() or 1
+        return self.threads or len(available_cores())
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

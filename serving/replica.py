@@ -18,6 +18,7 @@ from serving.adapters.manager import AdapterManager
 from serving.adapters.source import AdapterSource
 from serving.config import ConfigError, ServingConfig
 from serving.core import Request
+from serving.cores import cores_for
 from serving.debug.trace import Trace
 from serving.engine import Engine
 from serving.engine.sharing import Boundary, SharedMemory, boundary_between
@@ -38,6 +39,9 @@ from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+# Share of a step's time that loads get to themselves, see `Engine`.
+_BREATHER = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         make_output=make_output,
         threads=config.thread_count,
         sharing=sharing,
+        breather=_BREATHER if isinstance(runner, CpuRunner) and cores_for(config.thread_count) else 0.0,
     )
     _return_freed_memory()
     if config.trace is not None:

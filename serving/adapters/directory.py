@@ -9,6 +9,7 @@ from pathlib import Path
 from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, SealError
 from serving.adapters.counters import LevelSeconds
+from serving.adapters.gate import Pause, go_on
 from serving.adapters.names import ADAPTER_NAME, parse_model_name
 from serving.adapters.peft import PeftReader
 from serving.core import AdapterRef
@@ -17,6 +18,7 @@ from serving.memory import mapped
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG, _MAX_TENSORS = 1 << 20, 8 << 30
+_PIECE = 2 << 20
 
 
 class DirectoryAdapterSource:
@@ -70,15 +72,17 @@ class DirectoryAdapterSource:
             parts.append((digest, weight))
         return AdapterRef.blend(parts)
 
-    def load(self, digest: str) -> AdapterTensors:
-        """Raises AdapterUnavailable when the files are gone, changed since, or refused by the strict intake."""
+    def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
+        """As AdapterSource.load. Raises AdapterUnavailable when the files are gone, changed since, or refused by the
+        strict intake."""
         with self._lock:
             path = self._paths.get(digest)
         if path is None:
             raise AdapterUnavailable(f"no adapter {digest[:12]}")
         try:
             with self.seconds.measured("read"):
-                config, data = _read(path / CONFIG_FILE, _MAX_CONFIG), _read(path / TENSORS_FILE, _MAX_TENSORS)
+                config = _read(path / CONFIG_FILE, _MAX_CONFIG, go_on)
+                data = _read(path / TENSORS_FILE, _MAX_TENSORS, pause)
                 unchanged = _digest(path) == digest  # asked after reading
         except OSError as error:
             raise AdapterUnavailable(f"adapter {path.name}: {error.strerror}") from error
@@ -86,7 +90,7 @@ class DirectoryAdapterSource:
             raise AdapterUnavailable(f"adapter {path.name} changed while it was read")
         try:
             with self.seconds.measured("check"):
-                return self._reader.read(bytes(config), data)
+                return self._reader.read(bytes(config), data, pause)
         except SealError as error:
             raise AdapterUnavailable(f"adapter {path.name} refused: {error}") from error
 
@@ -108,7 +112,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(f"intarsia/peft-folder/v2{stamp}".encode()).hexdigest()
 
 
-def _read(path: Path, limit: int) -> memoryview:
+def _read(path: Path, limit: int, pause: Pause) -> memoryview:
     size = path.stat().st_size
     if size > limit:
         raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
@@ -116,6 +120,7 @@ def _read(path: Path, limit: int) -> memoryview:
     view = memoryview(mapped(size))[:size]
     with path.open("rb", buffering=0) as file:
         got = 0
-        while got < size and (count := file.readinto(view[got:])):
+        while got < size and (count := file.readinto(view[got : got + _PIECE])):
             got += count
+            pause()
     return view

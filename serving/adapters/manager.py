@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from lora_kernels import AdapterPool, LoraKernelError
 from serving.adapters.counters import AdapterCounters, AdapterGauges
+from serving.adapters.gate import Gate
 from serving.adapters.pipeline import Failure, LoadPipeline
 from serving.adapters.policy import RateBook, load_order
 from serving.adapters.residents import Residents
@@ -129,6 +130,16 @@ class AdapterManager:
         """Adapters that may be asked for soon: loaded where that costs nobody. Safe from any thread."""
         self._hints.extend(digests)
         self.on_arrival()
+
+    @property
+    def gate(self) -> Gate:
+        """Holds loads up while it is closed."""
+        return self.pipeline.gate
+
+    @property
+    def loading(self) -> bool:
+        """Whether workers have something to do."""
+        return self.pipeline.busy
 
     def set_page_limit(self, pages: int) -> None:
         """How many of the pool's pages may be in use: the boundary with the KV cache. What is in use stays until it is

@@ -20,6 +20,7 @@ from sealed_weights import (
     check_layout,
     parse_adapter_config,
 )
+from serving.adapters.gate import Pause, go_on
 from serving.models.loader import FUSED
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -66,7 +67,7 @@ class PeftReader:
         self._layouts: OrderedDict[bytes, _Layout] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, config: bytes, data: bytearray | memoryview) -> AdapterTensors:
+    def read(self, config: bytes, data: bytearray | memoryview, pause: Pause = go_on) -> AdapterTensors:
         """The adapter in `config` (adapter_config.json) and `data` (adapter_model.safetensors); every value is read.
 
         The tensors are views of `data`: keep it until they are copied. Raises IntakeError naming the field and the
@@ -75,11 +76,14 @@ class PeftReader:
         view = memoryview(data)
         settings = parse_adapter_config(config)
         layout = self._layout(config, settings, view)
+        pause()
         scales = [settings.scale_of(pair.module) for pair in layout.pairs]
         flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
         parts = _cut(flat, layout)
+        pause()
         if not (_small_together(flat, max(scales)) or _within_bounds(parts, layout, scales)):
             check_adapter((config, view), self._base)  # names the tensor, or finds float32 to have been too coarse
+        pause()
         return {
             pair.target: LoraPair(parts[pair.a], parts[pair.b], scale)
             for pair, scale in zip(layout.pairs, scales, strict=True)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from lora_kernels import AdapterTensors, LoraKernelError
 from serving.adapters.counters import AdapterCounters
+from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
 from serving.adapters.policy import RateBook, Worth
 from serving.adapters.residents import Residents
@@ -40,6 +41,7 @@ class LoadPipeline:
         host_bytes: int,
     ) -> None:
         self.on_arrival: Callable[[], None] = lambda: None
+        self.gate = Gate()
         self.host, self.line = HostLevel(host_bytes, rates), Line()
         self._residents, self._source, self._counters, self._clock = residents, source, counters, clock
         self._workers, self._jobs = LoadWorkers(workers), 0
@@ -51,6 +53,11 @@ class LoadPipeline:
     def room(self) -> int:
         """How many loads may start now."""
         return self._workers.count - self._jobs - len(self.line)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any job runs."""
+        return self._jobs > 0
 
     def known(self, digest: str) -> Known:
         """What a load of `digest` takes: as the last time, or as adapters typically do. Safe from any thread."""
@@ -173,7 +180,8 @@ class LoadPipeline:
         if entry.killed:
             return
         began = time.perf_counter()
-        tensors = self._source.load(entry.digest)
+        self.gate.pause()
+        tensors = self._source.load(entry.digest, self.gate.pause)
         entry.rank, entry.pages = self._size(tensors)
         entry.bytes = sum(pair.a.nbytes + pair.b.nbytes for pair in tensors.values())
         entry.tensors = tensors
@@ -188,7 +196,7 @@ class LoadPipeline:
         assert entry.reservation is not None and entry.tensors is not None
         began = time.perf_counter()
         with self._source.seconds.measured("copy"):
-            entry.reservation.write(entry.tensors)
+            entry.reservation.write(entry.tensors, pause=self.gate.pause)
         entry.seconds += time.perf_counter() - began
         if not self.host.budget:
             entry.tensors = None

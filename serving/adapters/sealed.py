@@ -8,6 +8,7 @@ import threading
 from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, OpenedPackage, SealError, open_package
 from serving.adapters.counters import LevelSeconds
+from serving.adapters.gate import Pause, go_on
 from serving.adapters.peft import PeftReader
 from serving.errors import AdapterRevoked, AdapterUnavailable
 from serving.platform.errors import LeaseRefused, PlatformError
@@ -43,7 +44,7 @@ class SealedAdapterSource:
         with self._lock:
             self._candidates.pop(digest, None)
 
-    def load(self, digest: str) -> AdapterTensors:
+    def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
         """Lease, fetch, decrypt and check; the tensors are views of the decrypted memory, until `copied`.
 
         Raises AdapterRevoked when the platform withdrew it, AdapterUnavailable when it or its lease cannot be had.
@@ -61,7 +62,7 @@ class SealedAdapterSource:
         except PlatformError as error:
             raise AdapterUnavailable(f"no lease on adapter {digest[:12]}: {error}") from None
         try:
-            return self._open(key)
+            return self._open(key, pause)
         except PlatformError as error:
             raise AdapterUnavailable(f"adapter {digest[:12]} cannot be fetched: {error}") from None
         except OSError as error:
@@ -73,7 +74,7 @@ class SealedAdapterSource:
             if candidate is None:
                 key.wipe()
 
-    def _open(self, key: HeldKey) -> AdapterTensors:
+    def _open(self, key: HeldKey, pause: Pause) -> AdapterTensors:
         with self.seconds.measured("fetch"):
             path = self._packages.fetch(key.digest, key.package_size)
         with self.seconds.measured("decrypt"):
@@ -83,11 +84,12 @@ class SealedAdapterSource:
                 creator_public_key=key.creator_public_key,
                 expected_digest=key.digest,
                 max_plaintext=MAX_PLAINTEXT,
+                pause=pause,
             )
         try:
             with self.seconds.measured("check"):
                 check_identity(opened, key, self._base)
-                tensors = self._reader.read(bytes(opened.config), opened.tensors)
+                tensors = self._reader.read(bytes(opened.config), opened.tensors, pause)
         except BaseException:
             opened.wipe()
             raise

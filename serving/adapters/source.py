@@ -6,6 +6,7 @@ from typing import Protocol
 
 from lora_kernels import AdapterTensors
 from serving.adapters.counters import LevelSeconds
+from serving.adapters.gate import Pause, go_on
 
 
 class AdapterSource(Protocol):
@@ -18,8 +19,9 @@ class AdapterSource(Protocol):
     leased: bool
     seconds: LevelSeconds
 
-    def load(self, digest: str) -> AdapterTensors:
-        """The adapter's tensors in host memory. Raises AdapterUnavailable or AdapterRevoked."""
+    def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
+        """The adapter's tensors in host memory; `pause` is called between pieces of the work. Raises AdapterUnavailable
+        or AdapterRevoked."""
         ...
 
     def copied(self, digest: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 T = TypeVar("T")
 
 # A worker that computes beside the engine's threads gets a tenth of a core, on an idle machine all of it. Lower, and a
@@ -32,6 +34,8 @@ class LoadWorkers:
 
 
 def _give_way() -> None:
+    # torch would give each worker a pool of threads, more of them than cores in all. They compete with the engine's.
+    torch.set_num_threads(1)
     # On Linux a thread has a niceness of its own, and threads it starts (decryption of large packages) inherit it.
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import random
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import torch
 from lora_kernels import AdapterPool, AdapterTensors
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
+from serving.cores import available_cores
 from serving.errors import AdapterUnavailable
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
@@ -80,7 +80,7 @@ def our_states(
         settings = RunnerSettings(
             folder=folder, model=model, device=device, precision=precision, num_blocks=len(ids) * blocks + 1,
             block_size=BLOCK, max_len=len(ids), max_rows=len(ids) ** 2, max_sequences=len(ids),
-            threads=os.cpu_count() or 1,
+            threads=len(available_cores()),
         )  # fmt: skip
         runner = choose_runner(settings, adapters)
         steps = runner if isinstance(runner, StepRunner) else Synchronous(runner)

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -35,6 +36,8 @@ _IDLE_SECONDS = 0.2
 # How old gauges and the outlook of admission may be while nobody comes or goes. Renewing them is a sixth of the Python
 # of a step with one row.
 _LOOK_SECONDS = 0.05
+# The longest pause that loads get after a step.
+_BREATH_SECONDS = 0.002
 
 
 class Engine:
@@ -43,6 +46,8 @@ class Engine:
     make_output: builds the detokenizer of one request
     eos_token_ids: tokens that end a completion unless it ignores them
     sharing: moves memory between adapters and KV; None: each has its own
+    breather: share of a step's time that is left to loads after it while any are under way: where the step's threads
+        have every core, loads would otherwise take theirs from one thread, for which all others wait
     trace: where the times of each step's parts go
     """
 
@@ -59,6 +64,7 @@ class Engine:
         make_output: Callable[[Request], OutputText],
         threads: int = 0,
         sharing: SharedMemory | None = None,
+        breather: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runner, self.planner, self.adapters = runner, planner, adapters
@@ -67,6 +73,10 @@ class Engine:
         self.admission = Admission(planner.limits, planner.costs)
         self.ready = threading.Event()
         self._threads, self._sharing, self._clock = threads, sharing, clock
+        self._breather, self._step_seconds = breather, 0.0
+        self._while_loads_wait: Callable[[], AbstractContextManager[None]] = (
+            adapters.gate.closed if breather else nullcontext
+        )
         self._inbox = Inbox()
         adapters.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
@@ -162,8 +172,13 @@ class Engine:
                 self.ready.set()
                 while not self._stopping:
                     self._inbox.drain()
-                    if not self.step():
+                    with self._while_loads_wait():
+                        busy = self.step()
+                    if not busy:
                         self._inbox.wait(_IDLE_SECONDS)
+                    elif self._breather and self.adapters.loading:
+                        with self.trace.span("breathe"):
+                            time.sleep(min(self._breather * self._step_seconds, _BREATH_SECONDS))
                 self._commit_launched(0)
         finally:
             self._draining = self._stopping = True
@@ -228,7 +243,7 @@ class Engine:
             if self.planner.commit(chunk, now) and token is not None:
                 self._append(chunk.sequence, token)
         ended = time.perf_counter()
-        seconds = ended - max(launched.began, self._committed_at)
+        self._step_seconds = seconds = ended - max(launched.began, self._committed_at)
         self._committed_at = ended
         self.planner.costs.observe(plan.shape, seconds)
         self.stats.record_step(plan, len(sampled), seconds)

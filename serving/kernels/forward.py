@@ -93,6 +93,7 @@ class CStep(ctypes.Structure):
         ("embeds", Integer),
         *((name, Pointer) for name in ("sample_rows", "lora", "final", "logits", "best")),
         ("threads", Integer),
+        ("cpus", Pointer),
         ("times", Pointer),
     )
 

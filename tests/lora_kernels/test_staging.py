@@ -28,7 +28,7 @@ def test_a_blob_copied_page_by_page_is_what_a_load_writes(dtype: torch.dtype) ->
 
     blob = HostBlob(storages, len(pages), pinned=False)
     assert not blob.memory.any()
-    write_plan(plan, blob.pages, pool.backend)
+    write_plan(plan, blob.pages, pool.backend, lambda: None)
     for target, source in blob._copies:
         for layer in range(len(target)):
             copy_pages(target[layer], source[layer], pages)

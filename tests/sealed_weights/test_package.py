@@ -184,3 +184,24 @@ def test_a_dek_in_wipeable_memory_works_and_is_left_alone(adapter: Path, tmp_pat
     package = seal(adapter, tmp_path / "x", dek=dek)
     open_it(package.path, dek=dek).wipe()
     assert dek == DEK
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_opening_pauses_before_each_chunk_and_goes_no_further_until_it_may(
+    package: SealedPackage, buffers: list[SecretBuffer], threads: int
+) -> None:
+    left_of_each: list[int] = []
+
+    def pause() -> None:
+        left_of_each.append(bytes(buffers[-1].alias).count(0))  # type: ignore[attr-defined]
+
+    with open_it(package.path, threads=threads, pause=pause) as opened:
+        assert len(left_of_each) == opened.header.chunk_count == 3
+        assert left_of_each[0] == len(buffers[-1].alias)  # type: ignore[attr-defined]  # nothing is decrypted yet
+
+    def give_up() -> None:
+        raise TimeoutError("not now")
+
+    with pytest.raises(TimeoutError, match="not now"):
+        open_it(package.path, threads=threads, pause=give_up)
+    assert_wiped(buffers)

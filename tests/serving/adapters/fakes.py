@@ -10,6 +10,7 @@ import torch
 
 from lora_kernels import AdapterPool, AdapterTensors, LoraPair, PoolSpec, SiteSpec
 from serving.adapters.counters import LevelSeconds
+from serving.adapters.gate import Pause, go_on
 from serving.adapters.manager import AdapterManager
 from serving.errors import AdapterUnavailable, EngineError
 
@@ -45,7 +46,7 @@ class Source:
         self.released: list[str] = []
         self.on_load: Callable[[str], None] = lambda digest: None
 
-    def load(self, digest: str) -> AdapterTensors:
+    def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
         self.loaded.append(digest)
         self.on_load(digest)
         if digest in self.gates:

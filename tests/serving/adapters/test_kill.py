@@ -60,13 +60,13 @@ def test_while_it_is_copied(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     writing, go_on = threading.Event(), threading.Event()
     write = Reservation.write
 
-    def held_up(self: Reservation, what: object) -> None:
+    def held_up(self: Reservation, what: object, **settings: object) -> None:
         if when == "after":
-            write(self, what)  # type: ignore[arg-type]
+            write(self, what, **settings)  # type: ignore[arg-type]
         writing.set()
         assert go_on.wait(10)
         if when == "before":
-            write(self, what)  # type: ignore[arg-type]
+            write(self, what, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Reservation, "write", held_up)
     run.manager.want([A])

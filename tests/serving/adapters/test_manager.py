@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from serving.adapters.gate import Pause
 from serving.adapters.residents import PATIENCE_SECONDS
 from serving.core import AdapterRef
 from serving.errors import AdapterUnavailable
@@ -174,8 +175,8 @@ def test_weights_that_are_not_finite_never_reach_a_slot() -> None:
     run = Running()
     load = run.source.load
 
-    def poisoned(digest: str) -> object:
-        tensors = load(digest)
+    def poisoned(digest: str, pause: Pause) -> object:
+        tensors = load(digest, pause)
         run.source.memory[digest][5] = torch.nan
         return tensors
 

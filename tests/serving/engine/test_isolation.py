@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lora_kernels import AdapterTensors, LoraPair
+from serving.adapters.gate import Pause
 from serving.errors import (
     AdapterRevoked,
     AdapterUnavailable,
@@ -30,8 +31,8 @@ def poison(run: Running, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Makes `name` finite but overflowing. Intake would refuse such norms; the engine must hold without it."""
     load, digest = run.source.load, run.digest(name)
 
-    def overflowing(wanted: str) -> AdapterTensors:
-        tensors = load(wanted)
+    def overflowing(wanted: str, pause: Pause) -> AdapterTensors:
+        tensors = load(wanted, pause)
         if wanted != digest:
             return tensors
         return {key: LoraPair(pair.a * 1e19, pair.b * 1e19, pair.scale) for key, pair in tensors.items()}
@@ -222,9 +223,9 @@ async def test_a_slow_adapter_load_delays_nobody_else(tiny: Tiny, monkeypatch: p
         gate, loop = asyncio.Event(), asyncio.get_running_loop()
         load = run.source.load
 
-        def slow(digest: str) -> Any:
+        def slow(digest: str, pause: Pause) -> Any:
             asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
-            return load(digest)
+            return load(digest, pause)
 
         monkeypatch.setattr(run.source, "load", slow)
         waiting = asyncio.create_task(run.tokens([9, 10, 11], "r4"))
