@@ -29,6 +29,7 @@ from serving.adapters.sealed import SealedAdapterSource
 from serving.adapters.source import AdapterSource
 from serving.config import ServingConfig
 from serving.core import AdapterRef, Request, SamplingParams
+from serving.cores import available_cores
 from serving.engine import Engine
 from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey
@@ -191,7 +192,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--base", type=Path, default=ROOT / ".intarsia" / "base" / "smollm2-135m-instruct")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--rate", type=float, default=10.0, help="visits to other adapters, per second")
     parser.add_argument("--phase", type=float, default=3.0, help="seconds of one phase")
     parser.add_argument("--rounds", type=int, default=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,11 +37,15 @@ class QuantizedGroup:
     error: float
 
 
-def quantize_group(group: Group, dtype: torch.dtype) -> QuantizedGroup:
-    """Quantise all layers of a group to float8_e4m3fn or int8. Raises NonFiniteError."""
+def quantize_group(group: Group, dtype: torch.dtype, pause: Callable[[], None] = lambda: None) -> QuantizedGroup:
+    """Quantise all layers of a group to float8_e4m3fn or int8, calling `pause` before each piece. Raises
+    NonFiniteError."""
     a, b = group.a, group.folded_b()
     layers = max(1, CHUNK_VALUES // (a[0].numel() + b[0].numel()))
-    chunks = [_quantize(a[i : i + layers], b[i : i + layers], dtype) for i in range(0, len(a), layers)]
+    chunks = []
+    for i in range(0, len(a), layers):
+        pause()
+        chunks.append(_quantize(a[i : i + layers], b[i : i + layers], dtype))
     finite = torch.cat([chunk.finite for chunk in chunks])
     if not finite.all():
         layer = group.layers[int(finite.logical_not().nonzero()[0])]

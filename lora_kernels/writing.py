@@ -74,8 +74,7 @@ def write_plan(
         for group in part.groups:
             site = pages[group.site]
             if site.rank_scales:
-                pause()
-                quantized = quantize_group(group, site.a[0].dtype)
+                quantized = quantize_group(group, site.a[0].dtype, pause)
                 _copy(quantized.group, site, first, backend, pause)
                 _copy_rank_scales(quantized.rank_scales, group, site, first)
                 worst = max(worst or 0.0, quantized.error)

@@ -133,7 +133,7 @@ class ServingConfig:
 
     @property
     def thread_count(self) -> int:
-        return self.threads or len(available_cores())
+        return self.threads or available_cores()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

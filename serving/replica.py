@@ -18,7 +18,7 @@ from serving.adapters.manager import AdapterManager
 from serving.adapters.source import AdapterSource
 from serving.config import ConfigError, ServingConfig
 from serving.core import Request
-from serving.cores import cores_for
+from serving.cores import available_cores
 from serving.debug.trace import Trace
 from serving.engine import Engine
 from serving.engine.sharing import Boundary, SharedMemory, boundary_between
@@ -173,7 +173,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         make_output=make_output,
         threads=config.thread_count,
         sharing=sharing,
-        breather=_BREATHER if isinstance(runner, CpuRunner) and cores_for(config.thread_count) else 0.0,
+        breather=_BREATHER if isinstance(runner, CpuRunner) and config.thread_count >= available_cores() else 0.0,
     )
     _return_freed_memory()
     if config.trace is not None:

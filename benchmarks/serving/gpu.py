@@ -181,6 +181,7 @@ def main(argv: list[str] | None = None) -> int:
             f"{row['tokens_per_s']:.0f} | {row['roofline']:.0%} | {peft} |"
         )
     report = {"machine": machine.describe(), "copy_gb_s": copy / 1e9, "layers": options.layers, "rows": rows}
+    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "serving_gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return int(any(row["overhead"] > 0.10 for row in rows))
 

@@ -22,6 +22,7 @@ from benchmarks.serving.adapters import write_adapters
 from benchmarks.serving.replica import Replica
 from benchmarks.serving.worker import ROOT
 from benchmarks.serving.workload import ADAPTERS, Item, adapter_names, prompts
+from serving.cores import available_cores
 
 COLD, WARM = "64 resident", "all resident"
 
@@ -37,12 +38,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=96, help="of one repetition")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--seed", type=int, default=20261121)
     options = parser.parse_args(argv)
     adapters = options.work / f"adapters-{options.seed}"
     registry = options.work / f"registry-{options.seed}-{options.registered}"
-    options.work.mkdir(parents=True, exist_ok=True)
+    for folder in (options.work, options.out):
+        folder.mkdir(parents=True, exist_ok=True)
     write_adapters(options.base, adapters, options.seed)
     register(adapters, registry, options.registered)
     streams = _streams(options)

@@ -80,7 +80,7 @@ def our_states(
         settings = RunnerSettings(
             folder=folder, model=model, device=device, precision=precision, num_blocks=len(ids) * blocks + 1,
             block_size=BLOCK, max_len=len(ids), max_rows=len(ids) ** 2, max_sequences=len(ids),
-            threads=len(available_cores()),
+            threads=available_cores(),
         )  # fmt: skip
         runner = choose_runner(settings, adapters)
         steps = runner if isinstance(runner, StepRunner) else Synchronous(runner)

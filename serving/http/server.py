@@ -105,8 +105,8 @@ def run_server(app: ASGIApp, engine: Engine, listener: socket.socket, grace_s: f
     """Serves until SIGTERM or SIGINT. Returns whether it ever started. Call it in the main thread."""
     server = make_server(app, engine, grace_s)
     limit_stalls(listener)
-    # Modules, tokenizer, routes: half a million objects that the collector would look at again and again, for 90 ms
-    # while every stream waits.
+    # Modules, tokenizer, routes: 200,000 objects that the collector would look at again and again, for 0.1 s in which
+    # every stream waits.
     gc.freeze()
 
     def stop(*_: object) -> None:

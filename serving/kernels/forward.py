@@ -93,7 +93,6 @@ class CStep(ctypes.Structure):
         ("embeds", Integer),
         *((name, Pointer) for name in ("sample_rows", "lora", "final", "logits", "best")),
         ("threads", Integer),
-        ("cpus", Pointer),
         ("times", Pointer),
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Union
 import torch
 
 from serving.config import ConfigError
-from serving.cores import cores_for
 from serving.kernels.library import load_library
 from serving.kv.storage import BlockedKV
 from serving.models.attention import PagedKV
@@ -101,7 +100,6 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
             max_samples=s.max_sequences,
             max_len=s.max_len,
             threads=s.threads,
-            cores=cores_for(s.threads),
         )
     weights = load_weights(s.folder, model, s.precision.weights, s.device)
     kv = PagedKV(model, s.num_blocks, s.block_size, s.precision.cache, s.device)

@@ -27,7 +27,6 @@ class CpuRunner:
     """`serving.steps.Executes` over packed weights. Belongs to the engine thread.
 
     max_rows: the most tokens of a step; max_samples: the most sequences
-    cores: one for each thread to stay on during a step; none: the system decides
     trace: where the times of a step's parts go
     """
 
@@ -44,7 +43,6 @@ class CpuRunner:
         max_samples: int,
         max_len: int,
         threads: int,
-        cores: Sequence[int] = (),
     ) -> None:
         self.config, self.kv, self.adapters = model.config, kv, adapters
         self._library, self._threads, self._weights = library, threads, model
@@ -55,14 +53,12 @@ class CpuRunner:
         self._final = torch.zeros(max_samples, model.config.hidden_size)
         self._best = (ctypes.c_int32 * max_samples)()
         self._samples = 0
-        self._cores = (ctypes.c_int32 * len(cores))(*cores) if cores else None
         # What every step has alike. Between two steps the caches belong to the weights: each call spared counts.
         self._step = CStep(
             final=self._final.data_ptr(),
             logits=self._logits.data_ptr(),
             best=ctypes.addressof(self._best),
             threads=threads,
-            cpus=None if self._cores is None else ctypes.addressof(self._cores),
         )
         self._model = self._describe(max_rows, max_len)
         self._scratch = _aligned(scratch_bytes(library, self._model, threads))

@@ -248,3 +248,35 @@ def test_runs_are_maximal_stretches_of_adjacent_pages() -> None:
     assert list(runs([])) == []
     assert list(runs([4])) == [(4, 5)]
     assert list(runs([2, 3, 4, 7, 6, 9, 10])) == [(2, 5), (7, 8), (6, 7), (9, 11)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_a_write_pauses_between_its_pieces_and_can_be_given_up_at_each(dtype: torch.dtype) -> None:
+    pool = AdapterPool(SPEC, 6, 3, dtype)
+    adapter = make_adapter(SPEC, 33, seed=2)
+    pool.load(0, adapter)
+    x = torch.randn(4, 40)
+    expected = delta(pool, 0, x)
+    reservation = pool.reserve(pool.pages_needed(adapter))
+    pauses = [0]
+
+    def give_up_at(last: int) -> None:
+        pauses[0] += 1
+        if pauses[0] == last:
+            raise TimeoutError("not now")
+
+    reservation.write(adapter, pause=lambda: give_up_at(0))
+    pool.publish(1, reservation)
+    assert torch.equal(delta(pool, 1, x), expected)
+    pool.evict(1)
+    needed = pauses[0]
+    assert needed >= 2 * 2 * 3  # both matrices of two slices on three pages
+    reservation = pool.reserve(pool.pages_needed(adapter))
+    for last in range(1, needed + 1):
+        pauses[0] = 0
+        with pytest.raises(TimeoutError, match="not now"):
+            reservation.write(adapter, pause=lambda last=last: give_up_at(last))  # type: ignore[misc]
+        assert torch.equal(delta(pool, 0, x), expected)
+    reservation.write(adapter)
+    pool.publish(1, reservation)
+    assert torch.equal(delta(pool, 1, x), expected)

@@ -260,11 +260,9 @@ int sk_forward(const sk_model *m, const sk_step *s) {
     if (s->times) s->times->since = clock_ns();
 #pragma omp parallel num_threads((int)s->threads)
     {
-        sk_team_settle(s->cpus, omp_get_thread_num());
         each_row(&r, s->rows, embed, 0);
         for (int64_t layer = 0; layer < m->layers; layer++) run_layer(&r, layer);
         run_head(&r);
-        sk_team_go_free(s->cpus, omp_get_thread_num());
     }
     return 0;
 }

@@ -76,7 +76,6 @@ typedef struct {
     float *logits;                         /* [samples, vocab] */
     int32_t *best;                         /* [samples]: argmax, -1 when the row is not finite */
     int64_t threads;
-    const int32_t *cpus;                   /* [threads]: a processor for each, or NULL: see sk_team_settle */
     sk_times *times;                       /* added to, or NULL */
 } sk_step;
 

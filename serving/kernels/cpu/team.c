@@ -63,29 +63,6 @@ void sk_team_wait(sk_team *team) {
     sleep_while(team, turn);
 }
 
-#if defined(__linux__)
-/* Where the thread was before, and since. */
-static _Thread_local cpu_set_t before;
-static _Thread_local int settled = -1;
-
-void sk_team_settle(const int32_t *cpus, int thread) {
-    if (!cpus || settled == cpus[thread]) return;
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(cpus[thread], &only);
-    if (!sched_getaffinity(0, sizeof before, &before) && !sched_setaffinity(0, sizeof only, &only)) settled = cpus[thread];
-}
-
-void sk_team_go_free(const int32_t *cpus, int thread) {
-    if (!cpus || thread || settled < 0) return;
-    sched_setaffinity(0, sizeof before, &before);
-    settled = -1;
-}
-#else
-void sk_team_settle(const int32_t *cpus, int thread) { (void)cpus, (void)thread; }
-void sk_team_go_free(const int32_t *cpus, int thread) { (void)cpus, (void)thread; }
-#endif
-
 sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most) {
     long long taken = atomic_load_explicit(&team->taken, memory_order_relaxed);
     for (;;) {

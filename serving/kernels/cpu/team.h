@@ -27,14 +27,6 @@ void sk_team_start(sk_team *team, int threads);
 /* Returns when every thread of the team has called it; what they wrote before is seen after. */
 void sk_team_wait(sk_team *team);
 
-/* Between these two calls the thread stays on cpus[its number]; NULL: it goes where it likes. The first thread of a team goes
- * free afterwards, as it belongs to the caller; the others stay for good. A processor that is not to be had changes nothing.
- *
- * Left to itself, Linux puts threads that wake each other side by side on one processor as soon as a third has had the other
- * for a moment, and leaves them there for tens of milliseconds, beside an idle one. */
-void sk_team_settle(const int32_t *cpus, int thread);
-void sk_team_go_free(const int32_t *cpus, int thread);
-
 /* The next items, of `count` in all, that are the caller's to do; none are left: an empty range. At first up to `most` at
  * once, at last `least`: threads end together, though another process, or another machine on the same processor, may
  * hold one of them up. One such loop between two calls of sk_team_wait, in which every thread gives the same numbers. */

@@ -15,7 +15,8 @@ from serving.adapters import directory
 from serving.adapters import gate as gates
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.gate import Gate, Pause, go_on
-from serving.cores import available_cores, cores_for
+from serving.adapters.workers import LoadWorkers
+from serving.cores import available_cores
 from serving.runner.cpu import CpuRunner
 from serving.steps import SampledToken, StepPlan
 from tests.sealed_weights.factories import BASE, adapter_tensors, write_adapter
@@ -112,12 +113,12 @@ def test_beside_a_step_without_end_a_load_goes_on_slowly() -> None:
     run.close()
 
 
-@pytest.mark.parametrize("threads", [len(available_cores()), len(available_cores()) + 1])
+@pytest.mark.parametrize("spare", [0, 1])
 async def test_the_engine_closes_it_where_its_threads_have_every_core(
-    tiny: Tiny, threads: int, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = bool(cores_for(threads))
-    assert taken == (threads == len(available_cores()))
+    threads = max(1, available_cores() - spare)
+    taken = threads == available_cores()
     async with running(tiny, threads=threads) as run:
         assert await asyncio.to_thread(run.engine.ready.wait, 60)  # warming up needs no turns
         gate, seen = run.engine.adapters.gate, []
@@ -134,3 +135,12 @@ async def test_the_engine_closes_it_where_its_threads_have_every_core(
         assert len(seen) >= 12 and set(seen) == {not closes}
         await run.settled()
         assert gate._open.is_set()
+
+
+def test_workers_compute_alone_and_leave_others_their_threads() -> None:
+    before, seen, done = torch.get_num_threads(), [], threading.Event()
+    workers = LoadWorkers(1)
+    workers.submit(lambda: seen.append(torch.get_num_threads()), lambda future: done.set())
+    assert done.wait(10)
+    workers.close()
+    assert (seen, torch.get_num_threads()) == ([1], before)

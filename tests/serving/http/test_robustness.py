@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import time
@@ -151,3 +152,16 @@ async def test_a_drained_replica_says_so_and_refuses(tiny: Tiny) -> None:
         refused = await server.http.post("/v1/completions", json=body)
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "engine_stopped"
         assert (await running).json()["usage"]["completion_tokens"] == 400
+
+
+def test_what_a_replica_starts_with_is_never_looked_at_by_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(http_server.DrainingServer, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))
+    monkeypatch.setattr(http_server.signal, "signal", lambda number, handler: None)
+    gc.unfreeze()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            assert not http_server.run_server(lambda *_: None, None, listener, 1)  # type: ignore[arg-type, return-value]
+        assert len(frozen) == 1 and frozen[0] > 50_000
+    finally:
+        gc.unfreeze()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -82,64 +79,3 @@ def test_every_item_is_done_once_before_anybody_goes_on(
 
 def test_no_items_are_no_work(run: Callable[..., int]) -> None:
     assert run(3, 50, 0, 1, 1) == 0
-
-
-PLACES = """
-#define _GNU_SOURCE
-#include <sched.h>
-#include <stdint.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_thread_num(void) { return 0; }
-#endif
-typedef void place_function(const int32_t *, int);
-static int64_t allowed(void) {
-    cpu_set_t set;
-    sched_getaffinity(0, sizeof set, &set);
-    int64_t mask = 0;
-    for (int i = 0; i < 63; i++) mask |= (int64_t)CPU_ISSET(i, &set) << i;
-    return mask;
-}
-/* The processors each thread may use between the two calls, and after them. */
-void run(place_function *settle, place_function *go_free, const int32_t *cpus, int threads, int64_t *during,
-         int64_t *after) {
-#pragma omp parallel num_threads(threads)
-    {
-        int thread = omp_get_thread_num();
-        settle(cpus, thread);
-        during[thread] = allowed();
-        go_free(cpus, thread);
-        after[thread] = allowed();
-    }
-}
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux alone has it")
-def test_each_thread_stays_on_its_processor_and_the_first_goes_free_after(tmp_path: Path) -> None:
-    library = load_library()
-    assert library is not None
-    run = compiled(tmp_path, PLACES).run
-    pointer = ctypes.c_void_p
-    run.argtypes, run.restype = (pointer, pointer, pointer, ctypes.c_int, pointer, pointer), None
-    addresses = [ctypes.cast(getattr(library.handle, name), pointer) for name in ("sk_team_settle", "sk_team_go_free")]
-    cores = sorted(os.sched_getaffinity(0))[:4]
-    everywhere = sum(1 << core for core in os.sched_getaffinity(0) if core < 63)
-    own = [1 << core for core in cores]
-
-    def masks(cpus: list[int] | None) -> tuple[list[int], list[int]]:
-        during, after = (ctypes.c_int64 * len(cores))(), (ctypes.c_int64 * len(cores))()
-        run(*addresses, None if cpus is None else (ctypes.c_int32 * len(cpus))(*cpus), len(cores), during, after)
-        return list(during), list(after)
-
-    def checked() -> None:
-        assert masks(None) == ([everywhere] * len(cores),) * 2
-        for _ in range(3):
-            assert masks(cores) == (own, [everywhere, *own[1:]])
-        # A processor that is not to be had: each stays where it was.
-        assert masks([4_000] * len(cores)) == ([everywhere, *own[1:]],) * 2
-
-    # In a thread of its own, as the engine's is: the team's other threads stay settled for good.
-    with ThreadPoolExecutor(1) as alone:
-        alone.submit(checked).result()
