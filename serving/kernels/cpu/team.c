@@ -21,11 +21,24 @@ static void relax(void) {
 #endif
 }
 
+void sk_team_leave_cpu(int cpu, int threads) {
+#if defined(__linux__)
+    cpu_set_t all, others;
+    if (sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < threads) return;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (!sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof all, &all);
+#else
+    (void)cpu, (void)threads;
+#endif
+}
+
 static void sleep_while(sk_team *team, unsigned turn) {
 #if defined(__linux__)
     atomic_fetch_add(&team->sleepers, 1);
     while (atomic_load(&team->turn) == turn) syscall(SYS_futex, &team->turn, FUTEX_WAIT_PRIVATE, turn, NULL, NULL, 0);
     atomic_fetch_sub(&team->sleepers, 1);
+    sk_team_leave_cpu(atomic_load_explicit(&team->waker_cpu, memory_order_relaxed), team->threads);
 #else
     while (atomic_load(&team->turn) == turn) sched_yield();
 #endif
@@ -33,7 +46,9 @@ static void sleep_while(sk_team *team, unsigned turn) {
 
 static void wake_all(sk_team *team) {
 #if defined(__linux__)
-    if (atomic_load(&team->sleepers)) syscall(SYS_futex, &team->turn, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    if (!atomic_load(&team->sleepers)) return;
+    atomic_store_explicit(&team->waker_cpu, sched_getcpu(), memory_order_relaxed);
+    syscall(SYS_futex, &team->turn, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 #else
     (void)team;
 #endif
@@ -42,6 +57,7 @@ static void wake_all(sk_team *team) {
 void sk_team_start(sk_team *team, int threads) {
     atomic_init(&team->turn, 0);
     atomic_init(&team->sleepers, 0);
+    atomic_init(&team->waker_cpu, -1);
     atomic_init(&team->arrived, 0);
     atomic_init(&team->taken, 0);
     team->threads = threads;

@@ -13,6 +13,7 @@
 typedef struct {
     _Alignas(64) atomic_uint turn;  /* how often all have met */
     atomic_int sleepers;
+    atomic_int waker_cpu;           /* where the last thread to arrive was */
     _Alignas(64) atomic_int arrived;
     int threads;
     _Alignas(64) atomic_llong taken;  /* of the items of this phase */
@@ -26,6 +27,14 @@ void sk_team_start(sk_team *team, int threads);
 
 /* Returns when every thread of the team has called it; what they wrote before is seen after. */
 void sk_team_wait(sk_team *team);
+
+/* The caller goes on on another processor if it is on this one and there are as many as threads.
+ *
+ * Linux wakes a thread on the processor of whoever wakes it when its own is busy for a moment, and from then on sees no
+ * reason to part the two: one sleeps while the other computes, beside an idle processor, for seconds. So who was asleep
+ * and wakes up where its waker is leaves. Keeping each thread on a processor of its own was slower: another process that
+ * has one of them would hold up the step. */
+void sk_team_leave_cpu(int cpu, int threads);
 
 /* The next items, of `count` in all, that are the caller's to do; none are left: an empty range. At first up to `most` at
  * once, at last `least`: threads end together, though another process, or another machine on the same processor, may

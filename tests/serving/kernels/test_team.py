@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from serving.cores import available_cores
 from serving.kernels.library import load_library
 from tests.native_caller import compiled
 
@@ -79,3 +82,38 @@ def test_every_item_is_done_once_before_anybody_goes_on(
 
 def test_no_items_are_no_work(run: Callable[..., int]) -> None:
     assert run(3, 50, 0, 1, 1) == 0
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="there is no other processor to go to")
+def test_a_thread_leaves_a_processor_for_any_other_that_it_may_use() -> None:
+    library = load_library()
+    assert library is not None
+    leave = library.handle.sk_team_leave_cpu
+    leave.argtypes, leave.restype = (ctypes.c_int, ctypes.c_int), None
+    here = ctypes.CDLL(None).sched_getcpu
+
+    def checked() -> None:
+        allowed = os.sched_getaffinity(0)
+        two = set(sorted(allowed)[:2])
+        os.sched_setaffinity(0, two)
+        for _ in range(20):
+            for cpu in two:
+                os.sched_setaffinity(0, {cpu})
+                leave(cpu, 1)  # nowhere else to go
+                assert here() == cpu and os.sched_getaffinity(0) == {cpu}
+                os.sched_setaffinity(0, two)
+                at = here()
+                # A moved thread may be moved again by the system: one that was not is seen in most of many tries.
+                leave(at, 2)
+                left.append(here() != at)
+                assert os.sched_getaffinity(0) == two
+                at = here()
+                leave(at, 3)  # more threads than processors: somebody has to share
+                stayed.append(here() == at)
+                leave(next(iter(two - {here()})), 2)
+
+    left: list[bool] = []
+    stayed: list[bool] = []
+    with ThreadPoolExecutor(1) as alone:  # its affinity ends with it
+        alone.submit(checked).result()
+    assert sum(left) > 30 and sum(stayed) > 30
