@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import torch
 
+from serving.cores import available_cores
+
 T = TypeVar("T")
 
 # A worker that computes beside the engine's threads gets a tenth of a core, on an idle machine all of it. Lower, and a
@@ -19,11 +21,16 @@ NICENESS = 10
 
 
 class LoadWorkers:
-    """A pool of low-priority threads. Finished jobs are told of in the worker's thread."""
+    """A pool of low-priority threads, which together compute with half of the cores at most. Finished jobs are told of
+    in the worker's thread."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="adapter-load", initializer=_give_way)
+        # torch would give each worker a pool of as many threads as there are cores. They compete with the engine's.
+        threads = max(1, available_cores() // (2 * count))
+        self._pool = ThreadPoolExecutor(
+            count, thread_name_prefix="adapter-load", initializer=_give_way, initargs=(threads,)
+        )
 
     def submit(self, job: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
         self._pool.submit(job).add_done_callback(done)
@@ -33,9 +40,8 @@ class LoadWorkers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _give_way() -> None:
-    # torch would give each worker a pool of threads, more of them than cores in all. They compete with the engine's.
-    torch.set_num_threads(1)
+def _give_way(threads: int) -> None:
+    torch.set_num_threads(threads)
     # On Linux a thread has a niceness of its own, and threads it starts (decryption of large packages) inherit it.
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
