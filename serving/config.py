@@ -31,7 +31,7 @@ class ServingConfig:
         str, "resident adapters: auto (as the KV cache), or int8 (half the memory, faster; on a CPU alone)"
     ] = "auto"
     device: Annotated[str, "cpu, cuda, or auto"] = "auto"
-    threads: Annotated[int, "CPU threads for the forward pass; 0: every core"] = 0
+    threads: Annotated[int, "CPU threads for the forward pass; 0: every core it may use"] = 0
     max_model_len: Annotated[int, "longest prompt plus output; 0: what model and KV cache allow"] = 0
     kv_cache_mb: Annotated[int, "memory for the KV cache, in MiB"] = 512
     block_size: Annotated[int, "tokens per KV block"] = 16
