@@ -68,7 +68,7 @@ class Reservation:
 
         Nothing of it is visible before `publish`, and after an error the pages can be written again. On CUDA it returns
         when the copies are queued on `stream` (by default the pool's own), layer after layer. `pause` is called between
-        pieces of the work of less than a millisecond and returns when the next may be done.
+        pieces of the work, of a millisecond or two each, and returns when the next may be done.
         Raises TargetError, ShapeError, RankError (also when it needs more pages than are reserved), DtypeError,
         DeviceError, NonFiniteError, QualityError or ReservationError.
         """

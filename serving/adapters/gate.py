@@ -10,7 +10,7 @@ from contextlib import contextmanager
 # one piece in so many seconds.
 LONGEST_SECONDS = 0.02
 
-# Called between two pieces of a load, each less than a millisecond: returns when the next may be done.
+# Called between two pieces of a load, of a millisecond or two each: returns when the next may be done.
 Pause = Callable[[], None]
 
 
