@@ -62,7 +62,7 @@ class Reservation:
         return self._state
 
     def write(
-        self, what: Loadable, *, stream: torch.cuda.Stream | None = None, pause: Callable[[], None] | None = None
+        self, what: Loadable, *, stream: torch.cuda.Stream | None = None, pause: Callable[[], None] = _go_on
     ) -> None:
         """Check `what` (an adapter, or the weighted parts of a blend), convert it and copy it into the pages.
 
@@ -75,7 +75,7 @@ class Reservation:
         self.write_plan(plan_load(self.pool.spec, what), stream=stream, pause=pause)
 
     def write_plan(
-        self, plan: LoadPlan, *, stream: torch.cuda.Stream | None = None, pause: Callable[[], None] | None = None
+        self, plan: LoadPlan, *, stream: torch.cuda.Stream | None = None, pause: Callable[[], None] = _go_on
     ) -> None:
         """`write` of something already checked."""
         if plan.pages > len(self.pages):
@@ -83,7 +83,7 @@ class Reservation:
         self._advance((State.RESERVED,), State.WRITING)
         try:
             with torch.no_grad():
-                self._fill(plan, stream, pause or _go_on)
+                self._fill(plan, stream, pause)
             self.listing = self._list(plan)
         except BaseException:
             self._advance((State.WRITING,), State.RESERVED)

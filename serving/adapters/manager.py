@@ -131,16 +131,6 @@ class AdapterManager:
         self._hints.extend(digests)
         self.on_arrival()
 
-    @property
-    def gate(self) -> Gate:
-        """Holds loads up while it is closed."""
-        return self.pipeline.gate
-
-    @property
-    def loading(self) -> bool:
-        """Whether workers have something to do."""
-        return self.pipeline.busy
-
     def set_page_limit(self, pages: int) -> None:
         """How many of the pool's pages may be in use: the boundary with the KV cache. What is in use stays until it is
         idle, the rest goes at once and its memory back to the system."""
@@ -192,6 +182,16 @@ class AdapterManager:
         self.pipeline.idle(float("inf"))
 
     # -- anybody reads ----------------------------------------------------------------------------------------------
+
+    @property
+    def gate(self) -> Gate:
+        """Holds loads up while it is closed."""
+        return self.pipeline.gate
+
+    @property
+    def loading(self) -> bool:
+        """Whether workers have something to do."""
+        return self.pipeline.loading
 
     @property
     def loads(self) -> int:

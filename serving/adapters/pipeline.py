@@ -55,7 +55,7 @@ class LoadPipeline:
         return self._workers.count - self._jobs - len(self.line)
 
     @property
-    def busy(self) -> bool:
+    def loading(self) -> bool:
         """Whether any job runs."""
         return self._jobs > 0
 
