@@ -101,6 +101,7 @@ static void norm_attended(const sk_run *r, int64_t layer, int64_t row) {
     norm(r, r->model->layer[layer].post_norm, row, r->model->normed + row * r->model->hidden);
 }
 
+/* Where y stays whole. */
 static void activate(const sk_run *r, int64_t layer, int64_t row) {
     (void)layer;
     const sk_model *m = r->model;
@@ -116,8 +117,7 @@ typedef struct {
     const sk_run *r;
     int64_t layer;
     int site, by_part;
-    float *y;
-    int64_t n;
+    int64_t n;             /* columns of the site */
     sk_strip *beside;      /* [MOST_PAGES]: what this thread reads after the product */
     int64_t count, bytes;  /* of `beside`; count is -1 until it is asked for */
     int64_t listed;        /* of its bytes */
@@ -125,13 +125,12 @@ typedef struct {
 
 static const void *lora_of(const adapters *a) { return a->r->model->layer[a->layer].lora[a->site]; }
 
-static void add_adapters(void *context, const sk_part *part) {
+static void add_adapters(void *context, const sk_part *part, float *y, int64_t ldy) {
     const adapters *a = context;
     const sk_model *m = a->r->model;
     const sk_step *s = a->r->step;
     spent_on(a->r, SK_PRODUCTS);
-    m->lora.expand_part(lora_of(a), s->lora, a->y, a->n, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads,
-                        part);
+    m->lora.expand_part(lora_of(a), s->lora, y, ldy, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads, part);
     spent_on(a->r, SK_ADAPTERS);
 }
 
@@ -171,50 +170,74 @@ static int64_t list_adapters(void *context, const sk_part *part, sk_strip *out, 
     return count;
 }
 
-/* y (+)= x W^T, complete on return. */
-static void project_alone(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
-    const sk_linear *w = &r->model->layer[layer].linear[site];
-    sk_linear_team(w, x, w->k, r->step->rows, y, w->n, accumulate, (sk_addend){0}, r->linear_scratch, r->team);
+/* y (+)= x W^T, or, gated, what the gate makes of it. */
+typedef struct {
+    int site;
+    const float *x;
+    float *y;
+    int accumulate;
+    const sk_gate *gate;
+} product;
+
+/* Complete on return. */
+static void multiply(const sk_run *r, int64_t layer, const product *p, sk_addend addend) {
+    const sk_linear *w = &r->model->layer[layer].linear[p->site];
+    int64_t rows = r->step->rows;
+    if (p->gate)
+        sk_linear_gate_team(w, p->x, w->k, rows, p->gate, addend, r->linear_scratch, r->team);
+    else
+        sk_linear_team(w, p->x, w->k, rows, p->y, w->n, p->accumulate, addend, r->linear_scratch, r->team);
     finish(r, SK_PRODUCTS);
 }
 
+static int by_parts(const sk_run *r) { return r->model->lora.prefers_parts(r->step->lora); }
+
 /* The same plus the adapters' share. */
-static void project_with_adapters(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
+static void project_with_adapters(const sk_run *r, int64_t layer, const product *p) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;
-    const sk_linear *w = &m->layer[layer].linear[site];
+    const sk_linear *w = &m->layer[layer].linear[p->site];
     sk_strip beside[MOST_PAGES];
-    adapters a = {r, layer, site, m->lora.prefers_parts(s->lora), y, w->n, beside, -1, 0, 0};
-    m->lora.shrink_team(lora_of(&a), s->lora, x, w->k, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
+    adapters a = {r, layer, p->site, by_parts(r), w->n, beside, -1, 0, 0};
+    m->lora.shrink_team(lora_of(&a), s->lora, p->x, w->k, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
     if (a.by_part)
         finish(r, SK_ADAPTERS);
     else
         spent_on(r, SK_ADAPTERS);
-    sk_addend addend = {a.by_part ? add_adapters : NULL, list_adapters, &a};
-    sk_linear_team(w, x, w->k, s->rows, y, w->n, accumulate, addend, r->linear_scratch, r->team);
-    finish(r, SK_PRODUCTS);
+    multiply(r, layer, p, (sk_addend){a.by_part ? add_adapters : NULL, list_adapters, &a});
     if (a.by_part) return;
-    m->lora.expand_team(lora_of(&a), s->lora, y, w->n, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
+    m->lora.expand_team(lora_of(&a), s->lora, p->y, w->n, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
     finish(r, SK_ADAPTERS);
 }
 
-static void project(const sk_run *r, int64_t layer, int site, const float *x, float *y, int accumulate) {
-    (r->step->lora ? project_with_adapters : project_alone)(r, layer, site, x, y, accumulate);
+static void project(const sk_run *r, int64_t layer, const product *p) {
+    if (r->step->lora)
+        project_with_adapters(r, layer, p);
+    else
+        multiply(r, layer, p, (sk_addend){0});
+}
+
+/* Adapters that are added to all of y need all of it. */
+static void project_activated(const sk_run *r, int64_t layer) {
+    const sk_model *m = r->model;
+    const sk_gate gate = {r->ops->silu_mul, m->activated, m->intermediate};
+    int gated = sk_linear_has_halves(&m->layer[layer].linear[SK_GATE_UP]) && (!r->step->lora || by_parts(r));
+    project(r, layer, &(product){SK_GATE_UP, m->normed, m->gate_up, 0, gated ? &gate : NULL});
+    if (!gated) each_row(r, r->step->rows, activate, layer);
 }
 
 static void run_layer(const sk_run *r, int64_t layer) {
     const sk_model *m = r->model;
     int64_t rows = r->step->rows;
     each_row(r, rows, norm_input, layer);
-    project(r, layer, SK_QKV, m->normed, m->qkv, 0);
+    project(r, layer, &(product){SK_QKV, m->normed, m->qkv, 0, NULL});
     each_row(r, rows, sk_place_row, layer);
     sk_attend_rows(r, layer, omp_get_thread_num());
     finish(r, SK_ATTENTION);
-    project(r, layer, SK_O, m->attended, m->residual, 1);
+    project(r, layer, &(product){SK_O, m->attended, m->residual, 1, NULL});
     each_row(r, rows, norm_attended, layer);
-    project(r, layer, SK_GATE_UP, m->normed, m->gate_up, 0);
-    each_row(r, rows, activate, layer);
-    project(r, layer, SK_DOWN, m->activated, m->residual, 1);
+    project_activated(r, layer);
+    project(r, layer, &(product){SK_DOWN, m->activated, m->residual, 1, NULL});
 }
 
 static void embed(const sk_run *r, int64_t layer, int64_t row) {

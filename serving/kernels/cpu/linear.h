@@ -46,8 +46,9 @@ typedef struct {
 /* What a caller adds to y part by part, while a part is in the caches of the thread that computed it. All zero: nothing.
  */
 typedef struct {
-    /* y += what is due to this part, complete but for that. */
-    void (*add)(void *context, const sk_part *part);
+    /* y += what is due to this part, complete but for that. Row r, column c of y is y[r * ldy + c]; there may be no y but
+     * for this part of it. */
+    void (*add)(void *context, const sk_part *part, float *y, int64_t ldy);
     /* Memory to fetch into the caches while the part computes: how many strips, at most `most`. Asked for by products of
      * many rows only: they leave the memory idle. */
     int64_t (*list)(void *context, const sk_part *part, sk_strip *out, int64_t most);
@@ -62,6 +63,21 @@ typedef struct {
  * the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
 void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
                     int accumulate, sk_addend addend, void *scratch, sk_team *team);
+
+/* How the two halves of y's columns become one: for adjacent columns of a row, a multiple of SK_PANEL of them. */
+typedef struct {
+    void (*combine)(const float *first, const float *second, int64_t n, float *out);
+    float *out;  /* [rows, n / 2], rows ldo floats apart */
+    int64_t ldo;
+} sk_gate;
+
+/* The same for a y that is wanted as gate(first half, second half) only: it never exists as a whole, and its parts stay in
+ * a cache. Only where sk_linear_has_halves. */
+void sk_linear_gate_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, const sk_gate *gate,
+                         sk_addend addend, void *scratch, sk_team *team);
+
+/* Whether both halves of the columns are whole panels. */
+int sk_linear_has_halves(const sk_linear *w);
 
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);

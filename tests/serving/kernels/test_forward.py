@@ -11,17 +11,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from serving.kernels.library import INSTRUCTION_SETS, load_library
 from tests.serving.runner.driver import make_driver, make_torch_driver
 
-# heads, kv heads, head size, hidden size: groups of 1, 3, 4 and 30; sizes that fill no vector
-SHAPES = ((2, 2, 10, 38), (9, 3, 64, 54), (8, 2, 18, 40), (30, 1, 4, 60))
+# heads, kv heads, head size, hidden size, intermediate size: groups of 1, 3, 4 and 30; sizes that fill no vector; gates
+# of part of a panel, of an odd number of panels, of more than one part
+SHAPES = ((2, 2, 10, 38, 70), (9, 3, 64, 54, 48), (8, 2, 18, 40, 144), (30, 1, 4, 60, 160))
 
 
 @pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_greedy_tokens_are_those_of_plain_torch(name: str, shape: tuple[int, int, int, int], tmp_path: Path) -> None:
-    heads, kv_heads, dim, hidden = shape
+def test_greedy_tokens_are_those_of_plain_torch(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    heads, kv_heads, dim, hidden, intermediate = shape
     torch.manual_seed(3)
     config = LlamaConfig(
-        vocab_size=261, hidden_size=hidden, intermediate_size=70, num_hidden_layers=2, num_attention_heads=heads,
+        vocab_size=261, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=2, num_attention_heads=heads,
         num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=512, initializer_range=0.2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(tmp_path)
@@ -31,9 +32,9 @@ def test_greedy_tokens_are_those_of_plain_torch(name: str, shape: tuple[int, int
     try:
         if not library.use(name):
             pytest.skip(f"this processor has no {name}")
-        ours = make_driver(tmp_path, block_size=48)
+        ours = make_driver(tmp_path, block_size=48, max_rows=300)
         expected = make_torch_driver(tmp_path)
-        for prompt in ([7], list(range(100, 250))):
+        for prompt in ([7], [*range(100, 250), *range(120, 250)]):
             tokens = expected.generate(expected.start(prompt), 12)
             for chunk in (13, 1000):
                 assert ours.generate(ours.start(prompt), 12, chunk) == tokens

@@ -1,0 +1,279 @@
+/* How a product is cut: rows and k into blocks that stay in a cache, columns into parts that threads take as they come. */
+#include "linear_job.h"
+
+#include <stddef.h>
+
+#include "fetch.h"
+
+/* x of one block of rows: a quarter of a 512 KiB second-level cache; 96 to 256 KiB are within 3 %. */
+enum { X_BLOCK_BYTES = 128 << 10 };
+/* One panel's share of a block of k: three quarters of a 32 KiB first-level cache, the rest is for x and y. */
+enum { W_BLOCK_BYTES = 24 << 10 };
+/* Panels of few rows that a thread takes at once are a multiple of this: their weights stream in in order. */
+enum { STREAMED_PANELS = 2 };
+/* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
+enum { AHEAD_BYTES = 2048 };
+/* Panels of a part of many rows that a caller adds to or combines: 128 columns. */
+enum { PART_PANELS = 8 };
+/* Rows of such a part, where it lies in a strip. */
+enum { STRIP_ROWS = SK_STRIP_FLOATS / ((PART_PANELS + 1) * SK_PANEL) };
+/* Strips that are fetched beside a part, and pieces of them beside a tile, at most. */
+enum { MOST_STRIPS = 512, MOST_PIECES = 6 };
+
+/* What threads take one after another: `each` units of panels for the first so many rows, as many for the next. */
+typedef struct {
+    int64_t rows, unit, each, count;
+} sharing;
+
+/* Panels [first, last) of rows [row, end); at panel `then` the thread goes on, -1: with a unit that nobody took yet. */
+typedef struct {
+    int64_t row, end, first, last, then;
+    const sharing *of;
+} piece;
+
+/* How many rows are cut, so that weights stay in the first-level cache and x in the second. */
+typedef struct {
+    int64_t k;     /* of a tile */
+    int64_t outer; /* k of all panels before the next k: all of it where x fits, the weights then stream in in order */
+    int64_t rows;
+} blocks;
+
+static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Panels that are shared out: of a gated product those of the first half, the second's come along. */
+static int64_t count_columns(const sk_job *j) { return sk_panels(j->w->n) / (j->gate ? 2 : 1); }
+
+static const char *weights_at(const sk_job *j, int64_t panel, int64_t k) {
+    return (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
+}
+
+/* Panels [panel, panel + panels) for rows [row, row + rows) and k in [k, k + length). */
+static sk_tile make_tile(const sk_job *j, int64_t panel, int64_t panels, int64_t row, int64_t rows, int64_t k,
+                         int64_t length) {
+    const char *w = weights_at(j, panel, k);
+    return (sk_tile){
+        .w = w, .panel_bytes = j->panel_bytes, .scales = j->w->scales ? j->w->scales + panel * SK_PANEL : NULL,
+        .panels = panels, .k = length,
+        .x = j->x.data + row * j->x.stride + k * j->kernels->x_bytes / SK_BLOCK, .x_stride = j->x.stride, .rows = rows,
+        .y = j->y + row * j->ldy + panel * SK_PANEL, .ldy = j->ldy, .from_y = j->accumulate || k > 0,
+    };
+}
+
+/* A tile whose one panel is cut off by n: through a buffer. */
+static void run_cut_tile(const sk_kernels *kernels, sk_tile *t, int64_t columns) {
+    float *y = t->y, whole[SK_TILE_ROWS * SK_PANEL];
+    int64_t ldy = t->ldy;
+    for (int64_t row = 0; t->from_y && row < t->rows; row++)
+        for (int64_t c = 0; c < SK_PANEL; c++) whole[row * SK_PANEL + c] = c < columns ? y[row * ldy + c] : 0;
+    t->y = whole;
+    t->ldy = SK_PANEL;
+    kernels->tile(t);
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t c = 0; c < columns; c++) y[row * ldy + c] = whole[row * SK_PANEL + c];
+}
+
+static void run_tile(const sk_job *j, sk_tile *t, int64_t panel) {
+    if ((panel + t->panels) * SK_PANEL > j->w->n)
+        run_cut_tile(j->kernels, t, j->w->n - panel * SK_PANEL);
+    else
+        j->kernels->tile(t);
+}
+
+/* Panels of the tile that begins with `panel`: as many as the kernels take at most, but a cut panel comes alone. */
+static int64_t count_panels(const sk_job *j, int64_t panel, int64_t last, int64_t most) {
+    int64_t panels = most;
+    while (panels > last - panel || (panels > 1 && (panel + panels) * SK_PANEL > j->w->n)) panels /= 2;
+    return panels;
+}
+
+/* Of several 8-bit panels half as far: 2 % more at 1 row, 10 at 2. Where AVX-512 reads a block twice, two blocks: 10 % at
+ * 12 rows. */
+static int64_t bytes_ahead(const sk_job *j, int64_t panels, int64_t rows) {
+    if (j->w->dtype != SK_INT8 || panels == 1) return AHEAD_BYTES;
+    return rows > SK_FEW_ROWS ? 2 * AHEAD_BYTES : AHEAD_BYTES / 2;
+}
+
+/* Where a thread goes on after a piece; after the last of all, with the weight that lies behind this one. */
+static int64_t panel_after(const sk_job *j, const piece *p, sk_team *team) {
+    if (p->then >= 0) return p->then;
+    int64_t next = sk_team_next(team);
+    return next < p->of->count ? next % p->of->each * p->of->unit : sk_panels(j->w->n);
+}
+
+/* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
+static void run_streaming(const sk_job *j, const piece *p, sk_team *team) {
+    int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = j->k / sk_turn(j->w->dtype), rows = p->end - p->row;
+    for (int64_t panel = p->first, panels; panel < p->last; panel += panels) {
+        panels = count_panels(j, panel, p->last, sk_tile_panels(j->kernels, rows));
+        int64_t ahead_turns = least(bytes_ahead(j, panels, rows) / turn_bytes, turns);
+        sk_tile t = make_tile(j, panel, panels, p->row, rows, 0, j->k);
+        int64_t then = panel + panels < p->last ? panel + panels : panel_after(j, p, team);
+        sk_ahead ahead[] = {
+            {t.w + ahead_turns * turn_bytes, turn_bytes, j->panel_bytes, turns - ahead_turns},
+            {weights_at(j, then, 0), turn_bytes, j->panel_bytes, ahead_turns},
+        };
+        t.ahead = ahead;
+        run_tile(j, &t, panel);
+    }
+}
+
+/* Some panels, k in [k, k + length), rows in groups of nearly equal size; meanwhile the weights at `next` are fetched, a
+ * part of them with each group, and what is wanted beside the product. */
+static void run_groups(const sk_job *j, int64_t panel, int64_t panels, int64_t row, int64_t end, int64_t k,
+                       int64_t length, const char *next, sk_fetch *fetch) {
+    int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
+    int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = length / sk_turn(j->w->dtype);
+    int64_t of_weights = (turns + groups - 1) / groups;
+    for (; groups; groups--) {
+        int64_t rows = (end - row + groups - 1) / groups;
+        sk_tile t = make_tile(j, panel, panels, row, rows, k, length);
+        sk_ahead ahead[MOST_PIECES + 1];
+        int64_t pieces = sk_fetch_next(fetch, ahead, MOST_PIECES, turns - of_weights), left = turns;
+        for (int64_t i = 0; i < pieces; i++) left -= ahead[i].turns;
+        /* As evenly as the turns left allow; a k of less than a turn has none. */
+        int64_t step = left ? (of_weights * turn_bytes + left - 1) / left : 0;
+        ahead[pieces] = (sk_ahead){next, step, j->panel_bytes, left};
+        t.ahead = ahead;
+        next += of_weights * turn_bytes;
+        row += rows;
+        run_tile(j, &t, panel);
+    }
+}
+
+static blocks cut(const sk_job *j) {
+    int64_t k = j->k, x_bytes = j->kernels->x_bytes;
+    int64_t most = j->kernels->side * j->panel_bytes;
+    int64_t parts = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
+    blocks b = {.k = round_up((k + parts - 1) / parts, sk_turn(j->w->dtype))};
+    b.outer = j->rows * k * x_bytes / SK_BLOCK <= X_BLOCK_BYTES ? k : b.k;
+    b.rows = X_BLOCK_BYTES / (b.outer * x_bytes / SK_BLOCK);
+    if (j->gate) b.rows = least(b.rows, STRIP_ROWS);
+    b.rows = b.rows / j->kernels->rows * j->kernels->rows;
+    if (b.rows < j->kernels->rows) b.rows = j->kernels->rows;
+    return b;
+}
+
+/* Many rows. */
+static void run_block(const sk_job *j, const blocks *b, const piece *p, sk_fetch *fetch, sk_team *team) {
+    int64_t k = j->k;
+    for (int64_t start = 0; start < k; start += b->outer)
+        for (int64_t panel = p->first, panels; panel < p->last; panel += panels) {
+            panels = count_panels(j, panel, p->last, j->kernels->side);
+            int64_t then = panel + panels < p->last ? panel + panels : panel_after(j, p, team);
+            for (int64_t at = start; at < least(start + b->outer, k); at += b->k) {
+                int in_order = b->outer == k && at + b->k < k;
+                const char *next = weights_at(j, in_order ? panel : then, in_order ? at + b->k : start);
+                run_groups(j, panel, panels, p->row, p->end, at, least(b->k, k - at), next, fetch);
+            }
+        }
+}
+
+/* Tiles of so many rows and panels. */
+static int64_t count_tiles(const sk_job *j, const blocks *b, const piece *p) {
+    int64_t side = j->kernels->side, rows = p->end - p->row, panels = p->last - p->first;
+    int64_t groups = (rows + j->kernels->rows - 1) / j->kernels->rows;
+    return (j->k + b->k - 1) / b->k * groups * ((panels + side - 1) / side);
+}
+
+/* The same columns of the second half, for 1. */
+static piece of_half(const sk_job *j, const piece *p, int half) {
+    int64_t move = half * count_columns(j);
+    int64_t then = j->gate && !half ? p->first + count_columns(j) : p->then;
+    return (piece){p->row, p->end, p->first + move, p->last + move, then, p->of};
+}
+
+static sk_part part_of(const sk_job *j, const piece *p) {
+    return (sk_part){p->row, p->end, p->first * SK_PANEL, least(p->last * SK_PANEL, j->w->n)};
+}
+
+/* b: NULL for few rows. */
+static void run_piece(const sk_job *j, const blocks *b, const piece *p, sk_fetch *fetch, sk_team *team) {
+    if (b)
+        run_block(j, b, p, fetch, team);
+    else
+        run_streaming(j, p, team);
+    sk_part part = part_of(j, p);
+    if (j->addend.add) j->addend.add(j->addend.context, &part, j->y, j->ldy);
+}
+
+/* Where a matrix would begin of which `at` is the value at (row, column). */
+static float *origin(float *at, int64_t ld, int64_t row, int64_t column) {
+    return (float *)((uintptr_t)at - (uintptr_t)((row * ld + column) * (int64_t)sizeof *at));
+}
+
+/* Both halves into the thread's strip, and from there to out. */
+static void run_gated(const sk_job *j, const blocks *b, const piece *p, sk_fetch *fetch, sk_team *team) {
+    int64_t width = (p->last - p->first) * SK_PANEL;
+    sk_job halves = *j;
+    /* An odd number of cache lines, so that rows do not share the sets of a cache. */
+    halves.ldy = 2 * width + SK_PANEL;
+    for (int half = 0; half < 2; half++) {
+        piece columns = of_half(j, p, half);
+        halves.y = origin(j->strip + half * width, halves.ldy, p->row, columns.first * SK_PANEL);
+        run_piece(&halves, b, &columns, fetch, team);
+    }
+    const float *strip = j->strip;
+    for (int64_t row = p->row; row < p->end; row++, strip += halves.ldy)
+        j->gate->combine(strip, strip + width, width, j->gate->out + row * j->gate->ldo + p->first * SK_PANEL);
+}
+
+/* A piece, and what the caller does with it. */
+static void run_part(const sk_job *j, const blocks *b, const piece *p, sk_team *team) {
+    int halves = j->gate ? 2 : 1;
+    sk_strip strips[MOST_STRIPS];
+    int64_t count = 0;
+    sk_fetch fetch;
+    if (b) {
+        for (int half = 0; half < halves && j->addend.list && j->rows > j->bound_rows; half++) {
+            piece columns = of_half(j, p, half);
+            sk_part part = part_of(j, &columns);
+            count += j->addend.list(j->addend.context, &part, strips + count, MOST_STRIPS - count);
+        }
+        sk_fetch_start(&fetch, strips, count, halves * count_tiles(j, b, p), j->kernels->side,
+                       sk_turn_bytes(j->w->dtype));
+    }
+    (j->gate ? run_gated : run_piece)(j, b, p, &fetch, team);
+}
+
+/* A part has at most `most` units. */
+static void take_parts(const sk_job *j, const blocks *b, const sharing *s, int64_t most, sk_team *team) {
+    sk_range mine;
+    while ((mine = sk_team_take(team, s->count, 1, s->count)).begin < s->count)
+        for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
+            int64_t block = at / s->each, first = block * s->each, row = block * s->rows;
+            upto = least(least(mine.end, first + s->each), at + most);
+            int64_t last = least((upto - first) * s->unit, count_columns(j));
+            int64_t then = upto < mine.end ? upto % s->each * s->unit : -1;
+            piece p = {row, least(row + s->rows, j->rows), (at - first) * s->unit, last, then, s};
+            run_part(j, b, &p, team);
+        }
+}
+
+/* In units of whole tiles: of 60 panels, shared out in ever smaller pieces, every other piece would end with half of one,
+ * 5 % of 32 rows' time. */
+static sharing share_out(const sk_job *j, int64_t rows, int64_t unit) {
+    int64_t each = (count_columns(j) + unit - 1) / unit;
+    return (sharing){rows, unit, each, (j->rows + rows - 1) / rows * each};
+}
+
+static void run_few_rows(const sk_job *j, sk_team *team) {
+    sharing s = share_out(j, j->rows, STREAMED_PANELS);
+    int64_t strip_panels = SK_STRIP_FLOATS / j->rows / SK_PANEL - 1;
+    take_parts(j, NULL, &s, j->gate ? strip_panels / 2 / s.unit : s.each, team);
+}
+
+static void run_many_rows(const sk_job *j, sk_team *team) {
+    blocks b = cut(j);
+    sharing s = share_out(j, b.rows, j->kernels->side);
+    int64_t most = s.each;
+    /* Where x comes from further away for each part, the fewer the better. */
+    if (j->addend.add && b.outer == j->k) most = PART_PANELS / s.unit;
+    if (j->gate) most = PART_PANELS / 2 / s.unit;
+    take_parts(j, &b, &s, most, team);
+}
+
+void sk_job_run(const sk_job *j, sk_team *team) {
+    (j->rows && j->rows <= j->kernels->rows ? run_few_rows : run_many_rows)(j, team);
+}
