@@ -22,6 +22,7 @@ class BlockedKV:
         keys [head_dim, lanes]: a token is a column, so that one vector holds one dimension of many keys; lanes is
             block_size rounded up to whole groups
         values [block_size, head_dim rounded up to whole groups]
+    in float32; in bfloat16 every two rows of either are woven into one of pairs (kernels/cpu/ops.h).
     Blocks lie outside: those in use are then one stretch of memory, and large pages of the system hold nothing else.
     With layers outside each layer began and ended such a page of its own, 30 MB too much for a model of 30 layers.
     """
@@ -54,7 +55,7 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _head_elements(config: ModelConfig, block_size: int) -> int:
-    return config.head_dim * _padded(block_size) + block_size * _padded(config.head_dim)
+    return config.head_dim * _padded(block_size) + -(-block_size // 2) * 2 * _padded(config.head_dim)
 
 
 def _padded(size: int) -> int:

@@ -78,14 +78,16 @@ static void store_kv(const sk_model *m, int64_t layer, int32_t block, int64_t at
                      const float *v) {
     sk_blocks b = layer_blocks(m, layer, head);
     int64_t element = sk_element_size(b.dtype);
-    char *keys = b.data + (block * b.stride + at) * element;
-    char *values = b.data + (block * b.stride + sk_head_keys(&b) + at * b.padded) * element;
+    char *block_of_head = b.data + block * b.stride * element, *values = block_of_head + sk_head_keys(&b) * element;
     if (b.dtype == SK_BF16) {
-        for (int64_t d = 0; d < b.head_dim; d++) ((uint16_t *)keys)[d * b.lanes] = sk_to_bf16(k[d]);
-        for (int64_t d = 0; d < b.head_dim; d++) ((uint16_t *)values)[d] = sk_to_bf16(v[d]);
+        uint32_t *key = (uint32_t *)block_of_head + at;
+        uint16_t *value = (uint16_t *)values + at / 2 * 2 * b.padded + at % 2;
+        for (int64_t d = 0; d < b.head_dim; d += 2)
+            key[d / 2 * b.lanes] = sk_to_bf16(k[d]) | (uint32_t)sk_to_bf16(k[d + 1]) << 16;
+        for (int64_t d = 0; d < b.head_dim; d++) value[2 * d] = sk_to_bf16(v[d]);
     } else {
-        for (int64_t d = 0; d < b.head_dim; d++) ((float *)keys)[d * b.lanes] = k[d];
-        memcpy(values, v, (size_t)b.head_dim * sizeof(float));
+        for (int64_t d = 0; d < b.head_dim; d++) ((float *)block_of_head)[d * b.lanes + at] = k[d];
+        memcpy((float *)values + at * b.padded, v, (size_t)b.head_dim * sizeof(float));
     }
 }
 

@@ -37,9 +37,11 @@ static inline float sk_from_bf16(uint16_t value) {
     return out;
 }
 
-/* Blocks of one layer and one KV head. A block of `size` tokens holds
+/* Blocks of one layer and one KV head. A block of `size` tokens holds, in float32,
  *   keys   [head_dim, lanes]: token t in column t, lanes = size rounded up to SK_GROUP
  *   values [size, padded], right after them: padded = head_dim rounded up to SK_GROUP
+ * and in bfloat16 the same with every two rows woven into one line of pairs, [head_dim / 2, lanes, 2] and
+ * [(size + 1) / 2, padded, 2]: what one instruction multiplies, and in 32 bits what shifts to float32.
  * Blocks begin `stride` elements apart; the next KV head's share of a block follows this one's. */
 typedef struct {
     char *data;
@@ -50,7 +52,7 @@ static inline int64_t sk_head_keys(const sk_blocks *blocks) { return blocks->hea
 
 /* Elements of a block that belong to one head. */
 static inline int64_t sk_head_elements(const sk_blocks *blocks) {
-    return sk_head_keys(blocks) + blocks->size * blocks->padded;
+    return sk_head_keys(blocks) + (blocks->size + 1) / 2 * 2 * blocks->padded;
 }
 
 /* Consecutive query positions of one sequence, and the query heads that share one KV head. */
@@ -66,6 +68,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
+    int rounds;  /* whether beside bfloat16 keys and values queries and weights are rounded to bfloat16 as well */
     /* y = x * weight / sqrt(mean(x^2) + eps) */
     void (*rms_norm)(const float *x, const float *weight, float eps, int64_t n, float *y);
     /* y = gate / (1 + exp(-gate)) * up */
@@ -93,7 +96,7 @@ static inline int64_t sk_tile_tokens(const sk_blocks *blocks) {
 }
 
 static inline int64_t sk_attend_floats(const sk_blocks *blocks, int64_t rows) {
-    return rows * (blocks->head_dim + blocks->padded + sk_tile_tokens(blocks) + SK_GROUP + 2);
+    return rows * (2 * blocks->padded + sk_tile_tokens(blocks) + SK_GROUP + 2);
 }
 
 /* Whether a table gives what the portable one gives, to rounding, on a fixed problem. */

@@ -4,7 +4,6 @@
 #define W 8
 #define TARGET __attribute__((target("avx2,fma")))
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define WIDEN(h) ((vi)_mm256_cvtepu16_epi32((__m128i)(h)))
 #define OPS sk_ops_avx2
 #define OPS_NAME "avx2"
 #include "ops_template.h"

@@ -2,9 +2,10 @@
 #include <immintrin.h>
 
 #define W 16
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
-#define WIDEN(h) ((vi)_mm512_cvtepu16_epi32((__m256i)(h)))
+#define DOT(sums, a, b) _mm512_dpbf16_ps(sums, (__m512bh)(a), (__m512bh)(b))
+#define NARROW(v) _mm512_cvtneps_pbh(v)
 #define SUM(v) _mm512_reduce_add_ps(v)
 #define LARGEST(v) _mm512_reduce_max_ps(v)
 #define OPS sk_ops_avx512

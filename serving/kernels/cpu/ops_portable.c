@@ -2,7 +2,6 @@
 #define W 4
 #define TARGET
 #define FMA(a, b, c) ((a) * (b) + (c))
-#define WIDEN(h) __builtin_convertvector(h, vi)
 #define OPS sk_ops_portable
 #define OPS_NAME "portable"
 #include "ops_template.h"
