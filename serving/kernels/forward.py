@@ -14,6 +14,9 @@ Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
 # SK_F32 and SK_BF16
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 
+# SK_ROW_SLACK of linear.h
+ROW_SLACK = 64
+
 # Order of SK_QKV and so on
 SITES = ("qkv", "o", "gate_up", "down")
 

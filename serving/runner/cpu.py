@@ -11,7 +11,7 @@ from lora_kernels import BatchMetadata
 from lora_kernels.cpu import native
 from serving.core import Sequence as Running
 from serving.debug.trace import NO_TRACE, Tracer
-from serving.kernels.forward import DTYPE_CODES, PARTS, SITES, CModel, CStep, CTimes, forward, scratch_bytes
+from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
 from serving.kv.storage import BlockedKV, lazy_zeros
 from serving.models.config import ModelConfig
@@ -161,11 +161,11 @@ def _buffers(config: ModelConfig, rows: int) -> dict[str, torch.Tensor]:
     """Work memory of a step, float32 [rows, width]; pages are taken when they are first written."""
     widths = {
         "residual": config.hidden_size,
-        "normed": config.hidden_size,
+        "normed": config.hidden_size + ROW_SLACK,
         "qkv": config.q_size + 2 * config.kv_size,
-        "attended": config.q_size,
+        "attended": config.q_size + ROW_SLACK,
         "gate_up": 2 * config.intermediate_size,
-        "activated": config.intermediate_size,
+        "activated": config.intermediate_size + ROW_SLACK,
     }
     return {name: lazy_zeros((rows, width), torch.float32) for name, width in widths.items()}
 

@@ -101,7 +101,7 @@ void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
         for (int64_t i = 0; i < width * dim; i++) row[i] += layer->qkv_bias[i];
     for (int64_t h = 0; h < rotated; h++) {
         const float *norm = h < m->heads ? layer->q_norm : layer->k_norm;
-        if (norm) r->ops->rms_norm(row + h * dim, norm, m->eps, dim, row + h * dim);
+        if (norm) r->ops->rms_norm(row + h * dim, norm, m->eps, dim, row + h * dim, SK_F32);
         r->ops->rotate(row + h * dim, cos, sin, half);
     }
     for (int64_t h = 0; h < m->kv_heads; h++)
@@ -120,8 +120,9 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
         int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
         for (int64_t h = t.kv_head; h <= last; h++) {
             sk_blocks blocks = layer_blocks(m, layer, h);
-            sk_span span = {m->qkv + row * width + h * group * dim, m->attended + (row * m->heads + h * group) * dim,
-                            width, m->heads * dim, t.count, group, s->chunk_starts[t.chunk] + t.first,
+            sk_rows out = r->attended;
+            void *from = (char *)out.data + (row * out.stride + h * group * dim) * sk_element_size(out.dtype);
+            sk_span span = {m->qkv + row * width + h * group * dim, from, width, out.stride, out.dtype, t.count, group, s->chunk_starts[t.chunk] + t.first,
                             s->blocks + s->chunk_tables[t.chunk], scale, h < last};
             r->ops->attend(&span, &blocks, scratch);
         }

@@ -88,17 +88,21 @@ static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r
     finish(r, SK_ROWS);
 }
 
-static void norm(const sk_run *r, const float *weight, int64_t row, float *out) {
+static void *row_of(const sk_rows *rows, int64_t row) {
+    return (char *)rows->data + row * rows->stride * sk_element_size(rows->dtype);
+}
+
+static void norm(const sk_run *r, const float *weight, int64_t row, void *out, int64_t dtype) {
     const sk_model *m = r->model;
-    r->ops->rms_norm(m->residual + row * m->hidden, weight, m->eps, m->hidden, out);
+    r->ops->rms_norm(m->residual + row * m->hidden, weight, m->eps, m->hidden, out, dtype);
 }
 
 static void norm_input(const sk_run *r, int64_t layer, int64_t row) {
-    norm(r, r->model->layer[layer].input_norm, row, r->model->normed + row * r->model->hidden);
+    norm(r, r->model->layer[layer].input_norm, row, row_of(&r->normed, row), r->normed.dtype);
 }
 
 static void norm_attended(const sk_run *r, int64_t layer, int64_t row) {
-    norm(r, r->model->layer[layer].post_norm, row, r->model->normed + row * r->model->hidden);
+    norm(r, r->model->layer[layer].post_norm, row, row_of(&r->normed, row), r->normed.dtype);
 }
 
 /* Where y stays whole. */
@@ -106,7 +110,7 @@ static void activate(const sk_run *r, int64_t layer, int64_t row) {
     (void)layer;
     const sk_model *m = r->model;
     const float *gate = m->gate_up + row * 2 * m->intermediate;
-    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, m->activated + row * m->intermediate);
+    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, row_of(&r->activated, row), r->activated.dtype);
 }
 
 /* Pages of adapters that are fetched beside one product, at most: those of 64 adapters of rank 32 at three slices. */
@@ -173,7 +177,7 @@ static int64_t list_adapters(void *context, const sk_part *part, sk_strip *out, 
 /* y (+)= x W^T, or, gated, what the gate makes of it. */
 typedef struct {
     int site;
-    const float *x;
+    const sk_rows *x;
     float *y;
     int accumulate;
     const sk_gate *gate;
@@ -184,9 +188,9 @@ static void multiply(const sk_run *r, int64_t layer, const product *p, sk_addend
     const sk_linear *w = &r->model->layer[layer].linear[p->site];
     int64_t rows = r->step->rows;
     if (p->gate)
-        sk_linear_gate_team(w, p->x, w->k, rows, p->gate, addend, r->linear_scratch, r->team);
+        sk_linear_gate_team(w, *p->x, rows, p->gate, addend, r->linear_scratch, r->team);
     else
-        sk_linear_team(w, p->x, w->k, rows, p->y, w->n, p->accumulate, addend, r->linear_scratch, r->team);
+        sk_linear_team(w, *p->x, rows, p->y, w->n, p->accumulate, addend, r->linear_scratch, r->team);
     finish(r, SK_PRODUCTS);
 }
 
@@ -199,7 +203,8 @@ static void project_with_adapters(const sk_run *r, int64_t layer, const product 
     const sk_linear *w = &m->layer[layer].linear[p->site];
     sk_strip beside[MOST_PAGES];
     adapters a = {r, layer, p->site, by_parts(r), w->n, beside, -1, 0, 0};
-    m->lora.shrink_team(lora_of(&a), s->lora, p->x, w->k, SK_F32, m->lora_scratch, omp_get_thread_num(), s->threads);
+    m->lora.shrink_team(lora_of(&a), s->lora, p->x->data, p->x->stride, p->x->dtype, m->lora_scratch, omp_get_thread_num(),
+                        s->threads);
     if (a.by_part)
         finish(r, SK_ADAPTERS);
     else
@@ -220,9 +225,9 @@ static void project(const sk_run *r, int64_t layer, const product *p) {
 /* Adapters that are added to all of y need all of it. */
 static void project_activated(const sk_run *r, int64_t layer) {
     const sk_model *m = r->model;
-    const sk_gate gate = {r->ops->silu_mul, m->activated, m->intermediate};
+    const sk_gate gate = {r->ops->silu_mul, (void *)r->activated.data, r->activated.stride, r->activated.dtype};
     int gated = sk_linear_has_halves(&m->layer[layer].linear[SK_GATE_UP]) && (!r->step->lora || by_parts(r));
-    project(r, layer, &(product){SK_GATE_UP, m->normed, m->gate_up, 0, gated ? &gate : NULL});
+    project(r, layer, &(product){SK_GATE_UP, &r->normed, m->gate_up, 0, gated ? &gate : NULL});
     if (!gated) each_row(r, r->step->rows, activate, layer);
 }
 
@@ -230,14 +235,14 @@ static void run_layer(const sk_run *r, int64_t layer) {
     const sk_model *m = r->model;
     int64_t rows = r->step->rows;
     each_row(r, rows, norm_input, layer);
-    project(r, layer, &(product){SK_QKV, m->normed, m->qkv, 0, NULL});
+    project(r, layer, &(product){SK_QKV, &r->normed, m->qkv, 0, NULL});
     each_row(r, rows, sk_place_row, layer);
     sk_attend_rows(r, layer, omp_get_thread_num());
     finish(r, SK_ATTENTION);
-    project(r, layer, &(product){SK_O, m->attended, m->residual, 1, NULL});
+    project(r, layer, &(product){SK_O, &r->attended, m->residual, 1, NULL});
     each_row(r, rows, norm_attended, layer);
     project_activated(r, layer);
-    project(r, layer, &(product){SK_DOWN, m->activated, m->residual, 1, NULL});
+    project(r, layer, &(product){SK_DOWN, &r->activated, m->residual, 1, NULL});
 }
 
 static void embed(const sk_run *r, int64_t layer, int64_t row) {
@@ -254,7 +259,7 @@ static void embed(const sk_run *r, int64_t layer, int64_t row) {
 
 static void norm_sampled(const sk_run *r, int64_t layer, int64_t sample) {
     (void)layer;
-    norm(r, r->model->norm, r->step->sample_rows[sample], r->step->final + sample * r->model->hidden);
+    norm(r, r->model->norm, r->step->sample_rows[sample], r->step->final + sample * r->model->hidden, SK_F32);
 }
 
 static void choose(const sk_run *r, int64_t layer, int64_t sample) {
@@ -268,17 +273,27 @@ static void run_head(const sk_run *r) {
     const sk_step *s = r->step;
     each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
-    sk_linear_team(&m->head, s->final, m->hidden, s->samples, s->logits, m->vocab, 0, (sk_addend){0}, r->linear_scratch,
+    sk_linear_team(&m->head, (sk_rows){s->final, m->hidden, SK_F32}, s->samples, s->logits, m->vocab, 0, (sk_addend){0}, r->linear_scratch,
                    r->team);
     finish(r, SK_HEAD);
     each_row(r, s->samples, choose, 0);
+}
+
+/* x as the products of this weight like it best. */
+static sk_rows rows_for(const sk_linear *w, void *data) {
+    int64_t dtype = sk_linear_takes(w->dtype);
+    return (sk_rows){data, sk_linear_stride(w->k, dtype), dtype};
 }
 
 int sk_forward(const sk_model *m, const sk_step *s) {
     if (!valid(m, s)) return -1;
     sk_team team;
     sk_team_start(&team, (int)s->threads);
-    sk_run r = {.ops = chosen, .model = m, .step = s, .team = &team, .linear_scratch = m->scratch};
+    sk_run r = {
+        .ops = chosen, .model = m, .step = s, .team = &team, .linear_scratch = m->scratch,
+        .normed = rows_for(&m->layer->linear[SK_QKV], m->normed), .attended = rows_for(&m->layer->linear[SK_O], m->attended),
+        .activated = rows_for(&m->layer->linear[SK_DOWN], m->activated),
+    };
     sk_list_attention(&r, (char *)m->scratch + linear_bytes(m, s->threads));
     if (s->times) s->times->since = clock_ns();
 #pragma omp parallel num_threads((int)s->threads)

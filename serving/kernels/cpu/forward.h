@@ -49,7 +49,7 @@ typedef struct {
     void *lora_scratch;                    /* as lora_kernels asks for max_rows rows */
     void *kv;                              /* [num_blocks, layers, kv_heads, sk_head_elements] */
     int64_t kv_dtype, num_blocks, block_size;
-    /* For max_rows rows. */
+    /* For max_rows rows; normed, attended and activated with SK_ROW_SLACK floats more each. */
     float *residual, *normed, *qkv, *attended, *gate_up, *activated;
     void *scratch;                         /* sk_scratch_bytes, aligned to 64 */
 } sk_model;

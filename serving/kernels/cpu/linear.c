@@ -51,10 +51,18 @@ enum { STRIP_BYTES = SK_STRIP_FLOATS * sizeof(float) };
 
 static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-/* Bytes of a prepared row: whole cache lines, an odd number of them, so that rows do not share the sets of a cache. */
+/* So many bytes in whole cache lines, an odd number of them. */
+static int64_t odd_lines(int64_t bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }
+
+int64_t sk_linear_takes(int64_t dtype) { return chosen[dtype]->x_dtype; }
+
+int64_t sk_linear_stride(int64_t k, int64_t x_dtype) {
+    return odd_lines(k * sk_element_size(x_dtype)) / sk_element_size(x_dtype);
+}
+
+/* Bytes from one prepared row to the next. */
 static int64_t prepared_stride(int64_t k, int64_t x_bytes) {
-    int64_t bytes = (int64_t)sizeof(sk_row) + round_up(k, SK_BLOCK) / SK_BLOCK * x_bytes;
-    return (round_up(bytes, 64) / 64 | 1) * 64;
+    return odd_lines((int64_t)sizeof(sk_row) + round_up(k, SK_BLOCK) / SK_BLOCK * x_bytes);
 }
 
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads) {
@@ -63,16 +71,16 @@ int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads) {
 }
 
 /* Sets the job's x; `memory` is all that is left of the scratch. */
-static void prepare_rows(sk_job *j, const float *x, int64_t ldx, char *memory, sk_team *team) {
+static void prepare_rows(sk_job *j, sk_rows x, char *memory, sk_team *team) {
     int64_t k = j->w->k, thread = sk_thread(), threads = sk_threads();
-    j->x.data = (const char *)x;
-    j->x.stride = ldx * (int64_t)sizeof(float);
-    if (!j->kernels->prepare) return;
+    j->x.data = x.data;
+    j->x.stride = x.stride * sk_element_size(x.dtype);
+    if (!j->kernels->prepare || x.dtype != SK_F32) return;
     int private = j->rows <= PRIVATE_ROWS;
     j->x.stride = prepared_stride(k, j->kernels->x_bytes);
     char *data = memory + (private ? thread * PRIVATE_ROWS * j->x.stride : 0);
     for (int64_t row = private ? 0 : thread; row < j->rows; row += private ? 1 : threads)
-        j->kernels->prepare(x + row * ldx, k, data + row * j->x.stride);
+        j->kernels->prepare((const float *)x.data + row * x.stride, k, data + row * j->x.stride);
     if (!private) sk_team_wait(team);
     j->x.data = data;
 }
@@ -87,23 +95,23 @@ static sk_job make_job(const sk_linear *w, int64_t rows, sk_addend addend, void 
 
 static char *after_strips(void *scratch) { return (char *)scratch + sk_threads() * STRIP_BYTES; }
 
-void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, sk_addend addend, void *scratch, sk_team *team) {
+void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
+                    sk_addend addend, void *scratch, sk_team *team) {
     sk_job j = make_job(w, rows, addend, scratch);
     j.y = y;
     j.ldy = ldy;
     j.accumulate = accumulate;
-    prepare_rows(&j, x, ldx, after_strips(scratch), team);
+    prepare_rows(&j, x, after_strips(scratch), team);
     sk_job_run(&j, team);
 }
 
 int sk_linear_has_halves(const sk_linear *w) { return w->n % (2 * SK_PANEL) == 0; }
 
-void sk_linear_gate_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, const sk_gate *gate,
-                         sk_addend addend, void *scratch, sk_team *team) {
+void sk_linear_gate_team(const sk_linear *w, sk_rows x, int64_t rows, const sk_gate *gate, sk_addend addend,
+                         void *scratch, sk_team *team) {
     sk_job j = make_job(w, rows, addend, scratch);
     j.gate = gate;
-    prepare_rows(&j, x, ldx, after_strips(scratch), team);
+    prepare_rows(&j, x, after_strips(scratch), team);
     sk_job_run(&j, team);
 }
 
@@ -113,7 +121,7 @@ void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int
     sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0; i < count; i++) {
-        sk_linear_team(w[i], x, ldx, rows, y, ldy, accumulate, (sk_addend){0}, scratch, &team);
+        sk_linear_team(w[i], (sk_rows){x, ldx, SK_F32}, rows, y, ldy, accumulate, (sk_addend){0}, scratch, &team);
         sk_team_wait(&team);
     }
 }

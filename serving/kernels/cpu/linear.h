@@ -32,6 +32,22 @@ typedef struct {
     const float *scales; /* SK_INT8: n rounded up to a whole panel; otherwise NULL */
 } sk_linear;
 
+/* x of a product, `stride` elements from row to row: float32, or the type that the weight's products take as it lies
+ * (sk_linear_takes). */
+typedef struct {
+    const void *data;
+    int64_t stride, dtype;
+} sk_rows;
+
+/* SK_BF16 where products of weights of this type round x to bfloat16, so that whoever computes x may as well; else SK_F32.
+ */
+int64_t sk_linear_takes(int64_t dtype);
+
+/* Elements from row to row that suit the products best: whole cache lines, an odd number of them, so that rows do not share
+ * the sets of a cache. At most k + SK_ROW_SLACK. */
+int64_t sk_linear_stride(int64_t k, int64_t x_dtype);
+enum { SK_ROW_SLACK = 64 };
+
 /* Some rows and columns of y. */
 typedef struct {
     int64_t row, row_end, column, column_end;
@@ -55,26 +71,26 @@ typedef struct {
     void *context;  /* the thread's own */
 } sk_addend;
 
-/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`, and the addend. x, y and scratch may not overlap; rows are ldx
- * and ldy floats apart.
+/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`, and the addend. x, y and scratch may not overlap; rows of y are
+ * ldy floats apart.
  *
  * Every thread of the team, one OpenMP parallel region, calls it with the same arguments; x must be complete (a barrier
  * before), and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by
  * the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
-void sk_linear_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy,
-                    int accumulate, sk_addend addend, void *scratch, sk_team *team);
+void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
+                    sk_addend addend, void *scratch, sk_team *team);
 
 /* How the two halves of y's columns become one: for adjacent columns of a row, a multiple of SK_PANEL of them. */
 typedef struct {
-    void (*combine)(const float *first, const float *second, int64_t n, float *out);
-    float *out;  /* [rows, n / 2], rows ldo floats apart */
-    int64_t ldo;
+    void (*combine)(const float *first, const float *second, int64_t n, void *out, int64_t dtype);
+    void *out;  /* [rows, n / 2] of `dtype`, float32 or bfloat16, rows `stride` elements apart */
+    int64_t stride, dtype;
 } sk_gate;
 
 /* The same for a y that is wanted as gate(first half, second half) only: it never exists as a whole, and its parts stay in
  * a cache. Only where sk_linear_has_halves. */
-void sk_linear_gate_team(const sk_linear *w, const float *x, int64_t ldx, int64_t rows, const sk_gate *gate,
-                         sk_addend addend, void *scratch, sk_team *team);
+void sk_linear_gate_team(const sk_linear *w, sk_rows x, int64_t rows, const sk_gate *gate, sk_addend addend,
+                         void *scratch, sk_team *team);
 
 /* Whether both halves of the columns are whole panels. */
 int sk_linear_has_halves(const sk_linear *w);
@@ -82,7 +98,7 @@ int sk_linear_has_halves(const sk_linear *w);
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);
 
-/* The same for `count` weights one after another, from outside a parallel region, with a team of its own. */
+/* The same for `count` weights one after another and float32 rows of x, ldx apart, from outside a parallel region, with a team of its own. */
 void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
                    int64_t ldy, int accumulate, void *scratch, int threads);
 

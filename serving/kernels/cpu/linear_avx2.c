@@ -161,8 +161,8 @@ FLOAT_TILES(SK_F32, tile_f32)
 FLOAT_TILES(SK_BF16, tile_bf16)
 
 const sk_kernels sk_avx2[SK_DTYPES] = {
-    {"avx2", 6, {4, 2, 1, 1}, 1, 64, 0, tile_f32, 0},
-    {"avx2", 6, {4, 2, 1, 1}, 1, 64, 0, tile_bf16, 0},
-    {"avx2", 12, {4, 2, 1, 1}, 1, sizeof(sk_block), sk_avx2_quantise_row, sk_avx2_tile_int8, 0},
+    {"avx2", 6, {4, 2, 1, 1}, 1, 64, SK_F32, 0, tile_f32, 0},
+    {"avx2", 6, {4, 2, 1, 1}, 1, 64, SK_F32, 0, tile_bf16, 0},
+    {"avx2", 12, {4, 2, 1, 1}, 1, sizeof(sk_block), SK_F32, sk_avx2_quantise_row, sk_avx2_tile_int8, 0},
 };
 #endif

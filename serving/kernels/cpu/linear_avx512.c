@@ -83,9 +83,9 @@ AVX512 static void tile_bf16(const sk_tile *t) { TILES }
 #undef TILE
 
 const sk_kernels sk_avx512[SK_DTYPES] = {
-    {"avx512", 12, {4, 2, 2, 2}, 2, 64, 0, tile_f32, 0},
-    {"avx512", 12, {4, 2, 2, 2}, 2, 32, round_row, tile_bf16, 0},
-    {"avx512", 12, {4, 2, 2, 1}, 2, sizeof(sk_shifted) + sizeof(float), sk_avx512_quantise_row,
-     sk_avx512_tile_int8, &sk_portable_shifted},
+    {"avx512", 12, {4, 2, 2, 2}, 2, 64, SK_F32, 0, tile_f32, 0},
+    {"avx512", 12, {4, 2, 2, 2}, 2, 32, SK_BF16, round_row, tile_bf16, 0},
+    {"avx512", 12, {4, 2, 2, 1}, 2, sizeof(sk_shifted) + sizeof(float), SK_F32,
+     sk_avx512_quantise_row, sk_avx512_tile_int8, &sk_portable_shifted},
 };
 #endif

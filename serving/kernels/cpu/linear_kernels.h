@@ -80,6 +80,7 @@ typedef struct sk_kernels {
     int64_t panels[4];        /* of a tile of 1, 2, 3, few rows, at most: a power of two; any smaller one will do too */
     int64_t side;             /* the same of more rows, which are more work than weights are to read */
     int64_t x_bytes;          /* of SK_BLOCK elements of x as the tiles read them, at most */
+    int64_t x_dtype;          /* of x as it may lie: `prepare` does no more than round it to this type, if to any */
     /* out = x[0..k) in the form of the tiles; NULL: float32 rows are read where they lie. */
     void (*prepare)(const float *x, int64_t k, void *out);
     void (*tile)(const sk_tile *tile);

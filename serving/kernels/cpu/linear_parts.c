@@ -214,9 +214,12 @@ static void run_gated(const sk_job *j, const blocks *b, const piece *p, sk_fetch
         halves.y = origin(j->strip + half * width, halves.ldy, p->row, columns.first * SK_PANEL);
         run_piece(&halves, b, &columns, fetch, team);
     }
+    const sk_gate *g = j->gate;
     const float *strip = j->strip;
-    for (int64_t row = p->row; row < p->end; row++, strip += halves.ldy)
-        j->gate->combine(strip, strip + width, width, j->gate->out + row * j->gate->ldo + p->first * SK_PANEL);
+    for (int64_t row = p->row; row < p->end; row++, strip += halves.ldy) {
+        char *out = (char *)g->out + (row * g->stride + p->first * SK_PANEL) * sk_element_size(g->dtype);
+        g->combine(strip, strip + width, width, out, g->dtype);
+    }
 }
 
 /* A piece, and what the caller does with it. */

@@ -162,12 +162,12 @@ static void tile_shifted(const sk_tile *t) {
 }
 
 const sk_kernels sk_portable[SK_DTYPES] = {
-    {"portable", 8, {1, 1, 1, 1}, 1, 64, 0, tile_f32, 0},
-    {"portable", 8, {1, 1, 1, 1}, 1, 64, 0, tile_bf16, 0},
-    {"portable", 8, {1, 1, 1, 1}, 1, sizeof(sk_block), quantise_row, tile_int8, 0},
+    {"portable", 8, {1, 1, 1, 1}, 1, 64, SK_F32, 0, tile_f32, 0},
+    {"portable", 8, {1, 1, 1, 1}, 1, 64, SK_F32, 0, tile_bf16, 0},
+    {"portable", 8, {1, 1, 1, 1}, 1, sizeof(sk_block), SK_F32, quantise_row, tile_int8, 0},
 };
 
 /* Not for use: the truth about rows of sk_shifted. */
 const sk_kernels sk_portable_shifted = {
-    "portable", 8, {1, 1, 1, 1}, 1, sizeof(sk_shifted) + sizeof(float), shift_row, tile_shifted, 0,
+    "portable", 8, {1, 1, 1, 1}, 1, sizeof(sk_shifted) + sizeof(float), SK_F32, shift_row, tile_shifted, 0,
 };

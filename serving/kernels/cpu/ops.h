@@ -58,8 +58,8 @@ static inline int64_t sk_head_elements(const sk_blocks *blocks) {
 /* Consecutive query positions of one sequence, and the query heads that share one KV head. */
 typedef struct {
     const float *q;         /* position i, head h: q + i * q_stride + h * head_dim */
-    float *out;             /* likewise, with out_stride */
-    int64_t q_stride, out_stride, queries, heads;
+    void *out;              /* likewise, with out_stride, of out_dtype */
+    int64_t q_stride, out_stride, out_dtype, queries, heads;
     int64_t first;          /* position of the first query; it sees keys 0..first */
     const int32_t *table;   /* the sequence's blocks, in order */
     float scale;
@@ -69,10 +69,10 @@ typedef struct {
 typedef struct {
     const char *name;
     int rounds;  /* whether beside bfloat16 keys and values queries and weights are rounded to bfloat16 as well */
-    /* y = x * weight / sqrt(mean(x^2) + eps) */
-    void (*rms_norm)(const float *x, const float *weight, float eps, int64_t n, float *y);
-    /* y = gate / (1 + exp(-gate)) * up */
-    void (*silu_mul)(const float *gate, const float *up, int64_t n, float *y);
+    /* y = x * weight / sqrt(mean(x^2) + eps), of y_dtype: float32, or rounded to bfloat16 */
+    void (*rms_norm)(const float *x, const float *weight, float eps, int64_t n, void *y, int64_t y_dtype);
+    /* y = gate / (1 + exp(-gate)) * up, likewise */
+    void (*silu_mul)(const float *gate, const float *up, int64_t n, void *y, int64_t y_dtype);
     /* Half-split rotation of one head, in place; cos and sin have half entries. */
     void (*rotate)(float *head, const float *cos, const float *sin, int64_t half);
     /* float32 from a row of either type */

@@ -35,11 +35,11 @@ static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
     static const int32_t table[TABLE] = {2, 0, 3, 1};
     char *kv = dtype == SK_BF16 ? (char *)p->half_kv : (char *)p->kv;
     sk_blocks blocks = {kv, HEAD, BLOCK, LANES, DIM, PADDED, dtype};
-    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, QUERIES, HEADS, FIRST, table, 0.5f, 0};
+    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, SK_F32, QUERIES, HEADS, FIRST, table, 0.5f, 0};
     float *scratch = malloc((size_t)sk_attend_floats(&blocks, QUERIES * HEADS) * sizeof(float));
     if (!scratch) return 0;
-    ops->rms_norm(p->x, p->y, 1e-5f, N, out->normed);
-    ops->silu_mul(p->x, p->y, N, out->activated);
+    ops->rms_norm(p->x, p->y, 1e-5f, N, out->normed, SK_F32);
+    ops->silu_mul(p->x, p->y, N, out->activated, SK_F32);
     memcpy(out->rotated, p->x, sizeof out->rotated);
     ops->rotate(out->rotated, p->y, p->y + HALF, HALF);
     ops->widen(kv, dtype, N, out->wide);

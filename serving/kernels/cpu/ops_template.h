@@ -37,12 +37,6 @@ INLINE vf load_some(const float *p, int64_t n) {
     return load(lanes);
 }
 
-INLINE void store_some(float *p, vf v, int64_t n) {
-    float lanes[W];
-    store(lanes, v);
-    memcpy(p, lanes, (size_t)n * sizeof(float));
-}
-
 INLINE vi load_pairs(const void *p, int64_t at) {
     vi pairs;
     memcpy(&pairs, (const int32_t *)p + at, sizeof pairs);
@@ -94,7 +88,28 @@ INLINE vf exponential(vf x) {
     return blend(x == x, y, x);
 }
 
-TARGET static void rms_norm(const float *x, const float *weight, float eps, int64_t n, float *y) {
+/* W floats as values of a type: `at` of them lie before. */
+INLINE void store_as(void *y, int64_t at, vf v, int64_t dtype) {
+    if (dtype == SK_F32) {
+        store((float *)y + at, v);
+        return;
+    }
+#ifdef NARROW
+    __typeof__(NARROW(v)) narrow = NARROW(v);
+    memcpy((uint16_t *)y + at, &narrow, sizeof narrow);
+#else
+    for (int i = 0; i < W; i++) ((uint16_t *)y)[at + i] = sk_to_bf16(v[i]);
+#endif
+}
+
+/* The first n < W. */
+INLINE void store_some_as(void *y, int64_t at, vf v, int64_t n, int64_t dtype) {
+    char lanes[W * sizeof(float)];
+    store_as(lanes, 0, v, dtype);
+    memcpy((char *)y + at * sk_element_size(dtype), lanes, (size_t)(n * sk_element_size(dtype)));
+}
+
+TARGET static void rms_norm(const float *x, const float *weight, float eps, int64_t n, void *y, int64_t y_dtype) {
     vf squares[2] = {{0}, {0}};
     int64_t i = 0;
     for (; i + 2 * W <= n; i += 2 * W)
@@ -106,17 +121,17 @@ TARGET static void rms_norm(const float *x, const float *weight, float eps, int6
         vf v = n - i < W ? load_some(x + i, n - i) : load(x + i);
         squares[0] = FMA(v, v, squares[0]);
     }
-    float factor = 1.0f / sqrtf(SUM(squares[0] + squares[1]) / (float)n + eps);
-    for (i = 0; i + W <= n; i += W) store(y + i, load(x + i) * splat(factor) * load(weight + i));
-    for (; i < n; i++) y[i] = x[i] * factor * weight[i];
+    const vf factor = splat(1.0f / sqrtf(SUM(squares[0] + squares[1]) / (float)n + eps));
+    for (i = 0; i + W <= n; i += W) store_as(y, i, load(x + i) * factor * load(weight + i), y_dtype);
+    if (i < n) store_some_as(y, i, load_some(x + i, n - i) * factor * load_some(weight + i, n - i), n - i, y_dtype);
 }
 
 INLINE vf silu(vf gate, vf up) { return gate / (splat(1.0f) + exponential(-gate)) * up; }
 
-TARGET static void silu_mul(const float *gate, const float *up, int64_t n, float *y) {
+TARGET static void silu_mul(const float *gate, const float *up, int64_t n, void *y, int64_t y_dtype) {
     int64_t i = 0;
-    for (; i + W <= n; i += W) store(y + i, silu(load(gate + i), load(up + i)));
-    if (i < n) store_some(y + i, silu(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
+    for (; i + W <= n; i += W) store_as(y, i, silu(load(gate + i), load(up + i)), y_dtype);
+    if (i < n) store_some_as(y, i, silu(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i, y_dtype);
 }
 
 TARGET static void rotate(float *head, const float *cos, const float *sin, int64_t half) {

@@ -33,8 +33,8 @@ def loaded(driver: Driver) -> Driver:
 
 
 @pytest.fixture(
-    params=[("float32", 16, None), ("float32", 5, None), ("bfloat16", 16, None), ("bfloat16", 5, None), ("int8", 32, None),
-            ("bfloat16", 16, torch.int8)],
+    params=[("float32", 16, None), ("float32", 5, None), ("bfloat16", 16, None), ("bfloat16", 5, None),
+            ("int8", 32, None), ("bfloat16", 16, torch.int8)],
     ids=str,
 )  # fmt: skip
 def driver(request: pytest.FixtureRequest, model: Path) -> Iterator[Driver]:

@@ -1,0 +1,211 @@
+/* Products of a few rows with keys or values, once for all instruction sets: see ops_template.h. */
+
+enum { WIDE = NV == 1 };  /* 32 registers of 16 lanes: sums of 24 groups of 16 stay in them, else of 6 */
+/* Groups that are summed together, and blocks of a tile, at most. */
+enum { MOST_GROUPS = 4, MOST_BLOCKS = SK_KEYS };
+
+/* What bfloat16 is multiplied with: bfloat16 too where one instruction takes pairs of both, else float32. */
+#ifdef DOT
+enum { DOTS = 1 };
+#else
+enum { DOTS = 0 };
+#define DOT(sums, a, b) ((void)(a), (void)(b), sums)
+#endif
+
+/* What will be read one tile from now, line by line, as it lies: blocks lie scattered, so that the processor's own prefetch
+ * begins anew at each, and a burst of prefetches would stall what it should hide behind. Into the second-level cache:
+ * fetched into the first, lines on their way from memory hold up what is in the second already, and attention of 16 and 32
+ * rows takes 16 % longer on Zen 4, with AVX2 9. */
+typedef struct {
+    const char *at;
+    int64_t left;  /* lines of the block from there on */
+    const sk_span *span;
+    const sk_blocks *blocks;
+    int64_t block, last, lines, head;  /* lines and head: of a head's share of a block, the latter in bytes from `blocks` */
+} upcoming;
+
+/* Rows of a matrix b: `rows` of each segment, `last` of the last one. They lie in lines of so many lanes: one in a line, or
+ * two of bfloat16, woven into pairs. */
+typedef struct {
+    const char *begin[MOST_BLOCKS];
+    int64_t count, rows, last, lanes;
+} segments;
+
+/* 16 of b's columns: how far in a segment, in bytes; and where their products go. */
+typedef struct {
+    int64_t offset;
+    float *c;
+} group;
+
+/* c (+)= a b for some rows of a, lda floats apart whatever they hold. */
+typedef struct {
+    const void *a;
+    const segments *b;
+    int64_t lda, ldc;
+    int add;
+    upcoming *next;
+} product;
+
+typedef vf tile_sums[WIDE ? 12 : 6][MOST_GROUPS][NV];
+
+/* sums[R, 16] += a[R] b, for one row of b and G groups; of bfloat16 one of a line's two. */
+INLINE void multiply_row(const int R, const int G, const int bf16, const int second, const float *a, int64_t lda,
+                         const char *const *b, int64_t at, tile_sums sums) {
+    /* What there is less of stays in registers: 12 sums of two vectors each, 3 factors and one vector fill 16. */
+    const int factors_stay = G > 1 && !WIDE;
+    vf f[6], w[MOST_GROUPS][NV];
+#pragma GCC unroll 6
+    for (int r = 0; r < R && factors_stay; r++) f[r] = splat(a[r * lda]);
+#pragma GCC unroll 4
+    for (int g = 0; g < G && factors_stay; g++)
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; v++) {
+            vf lone = load_as(b[g], at + v * W, bf16, second);
+#pragma GCC unroll 6
+            for (int r = 0; r < R; r++) sums[r][g][v] = FMA(f[r], lone, sums[r][g][v]);
+        }
+#pragma GCC unroll 4
+    for (int g = 0; g < G && !factors_stay; g++)
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; v++) w[g][v] = load_as(b[g], at + v * W, bf16, second);
+#pragma GCC unroll 12
+    for (int r = 0; r < R && !factors_stay; r++) {
+        vf lone = splat(a[r * lda]);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; v++) sums[r][g][v] = FMA(lone, w[g][v], sums[r][g][v]);
+    }
+}
+
+/* The same for both rows of a line, or, `kept` being the bits of the first, for that one: what lies beside it, and beside
+ * its factor, may be no number. */
+INLINE void multiply_pair(const int R, const int G, const int32_t kept, const uint16_t *a, int64_t lda,
+                          const char *const *b, int64_t at, tile_sums sums) {
+    vi w[MOST_GROUPS][NV];
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; v++) w[g][v] = load_pairs(b[g], at + v * W) & kept;
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++) {
+        int32_t pair;
+        memcpy(&pair, a + 2 * r * lda, sizeof pair);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; v++) sums[r][g][v] = DOT(sums[r][g][v], (pair & kept) - (vi){0}, w[g][v]);
+    }
+}
+
+/* A line's rows; `lone`: of bfloat16 the first only, as the second holds nothing. */
+INLINE void multiply_line(const int R, const int G, const int bf16, const int lone, const char *a, int64_t lda,
+                          const char *const *b, int64_t line, int64_t lanes, tile_sums sums) {
+    const int64_t at = line * lanes;
+    if (bf16 && DOTS) {
+        multiply_pair(R, G, lone ? 0xffff : -1, (const uint16_t *)a + 2 * line, lda, b, at, sums);
+        return;
+    }
+    const float *factors = (const float *)a + (bf16 ? 2 * line : line);
+    multiply_row(R, G, bf16, 0, factors, lda, b, at, sums);
+    if (bf16 && !lone) multiply_row(R, G, bf16, 1, factors + 1, lda, b, at, sums);
+}
+
+/* The block after this one; after the last, those of the next head's first tile if that is attended next, then nothing new. */
+INLINE void move_on(upcoming *u) {
+    const sk_blocks *b = u->blocks;
+    if (u->block == u->last && u->span->more && !u->head) {
+        const int64_t of_tile = sk_tile_tokens(b) / b->size - 1;
+        u->head = u->lines * LINE;
+        u->block = -1;
+        u->last = u->last < of_tile ? u->last : of_tile;
+    }
+    if (u->block < u->last) u->block++;
+    u->at = b->data + u->head + u->span->table[u->block] * b->stride * (b->dtype == SK_BF16 ? 2 : 4);
+    u->left = u->lines;
+}
+
+INLINE void fetch_lines(const int count, upcoming *u) {
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++) __builtin_prefetch(u->at + i * LINE, 0, 2);
+    u->at += count * LINE;
+    u->left -= count;
+    if (u->left <= 0) move_on(u);
+}
+
+/* R rows of a from `row` on, G groups; the first rows fetch what is next. Every number of c is one chain of sums over b's
+ * rows, whatever R and G are. */
+INLINE void multiply(const int R, const int G, const int bf16, const product *p, int64_t row, const group *groups) {
+    const segments *s = p->b;
+    const char *a = (const char *)((const float *)p->a + row * p->lda);
+    upcoming next = *p->next;
+    const int64_t fetches = row ? 0 : INT64_MAX;
+    tile_sums sums;
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; v++)
+                sums[r][g][v] = p->add ? load(groups[g].c + (row + r) * p->ldc + v * W) : splat(0.0f);
+    for (int64_t i = 0; i < s->count; i++, a += s->rows * (bf16 && DOTS ? 2 : 4)) {
+        const int64_t rows = i + 1 < s->count ? s->rows : s->last, lines = bf16 ? rows / 2 : rows;
+        const char *b[MOST_GROUPS];
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) b[g] = s->begin[i] + groups[g].offset;
+        for (int64_t line = 0; line < lines; line++) {
+            if (line < fetches) fetch_lines(G, &next);
+            multiply_line(R, G, bf16, 0, a, p->lda, b, line, s->lanes, sums);
+        }
+        if (bf16 && rows % 2) multiply_line(R, G, bf16, 1, a, p->lda, b, lines, s->lanes, sums);
+    }
+    if (!row) *p->next = next;
+    /* Groups in order: the second may begin where unused lanes of the first end up. */
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; v++) store(groups[g].c + (row + r) * p->ldc + v * W, sums[r][g][v]);
+}
+
+/* R rows of so many groups: together where there is room for their sums, as one by one each product would wait for the
+ * one before. */
+INLINE void multiply_rows(const int R, const int width, const int bf16, const product *p, int64_t row,
+                          const group *groups) {
+    const int together = WIDE ? (R > 6 && width > 2 ? 2 : width) : (R > 3 ? 1 : width);
+#pragma GCC unroll 4
+    for (int g = 0; g < width; g += together) multiply(R, together, bf16, p, row, groups + g);
+}
+
+INLINE void multiply_groups(const int width, const int bf16, const product *p, int64_t rows, const group *groups) {
+    int64_t row = 0;
+    for (; WIDE && width > 1 && rows - row >= 12; row += 12) multiply_rows(12, width, bf16, p, row, groups);
+    for (; rows - row >= 6; row += 6) multiply_rows(6, width, bf16, p, row, groups);
+    switch (rows - row) {
+    case 5: multiply_rows(5, width, bf16, p, row, groups); break;
+    case 4: multiply_rows(4, width, bf16, p, row, groups); break;
+    case 3: multiply_rows(3, width, bf16, p, row, groups); break;
+    case 2: multiply_rows(2, width, bf16, p, row, groups); break;
+    case 1: multiply_rows(1, width, bf16, p, row, groups); break;
+    }
+}
+
+INLINE void multiply_all(const int bf16, const product *p, int64_t rows, const group *groups, int count) {
+    if (WIDE && count == 4) {
+        multiply_groups(4, bf16, p, rows, groups);
+        return;
+    }
+    int g = 0;
+    for (; count - g >= 2; g += 2) multiply_groups(2, bf16, p, rows, groups + g);
+    if (g < count) multiply_groups(1, bf16, p, rows, groups + g);
+}
+
+/* Not inlined: within `attend` sums would leave their registers. */
+TARGET static __attribute__((noinline)) void multiply_f32(const product *p, int64_t rows, const group *groups, int count) {
+    multiply_all(0, p, rows, groups, count);
+}
+
+TARGET static __attribute__((noinline)) void multiply_bf16(const product *p, int64_t rows, const group *groups, int count) {
+    multiply_all(1, p, rows, groups, count);
+}
