@@ -23,7 +23,8 @@ def test_greedy_tokens_are_those_of_plain_torch(name: str, shape: tuple[int, ...
     torch.manual_seed(3)
     config = LlamaConfig(
         vocab_size=261, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=2,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=512, initializer_range=0.2,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=512,
+        initializer_range=0.2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     library = load_library()
