@@ -9,7 +9,7 @@
 #if defined(__x86_64__)
 #include "avx2.h"
 
-/* How far ahead of use one row's weights are fetched. */
+/* How far ahead of use one row's weights are fetched, into the second-level cache: see avx512bf16.h. */
 enum { AHEAD_BYTES = 2048 };
 
 /* Round to nearest even, 8 values; NaN stays NaN. */
@@ -61,7 +61,7 @@ INLINE void multiply_ranks(const int rows, const int blocks, const int dtype, su
             const char *ahead = (const char *)b + column * lk_element_size(dtype) + AHEAD_BYTES;
 #pragma GCC unroll 4
             for (int64_t line = 0; line < LK_B_BLOCK * lk_element_size(dtype); line += 64)
-                _mm_prefetch(ahead + line, _MM_HINT_T0);
+                _mm_prefetch(ahead + line, _MM_HINT_T1);
         }
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++) {

@@ -106,7 +106,7 @@ INLINE void expand_tile(const int rows, const int lines, const int dtype, const 
                 if (rows == 1)
 #pragma GCC unroll 4
                     for (int64_t line = 0; line < 2 * rank_bytes; line += 64)
-                        _mm_prefetch(b + AHEAD_BYTES + line, _MM_HINT_T0);
+                        _mm_prefetch(b + AHEAD_BYTES + line, _MM_HINT_T1);
 #pragma GCC unroll 2
                 for (int i = 0; i < lines; i++) multiply_pair(rows, i, dtype, b, bases, stride, sum);
 #pragma GCC unroll 4

@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 #include "avx2.h"
 
-/* How far ahead of use one row's weights are fetched: whole blocks. */
+/* How far ahead of use one row's weights are fetched, into the second-level cache: whole blocks. */
 enum { AHEAD_BYTES = 2048 };
 
 /* Sums of four accumulators, each added up in the same order. */
@@ -75,7 +75,7 @@ INLINE void dot_tile(const int ranks, const int rows, const int dtype, const lk_
         if (rows == 1) {
             if (ahead == end) ahead = unit->ahead;
 #pragma GCC unroll 16
-            for (int64_t line = 0; line < block; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            for (int64_t line = 0; line < block; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
             ahead += block;
         }
 #pragma GCC unroll 2

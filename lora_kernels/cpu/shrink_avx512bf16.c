@@ -69,7 +69,7 @@ INLINE void dot_tile(const int rows, const int dtype, const lk_unit *unit, const
         if (rows == 1) {
             if (ahead == end) ahead = unit->ahead;
 #pragma GCC unroll 8
-            for (int64_t line = 0; line < block; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            for (int64_t line = 0; line < block; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
             ahead += block;
         }
         __m512bh row[3];

@@ -4,35 +4,41 @@
 
 #include "linear_kernels.h"
 
-/* Pieces of a part, at most, and turns of a piece. */
-enum { SK_PIECES = 512, SK_PIECE_TURNS = 16 };
-
 typedef struct {
-    sk_ahead piece[SK_PIECES];
-    int64_t next, count;
-    int64_t each;  /* pieces that a tile takes, if it has the turns */
+    const sk_strip *strip;       /* the first that is not fetched yet, */
+    int64_t strips, at;          /* how many from there on, and bytes of the first that are */
+    int64_t turn, panel_bytes;   /* bytes that a tile fetches in a turn, together and for each panel */
+    int64_t turns, tiles;        /* that are left */
 } sk_fetch;
+
+/* Turns that the rest of a strip takes. */
+static inline int64_t sk_turns_of(const sk_fetch *f, int64_t bytes) { return (bytes + f->turn - 1) / f->turn; }
 
 /* Strips for so many tiles of so many panels that fetch `bytes` a turn and panel. */
 static inline void sk_fetch_start(sk_fetch *f, const sk_strip *strips, int64_t count, int64_t tiles, int64_t panels,
                                   int64_t bytes) {
-    const int64_t turn = bytes * panels, piece = SK_PIECE_TURNS * turn;
-    f->next = f->count = 0;
-    for (const sk_strip *s = strips; s < strips + count; s++)
-        for (int64_t at = 0; at < s->bytes && f->count < SK_PIECES; at += piece) {
-            int64_t left = s->bytes - at, turns = left < piece ? (left + turn - 1) / turn : SK_PIECE_TURNS;
-            f->piece[f->count++] = (sk_ahead){s->data + at, turn, bytes, turns};
-        }
-    f->each = (f->count + tiles - 1) / tiles;
+    *f = (sk_fetch){strips, count, 0, bytes * panels, bytes, 0, tiles};
+    for (int64_t i = 0; i < count; i++) f->turns += sk_turns_of(f, strips[i].bytes);
 }
 
-/* The next tile's pieces, of so many turns together at most: how many. */
-static inline int64_t sk_fetch_next(sk_fetch *f, sk_ahead *out, int64_t pieces, int64_t turns) {
-    int64_t count = 0, most = f->each < pieces ? f->each : pieces;
-    for (; count < most && f->next < f->count && f->piece[f->next].turns <= turns; count++) {
-        turns -= f->piece[f->next].turns;
-        out[count] = f->piece[f->next++];
+/* The next tile's pieces, `most` and of so many turns together at most: how many. Every tile fetches the same, unless
+ * those before could not. */
+static inline int64_t sk_fetch_next(sk_fetch *f, sk_ahead *out, int64_t most, int64_t turns) {
+    int64_t count = 0, each = (f->turns + f->tiles - 1) / f->tiles;
+    if (each < turns) turns = each;
+    while (count < most && turns > 0 && f->strips) {
+        int64_t rest = sk_turns_of(f, f->strip->bytes - f->at), piece = rest < turns ? rest : turns;
+        out[count++] = (sk_ahead){f->strip->data + f->at, f->turn, f->panel_bytes, piece};
+        turns -= piece;
+        f->turns -= piece;
+        f->at += piece * f->turn;
+        if (piece == rest) {
+            f->strip++;
+            f->strips--;
+            f->at = 0;
+        }
     }
+    if (f->tiles > 1) f->tiles--;
     return count;
 }
 

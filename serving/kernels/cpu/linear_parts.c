@@ -13,10 +13,8 @@ enum { W_BLOCK_BYTES = 24 << 10 };
 enum { STREAMED_PANELS = 2 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
 enum { AHEAD_BYTES = 2048 };
-/* Panels of a part of many rows that a caller adds to or combines: 128 columns. */
-enum { PART_PANELS = 8 };
-/* Rows of such a part, where it lies in a strip. */
-enum { STRIP_ROWS = SK_STRIP_FLOATS / ((PART_PANELS + 1) * SK_PANEL) };
+/* Rows of a block whose parts lie in a strip: 128 columns of each. */
+enum { STRIP_ROWS = SK_STRIP_FLOATS / (9 * SK_PANEL) };
 /* Strips that are fetched beside a part, and pieces of them beside a tile, at most. */
 enum { MOST_STRIPS = 512, MOST_PIECES = 6 };
 
@@ -261,20 +259,23 @@ static sharing share_out(const sk_job *j, int64_t rows, int64_t unit) {
     return (sharing){rows, unit, each, (j->rows + rows - 1) / rows * each};
 }
 
+/* Units of a part that fills a strip, or, where there is none, as much of a cache. */
+static int64_t units_of_part(const sk_job *j, const sharing *s) {
+    int64_t panels = SK_STRIP_FLOATS / least(s->rows, j->rows) / SK_PANEL - 1, units = panels / (j->gate ? 2 : 1) / s->unit;
+    return units ? units : 1;
+}
+
 static void run_few_rows(const sk_job *j, sk_team *team) {
     sharing s = share_out(j, j->rows, STREAMED_PANELS);
-    int64_t strip_panels = SK_STRIP_FLOATS / j->rows / SK_PANEL - 1;
-    take_parts(j, NULL, &s, j->gate ? strip_panels / 2 / s.unit : s.each, team);
+    take_parts(j, NULL, &s, j->gate ? units_of_part(j, &s) : s.each, team);
 }
 
 static void run_many_rows(const sk_job *j, sk_team *team) {
     blocks b = cut(j);
     sharing s = share_out(j, b.rows, j->kernels->side);
-    int64_t most = s.each;
     /* Where x comes from further away for each part, the fewer the better. */
-    if (j->addend.add && b.outer == j->k) most = PART_PANELS / s.unit;
-    if (j->gate) most = PART_PANELS / 2 / s.unit;
-    take_parts(j, &b, &s, most, team);
+    int parts = j->gate || (j->addend.add && b.outer == j->k);
+    take_parts(j, &b, &s, parts ? units_of_part(j, &s) : s.each, team);
 }
 
 void sk_job_run(const sk_job *j, sk_team *team) {
