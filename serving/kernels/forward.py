@@ -94,7 +94,9 @@ class CStep(ctypes.Structure):
         *((name, Pointer) for name in ("token_ids", "chunk_rows", "chunk_starts", "chunk_tables", "blocks")),
         ("samples", Integer),
         ("embeds", Integer),
-        *((name, Pointer) for name in ("sample_rows", "lora", "final", "logits", "best")),
+        *((name, Pointer) for name in ("sample_rows", "lora", "wanted_lora")),
+        ("trims", Integer),
+        *((name, Pointer) for name in ("final", "logits", "best")),
         ("threads", Integer),
         ("times", Pointer),
     )

@@ -22,6 +22,9 @@ from serving.runner.packing import PackedStep, pack_step
 from serving.sampling import embed, is_plain, sample
 from serving.steps import SampledToken, StepPlan
 
+# Where so many times as many rows are computed as sample, the last layer leaves the others out.
+_TRIMS_FROM = 2
+
 
 class CpuRunner:
     """`serving.steps.Executes` over packed weights. Belongs to the engine thread.
@@ -79,8 +82,10 @@ class CpuRunner:
         with span("pack"):
             step = pack_step(plan.chunks, self.kv.block_size)
             batch = self._batches.of(plan.chunks)
+            trims = step.rows >= _TRIMS_FROM * len(step.sample_rows)
+            wanted = batch.pick(step.sample_rows) if batch is not None and trims else None
         with span("forward") as figures:
-            times = self._forward(step, batch, timed=figures is not None)
+            times = self._forward(step, batch, wanted, trims, timed=figures is not None)
             if figures is not None:
                 figures.update(times)
         with span("sample"):
@@ -95,8 +100,19 @@ class CpuRunner:
         """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
         self.kv.zero(blocks)
 
-    def _forward(self, step: PackedStep, batch: BatchMetadata | None, *, timed: bool) -> dict[str, float]:
-        """`timed`: milliseconds that the first thread spent on each part, else nothing."""
+    def _forward(
+        self,
+        step: PackedStep,
+        batch: BatchMetadata | None,
+        wanted: BatchMetadata | None = None,
+        trims: bool = False,
+        *,
+        timed: bool,
+    ) -> dict[str, float]:
+        """`trims`: the last layer is computed for the rows alone that sample, their adapters being `wanted`.
+
+        `timed`: milliseconds that the first thread spent on each part, else nothing.
+        """
         times = CTimes() if timed else None
         self._samples = samples = len(step.sampling)
         embeds = len(step.embedding)
@@ -108,6 +124,8 @@ class CpuRunner:
         c.chunk_rows, c.chunk_starts = step.chunk_rows.buffer_info()[0], step.chunk_starts.buffer_info()[0]
         c.chunk_tables, c.sample_rows = step.chunk_tables.buffer_info()[0], step.sample_rows.buffer_info()[0]
         c.lora = None if batch is None else native.batch_address(batch)
+        c.wanted_lora = None if wanted is None or not wanted.segments else native.batch_address(wanted)
+        c.trims = trims
         c.times = None if times is None else ctypes.addressof(times)
         forward(self._library, self._model, c)
         return {} if times is None else {f"{part}_ms": ns / 1e6 for part, ns in zip(PARTS, times.ns, strict=True)}

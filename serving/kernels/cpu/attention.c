@@ -45,8 +45,31 @@ static void list_tasks(sk_run *r) {
             int64_t first = block * queries, rest = s->chunk_rows[c + 1] - s->chunk_rows[c] - first;
             for (int64_t h = 0; rest > 0 && h < m->kv_heads; h += heads)
                 r->tasks[count++] = (sk_task){(int32_t)c, (int32_t)first, (int32_t)(rest < queries ? rest : queries),
-                                           (int32_t)h, (int32_t)heads};
+                                           s->chunk_rows[c] + (int32_t)first, (int32_t)h, (int32_t)heads};
         }
+    r->task_count = count;
+}
+
+/* The chunk that a row belongs to. */
+static int64_t chunk_of(const sk_step *s, int64_t row) {
+    int64_t low = 0, high = s->chunks;
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        *(s->chunk_rows[middle] <= row ? &low : &high) = middle;
+    }
+    return low;
+}
+
+/* One query each. */
+static void list_wanted(sk_run *r) {
+    const sk_model *m = r->model;
+    const sk_step *s = r->step;
+    int64_t count = 0;
+    for (int64_t i = 0; i < r->rows; i++) {
+        int64_t c = chunk_of(s, s->sample_rows[i]), first = s->sample_rows[i] - s->chunk_rows[c];
+        for (int64_t h = 0; h < m->kv_heads; h++)
+            r->tasks[count++] = (sk_task){(int32_t)c, (int32_t)first, 1, (int32_t)i, (int32_t)h, 1};
+    }
     r->task_count = count;
 }
 
@@ -62,16 +85,21 @@ static void list_places(sk_run *r) {
 }
 
 int64_t sk_attention_bytes(const sk_model *m, int64_t threads) {
-    return place_bytes(m) + task_bytes(m) + threads * attend_floats(m) * (int64_t)sizeof(float);
+    return place_bytes(m) + 2 * task_bytes(m) + threads * attend_floats(m) * (int64_t)sizeof(float);
 }
 
-void sk_list_attention(sk_run *r, char *memory) {
+void sk_list_attention(sk_run *r, sk_run *wanted, char *memory) {
     r->places = (sk_spot *)memory;
     r->tasks = (sk_task *)(memory + place_bytes(r->model));
-    r->attend_scratch = (float *)((char *)r->tasks + task_bytes(r->model));
+    r->attend_scratch = (float *)((char *)r->tasks + 2 * task_bytes(r->model));
     r->attend_floats = attend_floats(r->model);
     list_places(r);
     list_tasks(r);
+    if (wanted == r) return;
+    wanted->tasks = (sk_task *)((char *)r->tasks + task_bytes(r->model));
+    wanted->attend_scratch = r->attend_scratch;
+    wanted->attend_floats = r->attend_floats;
+    list_wanted(wanted);
 }
 
 static void store_kv(const sk_model *m, int64_t layer, int32_t block, int64_t at, int64_t head, const float *k,
@@ -121,7 +149,7 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
         for (int64_t h = t.kv_head; h <= last; h++) {
             sk_blocks blocks = layer_blocks(m, layer, h);
             sk_rows out = r->attended;
-            void *from = (char *)out.data + (row * out.stride + h * group * dim) * sk_element_size(out.dtype);
+            void *from = (char *)out.data + (t.out * out.stride + h * group * dim) * sk_element_size(out.dtype);
             sk_span span = {m->qkv + row * width + h * group * dim, from, width, out.stride, out.dtype, t.count, group, s->chunk_starts[t.chunk] + t.first,
                             s->blocks + s->chunk_tables[t.chunk], scale, h < last};
             r->ops->attend(&span, &blocks, scratch);

@@ -72,6 +72,8 @@ typedef struct {
     int64_t samples, embeds;
     const int32_t *sample_rows;            /* [samples + embeds]: rows whose final hidden state is wanted */
     const void *lora;                      /* the batch of lora_kernels, or NULL when no row has an adapter */
+    const void *wanted_lora;               /* the same of the rows in sample_rows, in their order; only if `trims` */
+    int64_t trims;                         /* the last layer's hidden states are computed for sample_rows alone */
     float *final;                          /* [samples + embeds, hidden]: after the final norm */
     float *logits;                         /* [samples, vocab] */
     int32_t *best;                         /* [samples]: argmax, -1 when the row is not finite */

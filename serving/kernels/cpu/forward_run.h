@@ -7,6 +7,7 @@
 /* Query positions of one chunk and some of its KV heads, attended by one thread. */
 typedef struct {
     int32_t chunk, first, count;  /* first: within the chunk */
+    int32_t out;                  /* the first one's row of `attended` */
     int32_t kv_head, kv_heads;
 } sk_task;
 
@@ -15,12 +16,16 @@ typedef struct {
     int32_t position, block;
 } sk_spot;
 
+/* Some rows of a step: all of them or, in the last layer, those that are wanted. */
 typedef struct {
     const sk_ops *ops;
     const sk_model *model;
     const sk_step *step;
     sk_team *team;
-    sk_spot *places;   /* [rows] */
+    int64_t rows;
+    const void *lora;  /* the batch of these rows */
+    float *residual;   /* [rows, hidden] */
+    sk_spot *places;   /* [the step's rows] */
     sk_task *tasks;
     int64_t task_count;
     char *linear_scratch;
@@ -32,16 +37,38 @@ typedef struct {
 
 static inline int64_t sk_aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Bytes of places, tasks and attend_scratch together, in steps of this model on up to `threads` threads. */
+/* Bytes of places, both lists of tasks and attend_scratch, in steps of this model on up to `threads` threads. */
 int64_t sk_attention_bytes(const sk_model *model, int64_t threads);
 
-/* Lays places, tasks and attend_scratch out in `memory`, and lists the step's work: before its threads start. */
-void sk_list_attention(sk_run *run, char *memory);
+/* Lays them out in `memory` and lists the step's work, before its threads start; `wanted`, a copy of `run` or it itself,
+ * gets the tasks of sample_rows alone. */
+void sk_list_attention(sk_run *run, sk_run *wanted, char *memory);
 
 /* Bias, norm and rotation of one row's queries and keys; keys and values go to the cache. */
 void sk_place_row(const sk_run *run, int64_t layer, int64_t row);
 
 /* Attention of the whole step, by every thread of the team; complete after a barrier. `thread`: the caller's number. */
 void sk_attend_rows(const sk_run *run, int64_t layer, int64_t thread);
+
+/* y (+)= x W^T, or, gated, what the gate makes of it. */
+typedef struct {
+    int site;
+    const sk_rows *x;
+    float *y;
+    int accumulate;
+    const sk_gate *gate;
+} sk_product;
+
+/* The product and the adapters' share of it, by every thread of the team; complete on return. */
+void sk_project(const sk_run *run, int64_t layer, const sk_product *product);
+
+/* Whether adapters add to y part by part, so that it need not exist as a whole. */
+int sk_adds_parts(const sk_run *run);
+
+/* Before the threads of a step start: what is done from now on is timed. */
+void sk_start_clock(const sk_run *run);
+
+/* Until every thread has done this part of the step, whose time it took. */
+void sk_finish(const sk_run *run, int part);
 
 #endif

@@ -138,3 +138,19 @@ def _bad_token(sequence: Sequence) -> None:
 
 def _bad_block(sequence: Sequence) -> None:
     sequence.blocks.append(1 << 20)
+
+
+def test_a_last_layer_without_the_rows_that_nobody_asks_for_gives_the_same_bits(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = list(zip(prompts(5, low=30, high=50), (None, 0, 1, 2, 3), strict=True))
+
+    def together() -> list[bytes | None]:
+        sequences = [driver.start(prompt, slot, embed=True) for prompt, slot in work]
+        asked = [(s, len(s.tokens) - (s is sequences[1])) for s in sequences]  # one prompt's last row comes later
+        return [answer.embedding for answer in driver.step(*asked)]
+
+    trimmed = together()
+    monkeypatch.setattr("serving.runner.cpu._TRIMS_FROM", 10**9)
+    assert together() == trimmed
+    assert len(trimmed) == 4
