@@ -85,7 +85,7 @@ class CpuRunner:
             trims = step.rows >= _TRIMS_FROM * len(step.sample_rows)
             wanted = batch.pick(step.sample_rows) if batch is not None and trims else None
         with span("forward") as figures:
-            times = self._forward(step, batch, wanted, trims, timed=figures is not None)
+            times = self._forward(step, batch, wanted, trims=trims, timed=figures is not None)
             if figures is not None:
                 figures.update(times)
         with span("sample"):
@@ -104,9 +104,9 @@ class CpuRunner:
         self,
         step: PackedStep,
         batch: BatchMetadata | None,
-        wanted: BatchMetadata | None = None,
-        trims: bool = False,
+        wanted: BatchMetadata | None,
         *,
+        trims: bool,
         timed: bool,
     ) -> dict[str, float]:
         """`trims`: the last layer is computed for the rows alone that sample, their adapters being `wanted`.

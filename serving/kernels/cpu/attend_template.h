@@ -2,7 +2,9 @@
 #include "blocks_template.h"
 
 /* W floats as what keys and values are multiplied with. */
-INLINE void store_factors(const int bf16, void *to, int64_t at, vf v) { store_as(to, at, v, bf16 && DOTS ? SK_BF16 : SK_F32); }
+INLINE void store_factors(const int bf16, void *to, int64_t at, vf v) {
+    store_as(to, at, v, bf16 && DOTS ? SK_BF16 : SK_F32);
+}
 
 /* Scores of one row to weights, in place, as factors: valid keys first, zeros after them up to the end of the tile.
  * Returns by how much what was summed before must shrink, and moves the row's maximum and sum of weights on. */

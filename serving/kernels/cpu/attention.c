@@ -142,16 +142,20 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
     const sk_step *s = r->step;
     int64_t dim = m->head_dim, group = group_heads(m), width = (m->heads + 2 * m->kv_heads) * dim;
     float scale = 1.0f / sqrtf((float)dim);
+    const sk_rows out = r->attended;
     float *scratch = r->attend_scratch + thread * r->attend_floats;
     for (int64_t i; (i = sk_team_take(r->team, r->task_count, 1, 1).begin) < r->task_count;) {
         sk_task t = r->tasks[i];
         int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
         for (int64_t h = t.kv_head; h <= last; h++) {
             sk_blocks blocks = layer_blocks(m, layer, h);
-            sk_rows out = r->attended;
-            void *from = (char *)out.data + (t.out * out.stride + h * group * dim) * sk_element_size(out.dtype);
-            sk_span span = {m->qkv + row * width + h * group * dim, from, width, out.stride, out.dtype, t.count, group, s->chunk_starts[t.chunk] + t.first,
-                            s->blocks + s->chunk_tables[t.chunk], scale, h < last};
+            int64_t to = (t.out * out.stride + h * group * dim) * sk_element_size(out.dtype);
+            sk_span span = {
+                .q = m->qkv + row * width + h * group * dim, .q_stride = width, .out = (char *)out.data + to,
+                .out_stride = out.stride, .out_dtype = out.dtype, .queries = t.count, .heads = group,
+                .first = s->chunk_starts[t.chunk] + t.first, .table = s->blocks + s->chunk_tables[t.chunk],
+                .scale = scale, .more = h < last,
+            };
             r->ops->attend(&span, &blocks, scratch);
         }
     }

@@ -111,7 +111,8 @@ INLINE void multiply_line(const int R, const int G, const int bf16, const int lo
     if (bf16 && !lone) multiply_row(R, G, bf16, 1, factors + 1, lda, b, at, sums);
 }
 
-/* The block after this one; after the last, those of the next head's first tile if that is attended next, then nothing new. */
+/* The block after this one; after the last, those of the next head's first tile if that is attended next, then nothing
+ * new. */
 INLINE void move_on(upcoming *u) {
     const sk_blocks *b = u->blocks;
     if (u->block == u->last && u->span->more && !u->head) {

@@ -98,7 +98,8 @@ int sk_linear_has_halves(const sk_linear *w);
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);
 
-/* The same for `count` weights one after another and float32 rows of x, ldx apart, from outside a parallel region, with a team of its own. */
+/* The same for `count` weights one after another and float32 rows of x, ldx apart, from outside a parallel region, with a
+ * team of its own. */
 void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
                    int64_t ldy, int accumulate, void *scratch, int threads);
 

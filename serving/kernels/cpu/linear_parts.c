@@ -261,7 +261,8 @@ static sharing share_out(const sk_job *j, int64_t rows, int64_t unit) {
 
 /* Units of a part that fills a strip, or, where there is none, as much of a cache. */
 static int64_t units_of_part(const sk_job *j, const sharing *s) {
-    int64_t panels = SK_STRIP_FLOATS / least(s->rows, j->rows) / SK_PANEL - 1, units = panels / (j->gate ? 2 : 1) / s->unit;
+    int64_t panels = SK_STRIP_FLOATS / least(s->rows, j->rows) / SK_PANEL - 1;
+    int64_t units = panels / (j->gate ? 2 : 1) / s->unit;
     return units ? units : 1;
 }
 
