@@ -19,8 +19,10 @@ from lora_kernels.spec import PoolSpec, SiteSpec
 K_ALIGN = 32
 # Blocks of the C library (LK_UNIT, LK_A_BLOCK and LK_B_BLOCK of sgmv.h): ranks, and columns of A and of B.
 UNIT, A_BLOCK, B_BLOCK = 8, K_ALIGN, 64
-# Of so many bfloat16 columns in a block, each of the first half lies beside one of the second.
+# Of so many bfloat16 columns of A in a block, each of the first half lies beside one of the second.
 WOVEN = 16
+# Types of weights whose ranks lie in pairs in B.
+PAIRED = (torch.bfloat16, torch.int8)
 
 
 PageIds = slice | Sequence[int] | torch.Tensor
@@ -34,9 +36,9 @@ class SiteStorage:
     b: [layers, pages + 1, page_size, N]: ranks outside, so that a CPU or GPU lane owns an output column
         In blocks (the C library's pools) a is [layers, pages + 1, slices, page_size / 8, K / 32, 8, 32] and b is
         [layers, pages + 1, page_size / 8, N / 64, 8, 64], every slice of N rounded up to 64: a kernel reads its weights
-        from the first byte to the last. Of 16 bfloat16 columns c and c + 8 lie side by side there: see sgmv.h. And all
-        layers of a page lie together (a and b are views): an adapter is a few long stretches of memory, which large
-        pages of the system hold without waste.
+        from the first byte to the last. Of bfloat16 and int8 two ranks of b lie side by side there, and of 16 bfloat16
+        columns of a c and c + 8: see sgmv.h. And all layers of a page lie together (a and b are views): an adapter is
+        a few long stretches of memory, which large pages of the system hold without waste.
     live: int32 [layers, slots], how many of the slot's first pages hold anything for this site and layer
     live_host: the same numbers, [layer][slot], where reading them costs no synchronisation
     offsets: where each slice begins in y, and N at the end
@@ -70,7 +72,7 @@ class SiteStorage:
     def a_of(self, layer: int, pages: PageIds) -> torch.Tensor:
         """A of some pages, [*pages, slices, page_size, K rounded up to 32]; a copy where it lies in blocks."""
         a = self.a[layer, pages]
-        return unblocked(a) if self.in_blocks else a
+        return unblocked_a(a) if self.in_blocks else a
 
     def b_of(self, layer: int, pages: PageIds) -> torch.Tensor:
         """B of some pages, [*pages, page_size, N]; a copy where it lies in blocks."""
@@ -78,7 +80,7 @@ class SiteStorage:
         if not self.in_blocks:
             return b
         widths = zip(self.b_offsets, self.spec.slices, strict=False)
-        return torch.cat([unblocked(b)[..., begin : begin + width] for begin, width in widths], dim=-1)
+        return torch.cat([unblocked_b(b)[..., begin : begin + width] for begin, width in widths], dim=-1)
 
     def a_columns(self, layer: int, pages: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """One column of the first slice of A for each entry of `columns` [T], of pages [T, p]: [T, p, page_size]."""
@@ -161,10 +163,22 @@ def _running_sum(widths: Sequence[int]) -> list[int]:
     return [0, *itertools.accumulate(widths)]
 
 
-def unblocked(blocks: torch.Tensor) -> torch.Tensor:
-    """[..., units, blocks, ranks, columns] as [..., all ranks, all columns]."""
+def unblocked_a(blocks: torch.Tensor) -> torch.Tensor:
+    """A in blocks, [..., units, blocks, ranks, columns], as [..., all ranks, all columns]."""
     if blocks.dtype == torch.bfloat16:
         blocks = blocks.unflatten(-1, (-1, WOVEN // 2, 2)).transpose(-1, -2).flatten(-3)
+    return _in_rows(blocks)
+
+
+def unblocked_b(blocks: torch.Tensor) -> torch.Tensor:
+    """The same of B."""
+    if blocks.dtype in PAIRED:
+        pairs = blocks.flatten(-2).unflatten(-1, (UNIT // 2, B_BLOCK, 2))
+        blocks = pairs.transpose(-1, -2).flatten(-3, -2)
+    return _in_rows(blocks)
+
+
+def _in_rows(blocks: torch.Tensor) -> torch.Tensor:
     return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 

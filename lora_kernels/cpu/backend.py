@@ -12,6 +12,7 @@ import torch
 from lora_kernels.cpu.library import CBatch, CSite, Library, load_library, pack_call, pack_matrix
 from lora_kernels.errors import BackendError
 from lora_kernels.ops import torch_path
+from lora_kernels.storage import PAIRED
 
 if TYPE_CHECKING:
     from lora_kernels.metadata import BatchMetadata
@@ -87,7 +88,8 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 
 
 def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
-    """into[layers[i]] = weights[i], or its transpose, in one call; into [layers, units, blocks, 8, columns]."""
+    """into[layers[i]] = weights[i], as a lies, or its transpose, as b does, in one call; into [layers, units, blocks, 8,
+    columns]."""
     first = weights[0]
     alike = all(w.dtype == first.dtype and w.stride() == first.stride() and w.is_cpu for w in weights)
     if not alike or first.dtype not in WEIGHT_CODES:
@@ -95,7 +97,8 @@ def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tens
         first = weights[0]
     shape, strides = (reversed(first.shape), reversed(first.stride())) if turned else (first.shape, first.stride())
     matrix = pack_matrix(
-        *shape, *strides, into.stride(1), into.shape[-1], WEIGHT_CODES[first.dtype], WEIGHT_CODES[into.dtype]
+        *shape, *strides, into.stride(1), into.shape[-1], WEIGHT_CODES[first.dtype], WEIGHT_CODES[into.dtype],
+        turned and into.dtype in PAIRED,
     )  # fmt: skip
     begin, step = into.data_ptr(), into.stride(0) * into.itemsize
     addresses = ctypes.c_void_p * len(weights)

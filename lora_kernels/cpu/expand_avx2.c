@@ -3,8 +3,8 @@
  * 6 rows x 16 columns, 12 accumulators: 8 loads for 12 FMAs; one row takes 64 columns, so that the FMA latency stays
  * covered. Many rows read B from a panel: widened once, and its ranks side by side.
  *
- * bfloat16 weights read in place are widened with one shift or one mask per 8 values, 8-bit ones with a widening and a
- * conversion.
+ * bfloat16 weights read in place are widened with one shift or one mask per 8 values, 8-bit ones with a shuffle, a widening
+ * and a conversion.
  */
 #if defined(__x86_64__)
 #include "avx2.h"
@@ -51,29 +51,64 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
 
 typedef pair sums[6][4];  /* of row and 16 columns; those that a tile uses stay in registers */
 
-/* sum += v B for some ranks, `stride` elements apart. */
-INLINE void multiply_ranks(const int rows, const int blocks, const int dtype, sums sum, const void *b, int64_t column,
-                           int64_t stride, const float *const *v, int64_t at, int64_t end) {
-#pragma GCC unroll 4
-    for (; at < end; at++, column += stride) {
+/* 16 columns of a rank of b; `at` is where those of the first of its pair begin. */
+INLINE pair load_rank(const void *b, int64_t at, const int dtype, const int second) {
+    if (dtype == LK_F32) return load16(b, at + second * LK_B_BLOCK, LK_F32);
+    pair p;
+    if (dtype == LK_BF16) {
+        __m256i low = _mm256_loadu_si256((const __m256i *)((const uint16_t *)b + at));
+        __m256i high = _mm256_loadu_si256((const __m256i *)((const uint16_t *)b + at + 16));
+        const __m256i upper = _mm256_set1_epi32((int)0xffff0000u);
+        p.first = _mm256_castsi256_ps(second ? _mm256_and_si256(low, upper) : _mm256_slli_epi32(low, 16));
+        p.second = _mm256_castsi256_ps(second ? _mm256_and_si256(high, upper) : _mm256_slli_epi32(high, 16));
+    } else {
+        const __m128i even = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, -1, -1, -1, -1, -1, -1, -1, -1);
+        const __m128i odd = _mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, -1, -1, -1, -1, -1, -1, -1, -1);
+        const __m128i *from = (const __m128i *)((const int8_t *)b + at), places = second ? odd : even;
+        __m128i low = _mm_shuffle_epi8(_mm_loadu_si128(from), places);
+        __m128i high = _mm_shuffle_epi8(_mm_loadu_si128(from + 1), places);
+        p.first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low));
+        p.second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high));
+    }
+    return p;
+}
+
+/* sum += v * w for one rank. */
+INLINE void multiply_rank(const int rows, sums sum, const int block, pair w, const float *const *v, int64_t at) {
+#pragma GCC unroll 6
+    for (int t = 0; t < rows; t++) {
+        __m256 factor = _mm256_broadcast_ss(v[t] + at);
+        multiply_add(&sum[t][block].first, factor, w.first);
+        multiply_add(&sum[t][block].second, factor, w.second);
+    }
+}
+
+/* sum += v B for at most 8 ranks, B where it lies. */
+INLINE void multiply_unit(const int rows, const int blocks, const int dtype, sums sum, const void *b, int64_t place,
+                          const float *const *v, int64_t at, int64_t end) {
+    const int64_t step = dtype == LK_F32 ? 16 : 32;
+    for (; at < end; at += 2, place += 2 * LK_B_BLOCK) {
         if (blocks == 4) {
             /* One row is computed faster than its weights come. */
-            const char *ahead = (const char *)b + column * lk_element_size(dtype) + AHEAD_BYTES;
-#pragma GCC unroll 4
-            for (int64_t line = 0; line < LK_B_BLOCK * lk_element_size(dtype); line += 64)
+            const char *ahead = (const char *)b + place * lk_element_size(dtype) + AHEAD_BYTES;
+#pragma GCC unroll 8
+            for (int64_t line = 0; line < 2 * LK_B_BLOCK * lk_element_size(dtype); line += 64)
                 _mm_prefetch(ahead + line, _MM_HINT_T1);
         }
 #pragma GCC unroll 4
-        for (int i = 0; i < blocks; i++) {
-            pair w = load16(b, column + 16 * i, dtype);
-#pragma GCC unroll 6
-            for (int t = 0; t < rows; t++) {
-                __m256 factor = _mm256_broadcast_ss(v[t] + at);
-                multiply_add(&sum[t][i].first, factor, w.first);
-                multiply_add(&sum[t][i].second, factor, w.second);
-            }
-        }
+        for (int i = 0; i < blocks; i++)
+            multiply_rank(rows, sum, i, load_rank(b, place + step * i, dtype, 0), v, at);
+        if (at + 1 == end) break;
+#pragma GCC unroll 4
+        for (int i = 0; i < blocks; i++)
+            multiply_rank(rows, sum, i, load_rank(b, place + step * i, dtype, 1), v, at + 1);
     }
+}
+
+/* sum += v B for some ranks of a panel, which are 16 columns wide. */
+INLINE void multiply_panel(const int rows, sums sum, const float *panel, const float *const *v, int64_t at, int64_t end) {
+#pragma GCC unroll 4
+    for (; at < end; at++, panel += 16) multiply_rank(rows, sum, 0, load16(panel, 0, LK_F32), v, at);
 }
 
 /* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel that begins with column panel_c unless that is NULL. */
@@ -90,12 +125,12 @@ INLINE void expand_tile(const int rows, const int blocks, const int dtype, const
             int64_t column = (c - panel_c) * from->pages * from->page_size + at * 16;
             /* Full pages are one run of ranks, in v as in the panel. */
             while (end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
-            multiply_ranks(rows, blocks, LK_F32, sum, panel, column, 16, v, at, end);
+            multiply_panel(rows, sum, panel + column, v, at, end);
             continue;
         }
-        for (int64_t place = lk_b_place(c); at < end; at += LK_UNIT, place += from->unit) {
+        for (int64_t place = lk_b_place(c, dtype); at < end; at += LK_UNIT, place += from->unit) {
             int64_t ranks = end - at < LK_UNIT ? end - at : LK_UNIT;
-            multiply_ranks(rows, blocks, dtype, sum, from->b[j], place, LK_B_BLOCK, v, at, at + ranks);
+            multiply_unit(rows, blocks, dtype, sum, from->b[j], place, v, at, at + ranks);
         }
     }
     int whole = c >= from->begin && c + 16 * blocks <= from->end;
@@ -130,9 +165,9 @@ INLINE void fill_panel(const int dtype, const lk_columns *from, int64_t begin, i
     for (int64_t j = 0; j < from->pages; j++)
         for (int64_t r = 0; r < from->ranks[j]; r++) {
             float *out = panel + (j * from->page_size + r) * 16;
-            int64_t place = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK;
+            int64_t place = r / LK_UNIT * from->unit + r % LK_UNIT / 2 * 2 * LK_B_BLOCK;
             for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
-                pair w = load16(from->b[j], place + lk_b_place(c), dtype);
+                pair w = load_rank(from->b[j], place + lk_b_place(c, dtype), dtype, r % 2);
                 _mm256_storeu_ps(out, w.first);
                 _mm256_storeu_ps(out + 8, w.second);
             }

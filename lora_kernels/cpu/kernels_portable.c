@@ -57,12 +57,11 @@ static void expand(const lk_columns *from, int64_t dtype, const float *const *v,
             for (int64_t j = 0; j < from->pages; j++)
                 for (int64_t r = 0; r < from->ranks[j]; r++) {
                     float factor = v[t][j * from->page_size + r];
-                    int64_t at = r / LK_UNIT * from->unit + r % LK_UNIT * LK_B_BLOCK + lk_b_place(c);
+                    int64_t at = r / LK_UNIT * from->unit + lk_b_rank(r % LK_UNIT, dtype) + lk_b_place(c, dtype);
                     if (dtype == LK_BF16)
-                        for (int i = 0; i < COLUMNS; i++)
-                            sum[i] += factor * element(from->b[j], LK_BF16, at + lk_woven(i));
+                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * element(from->b[j], LK_BF16, at + 2 * i);
                     else if (dtype == LK_I8)
-                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * element(from->b[j], LK_I8, at + i);
+                        for (int i = 0; i < COLUMNS; i++) sum[i] += factor * element(from->b[j], LK_I8, at + 2 * i);
                     else
                         for (int i = 0; i < COLUMNS; i++) sum[i] += factor * element(from->b[j], LK_F32, at + i);
                 }

@@ -58,8 +58,9 @@ class CBatch(ctypes.Structure):
 
 # `lk_call` of sgmv.h as bytes: site, batch, y and x (address, row stride, dtype), threads.
 pack_call = struct.Struct("=9q").pack
-# `lk_matrix` of sgmv.h as bytes: rows, columns, the strides of both, the copy's units and width of blocks, both dtypes.
-pack_matrix = struct.Struct("=8q").pack
+# `lk_matrix` of sgmv.h as bytes: rows, columns, the strides of both, the copy's units and width of blocks, both dtypes,
+# whether ranks become pairs.
+pack_matrix = struct.Struct("=9q").pack
 
 
 # What other native code may call, without the prefix lk_.

@@ -26,7 +26,7 @@ static inline int64_t unit_of_b(const lk_site *site) { return site->padded_n * L
 
 /* The first ranks of a page, from a column of b on that begins a block. */
 static inline const char *page_of_b(const lk_site *site, int64_t at, int64_t column) {
-    int64_t element = site->page_table[at] * site->b_page + lk_b_place(column);
+    int64_t element = site->page_table[at] * site->b_page + lk_b_place(column, site->dtype);
     return (const char *)site->b + element * lk_element_size(site->dtype);
 }
 

@@ -86,10 +86,17 @@ typedef struct {
     int64_t begin, end;
 } lk_columns;
 
-/* Where 8 ranks of the block with column c begin in [blocks, 8, 64], and where c is in there, in elements. */
-static inline int64_t lk_b_place(int64_t c) { return c / LK_B_BLOCK * LK_B_BLOCK * LK_UNIT + c % LK_B_BLOCK; }
+/* Where column c is among 8 ranks of b, [blocks, 8, 64] or in pairs, in elements: the first rank's. */
+static inline int64_t lk_b_place(int64_t c, int64_t dtype) {
+    return c / LK_B_BLOCK * LK_B_BLOCK * LK_UNIT + c % LK_B_BLOCK * (dtype == LK_F32 ? 1 : 2);
+}
 
-/* Where column c is among bfloat16 ones. */
+/* How far rank r of 8 is from the first. */
+static inline int64_t lk_b_rank(int64_t r, int64_t dtype) {
+    return dtype == LK_F32 ? r * LK_B_BLOCK : r / 2 * 2 * LK_B_BLOCK + r % 2;
+}
+
+/* Where column c is among those of a in bfloat16. */
 static inline int64_t lk_woven(int64_t c) { return c / 16 * 16 + c % 8 * 2 + c % 16 / 8; }
 
 /* The arithmetic of one instruction set. */
@@ -177,9 +184,10 @@ int lk_shrink(const lk_site *site, const lk_batch *batch, const void *x, int64_t
 int lk_expand(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype, float *v,
               int64_t row_stride, int64_t slice_stride, int threads);
 
-/* Shape and types of a matrix to be copied into [rows / 8, columns / block, 8, block]; strides in elements. */
+/* Shape and types of a matrix to be copied into [rows / 8, columns / block, 8, block], as a lies or, with `pairs`, as b
+ * does; strides in elements. */
 typedef struct {
-    int64_t rows, columns, from_row, from_column, to_unit, block, from_dtype, to_dtype;
+    int64_t rows, columns, from_row, from_column, to_unit, block, from_dtype, to_dtype, pairs;
 } lk_matrix;
 /* to[i] = from[i] for `count` matrices that differ in their addresses alone; rounded to nearest even. */
 void lk_copy(const lk_matrix *m, const void *const *from, void *const *to, int64_t count);

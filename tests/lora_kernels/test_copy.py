@@ -8,7 +8,7 @@ import torch
 from lora_kernels.cpu import backend
 from lora_kernels.cpu.library import load_library
 from lora_kernels.ops import torch_path
-from lora_kernels.storage import A_BLOCK, B_BLOCK, UNIT, WOVEN, unblocked
+from lora_kernels.storage import A_BLOCK, B_BLOCK, PAIRED, UNIT, WOVEN, unblocked_a, unblocked_b
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
@@ -39,10 +39,12 @@ def _copies(weights: list[torch.Tensor], dtype: torch.dtype, *, turned: bool) ->
     second = torch.full((6, (units + 2) * UNIT, (blocks + 2) * width), 7.0, dtype=dtype)
     backend.copy(first[:, 1 : units + 1, 1 : blocks + 1], [4, 0, 3], weights, turned=turned)
     torch_path.copy(second[:, UNIT:-UNIT, width:-width], [4, 0, 3], weights, turned=turned)
-    if dtype == torch.bfloat16:  # which are written 16 columns at a time
+    if dtype == torch.bfloat16 and not turned:  # written 16 columns at a time
         second[[4, 0, 3], UNIT : UNIT + rows, width + columns : width + -(-columns // WOVEN) * WOVEN] = 0
+    if dtype in PAIRED and turned and rows % 2:  # written two ranks at a time
+        second[[4, 0, 3], UNIT + rows, width : width + columns] = 0
     assert (first[[1, 2, 5]] == 7).all()
-    return unblocked(first), second
+    return (unblocked_b if turned else unblocked_a)(first), second
 
 
 @pytest.mark.parametrize("into", TYPES)
