@@ -88,8 +88,10 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 
 
 def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
-    """into[layers[i]] = weights[i], as a lies, or its transpose, as b does, in one call; into [layers, units, blocks, 8,
-    columns]."""
+    """into[layers[i]] = weights[i], as a lies, or its transpose, as b does, in one call.
+
+    into: [layers, units, blocks, 8, columns]
+    """
     first = weights[0]
     alike = all(w.dtype == first.dtype and w.stride() == first.stride() and w.is_cpu for w in weights)
     if not alike or first.dtype not in WEIGHT_CODES:

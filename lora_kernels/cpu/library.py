@@ -68,7 +68,6 @@ TEAM_FUNCTIONS = (
     "shrink_team",
     "expand_team",
     "expand_part",
-    "prefers_parts",
     "list_shrink",
     "list_expand",
     "list_part",

@@ -11,7 +11,6 @@ The functions of `team_functions()` are, in C (LK_F32 is 0, LK_BF16 is 1; stride
                         void *scratch, int64_t thread, int64_t threads);
     void lk_expand_part(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype,
                         void *scratch, int64_t thread, int64_t threads, const lk_part *part);
-    int lk_prefers_parts(const void *batch);
     int64_t lk_list_shrink(const void *site, const void *batch, int64_t thread, int64_t threads, lk_strip *out,
                            int64_t most);
     int64_t lk_list_expand(const void *site, const void *batch, int64_t thread, int64_t threads, lk_strip *out,
@@ -21,8 +20,8 @@ The functions of `team_functions()` are, in C (LK_F32 is 0, LK_BF16 is 1; stride
 The first two are the halves of `lora_apply`. Every thread of the team calls them with the same arguments and its own
 number. x must be complete before the first; a barrier; y must be complete before the second; a barrier before y is
 read. Instead of the second, each part of y may be expanded by one call of the third, by any thread, while the part is
-still in that thread's caches; the fourth says for which batches that is faster. They allocate nothing and cannot fail.
-Rows without an adapter are not touched; a row gets the same bits in a team of any size and however y is cut.
+still in that thread's caches: there need be no y but for that part. They allocate nothing and cannot fail. Rows without
+an adapter are not touched; a row gets the same bits in a team of any size and however y is cut.
 
 The last three list the weights that a thread of the team will read in the first half, in the second, or that a part of
 y needs: a caller whose products leave the memory idle can have each thread fetch its own meanwhile.

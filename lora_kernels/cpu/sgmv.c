@@ -16,20 +16,8 @@ static int omp_get_num_threads(void) { return 1; }
 /* Below this cost (multiply-adds, weights included) a thread's share is worth less than waking it: swept from 2^14 to
  * 2^18 at 1 and 8 rows, where one thread took 4.5 us against two threads' 8 below it, and the same above. */
 enum { COST_PER_THREAD = 262144 };
-/* Rows per adapter, in the mean, above which parts win: a step of 31 rows of as many adapters and 160 of another is as fast
- * either way or a percent faster, one of 31 rows of as many adapters spends half as much again in adapters. */
-enum { ROWS_FOR_PARTS = 4 };
 /* Scratch parts begin on cache lines: threads share none. */
 enum { LINE = 64 };
-
-static int64_t most_pages(const lk_job *j) {
-    int64_t most = 0;
-    for (int64_t s = 0; s < j->batch->segments; s++) {
-        int64_t pages = j->site->live[j->batch->segment_slots[s]];
-        if (pages > most) most = pages;
-    }
-    return most;
-}
 
 /* The scratch of the last call, kept for the next: the system charges 0.5 us for every fresh 4 KiB. */
 typedef struct {
@@ -83,7 +71,7 @@ int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads) {
 static lk_thread_scratch team_scratch(lk_job *j, void *scratch, int64_t thread, int64_t threads) {
     char *parts = on_a_line(scratch);
     j->v.data = (float *)(parts + threads * thread_ends(j->site).wide);
-    j->v.slice_stride = most_pages(j) * j->site->page_size;
+    j->v.slice_stride = j->site->max_pages * j->site->page_size;
     j->v.row_stride = j->site->slices * j->v.slice_stride;
     return thread_part(j->site, parts, thread);
 }
@@ -119,10 +107,6 @@ void lk_expand_part(const lk_site *site, const lk_batch *batch, void *y, int64_t
     lk_job j = expand_job(site, batch, (lk_rows){y, y_stride, y_dtype});
     lk_thread_scratch mine = team_scratch(&j, scratch, thread, threads);
     lk_run_part(&j, part, &mine);
-}
-
-int lk_prefers_parts(const lk_batch *batch) {
-    return batch->segment_starts[batch->segments] > ROWS_FOR_PARTS * batch->segments;
 }
 
 static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int threads) {

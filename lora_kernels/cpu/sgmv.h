@@ -28,7 +28,7 @@ enum {
     LK_B_BLOCK = 64,
     /* Columns that expand computes at once, at most; of one row alone a block of b. */
     LK_COLUMNS = 32,
-    /* Most columns of y one call of expand gets: whole blocks of b. */
+    /* Most columns of several rows of y one call of expand gets: whole blocks of b. */
     LK_CHUNK = 256,
 };
 
@@ -112,8 +112,8 @@ typedef struct {
     void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
                    float *const *v, void *wide);
     /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c in
-     * [begin, end); y[t] is where the slice begins. panel has room for pages * page_size * LK_CHUNK floats; the range is
-     * within LK_CHUNK columns from a multiple of LK_COLUMNS on. */
+     * [begin, end); y[t] is where the slice begins. panel has room for pages * page_size * LK_CHUNK floats; the range of
+     * more than one row is within LK_CHUNK columns from a multiple of LK_COLUMNS on. */
     void (*expand)(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
                    int rows, float *panel);
 } lk_kernels;
@@ -149,9 +149,6 @@ void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t
 void lk_expand_part(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
                     void *scratch, int64_t thread, int64_t threads, const lk_part *part);
 int64_t lk_scratch_bytes(const lk_site *site, int64_t rows, int threads);
-
-/* Whether parts are the faster way: they save y's way to memory and back, but cut the weights into short runs. */
-int lk_prefers_parts(const lk_batch *batch);
 
 /* Adjacent memory. */
 typedef struct {

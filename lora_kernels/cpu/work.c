@@ -150,7 +150,7 @@ static void expand_columns(const lk_job *j, const tile_t *tile, int64_t slice, i
         y[t] = row_at(&j->y, tile->order[t]) + site->offsets[slice] * lk_element_size(j->y.dtype);
     for (int64_t p = 0; p < tile->pages; p++) mine->b[p] = page_of_b(site, tile->at + p, site->b_offsets[slice]);
     for (int64_t next; begin < end; begin = next) {
-        next = minimum(begin / LK_COLUMNS * LK_COLUMNS + LK_CHUNK, end);
+        next = tile->rows == 1 ? end : minimum(begin / LK_COLUMNS * LK_COLUMNS + LK_CHUNK, end);
         lk_columns columns = {mine->b, site->page_ranks + tile->at, tile->pages, site->page_size, unit_of_b(site),
                               begin, next};
         j->kernels->expand(&columns, site->dtype, (const float *const *)v, y, j->y.dtype, (int)tile->rows, mine->panel);

@@ -30,7 +30,6 @@ LORA_FUNCTIONS = (
     "shrink_team",
     "expand_team",
     "expand_part",
-    "prefers_parts",
     "list_shrink",
     "list_expand",
     "list_part",

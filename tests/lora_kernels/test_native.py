@@ -106,15 +106,6 @@ def test_y_in_parts_of_any_size_gets_the_bits_of_apply(
     assert torch.equal(y, expected)
 
 
-def test_parts_are_preferred_where_an_adapter_has_many_rows() -> None:
-    pool, _ = mixed_rank_pool(one_site(64, (32,)), torch.float32, "c", ranks=(4, 8))
-    prefers = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(native.team_functions()["prefers_parts"])
-    decode = BatchMetadata.build([0, 1], [1, 1], pool)
-    mixed = BatchMetadata.build([0, 1], [1, 60], pool)
-    assert not prefers(native.batch_address(decode))
-    assert prefers(native.batch_address(mixed))
-
-
 def test_a_batch_without_adapters_writes_nothing(run: Callable[..., None]) -> None:
     pool, _ = mixed_rank_pool(one_site(64, (32,)), torch.float32, "c", ranks=(4,))
     meta = BatchMetadata.build([-1], [3], pool)

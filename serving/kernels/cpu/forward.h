@@ -20,7 +20,6 @@ typedef struct {
                         int64_t thread, int64_t threads);
     void (*expand_part)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
                         int64_t thread, int64_t threads, const sk_part *part);
-    int (*prefers_parts)(const void *batch);
     int64_t (*list_shrink)(const void *site, const void *batch, int64_t thread, int64_t threads, sk_strip *out,
                            int64_t most);
     int64_t (*list_expand)(const void *site, const void *batch, int64_t thread, int64_t threads, sk_strip *out,

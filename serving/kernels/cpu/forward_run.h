@@ -62,9 +62,6 @@ typedef struct {
 /* The product and the adapters' share of it, by every thread of the team; complete on return. */
 void sk_project(const sk_run *run, int64_t layer, const sk_product *product);
 
-/* Whether adapters add to y part by part, so that it need not exist as a whole. */
-int sk_adds_parts(const sk_run *run);
-
 /* Before the threads of a step start: what is done from now on is timed. */
 void sk_start_clock(const sk_run *run);
 

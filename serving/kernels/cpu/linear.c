@@ -89,7 +89,7 @@ static sk_job make_job(const sk_linear *w, int64_t rows, sk_addend addend, void 
     return (sk_job){
         .kernels = chosen[w->dtype], .w = w, .rows = rows, .k = sk_padded(w->k, w->dtype),
         .pair_bytes = 2 * SK_PANEL * sk_element_size(w->dtype), .panel_bytes = sk_panel_bytes(w->k, w->dtype),
-        .addend = addend, .bound_rows = bound_rows[w->dtype],
+        .addend = addend, .fetches = sk_linear_fetches(w, rows),
         .strip = (float *)((char *)scratch + sk_thread() * STRIP_BYTES),
     };
 }
@@ -104,6 +104,10 @@ void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64
     j.accumulate = accumulate;
     prepare_rows(&j, x, after_strips(scratch), team);
     sk_job_run(&j, team);
+}
+
+int sk_linear_fetches(const sk_linear *w, int64_t rows) {
+    return rows > chosen[w->dtype]->rows && rows > bound_rows[w->dtype];
 }
 
 int sk_linear_has_halves(const sk_linear *w) { return w->n % (2 * SK_PANEL) == 0; }

@@ -66,7 +66,7 @@ typedef struct {
      * for this part of it. */
     void (*add)(void *context, const sk_part *part, float *y, int64_t ldy);
     /* Memory to fetch into the caches while the part computes: how many strips, at most `most`. Asked for by products of
-     * many rows only: they leave the memory idle. */
+     * many rows only: they leave the memory idle (sk_linear_fetches). */
     int64_t (*list)(void *context, const sk_part *part, sk_strip *out, int64_t most);
     void *context;  /* the thread's own */
 } sk_addend;
@@ -91,6 +91,9 @@ typedef struct {
  * a cache. Only where sk_linear_has_halves. */
 void sk_linear_gate_team(const sk_linear *w, sk_rows x, int64_t rows, const sk_gate *gate, sk_addend addend,
                          void *scratch, sk_team *team);
+
+/* Whether products of so many rows fetch what their addend lists. */
+int sk_linear_fetches(const sk_linear *w, int64_t rows);
 
 /* Whether both halves of the columns are whole panels. */
 int sk_linear_has_halves(const sk_linear *w);

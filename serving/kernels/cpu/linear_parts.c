@@ -11,6 +11,9 @@ enum { X_BLOCK_BYTES = 128 << 10 };
 enum { W_BLOCK_BYTES = 24 << 10 };
 /* Panels of few rows that a thread takes at once are a multiple of this: their weights stream in in order. */
 enum { STREAMED_PANELS = 2 };
+/* Few rows' adapters lie in blocks of so many panels. Halves of one cost steps of 16 rows 2 %, while the last of wider
+ * units keeps the other threads waiting: 4 % of 176 rows. */
+enum { WIDE_PANELS = 4, MOST_ROWS_WIDE = 64 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
 enum { AHEAD_BYTES = 2048 };
 /* Rows of a block whose parts lie in a strip: 128 columns of each. */
@@ -227,7 +230,7 @@ static void run_part(const sk_job *j, const blocks *b, const piece *p, sk_team *
     int64_t count = 0;
     sk_fetch fetch;
     if (b) {
-        for (int half = 0; half < halves && j->addend.list && j->rows > j->bound_rows; half++) {
+        for (int half = 0; half < halves && j->addend.list && j->fetches; half++) {
             piece columns = of_half(j, p, half);
             sk_part part = part_of(j, &columns);
             count += j->addend.list(j->addend.context, &part, strips + count, MOST_STRIPS - count);
@@ -259,24 +262,23 @@ static sharing share_out(const sk_job *j, int64_t rows, int64_t unit) {
     return (sharing){rows, unit, each, (j->rows + rows - 1) / rows * each};
 }
 
-/* Units of a part that fills a strip, or, where there is none, as much of a cache. */
+/* Units of a part at most: of a gated product those that fill a strip. */
 static int64_t units_of_part(const sk_job *j, const sharing *s) {
-    int64_t panels = SK_STRIP_FLOATS / least(s->rows, j->rows) / SK_PANEL - 1;
-    int64_t units = panels / (j->gate ? 2 : 1) / s->unit;
+    if (!j->gate) return s->each;
+    int64_t panels = SK_STRIP_FLOATS / least(s->rows, j->rows) / SK_PANEL - 1, units = panels / 2 / s->unit;
     return units ? units : 1;
 }
 
 static void run_few_rows(const sk_job *j, sk_team *team) {
     sharing s = share_out(j, j->rows, STREAMED_PANELS);
-    take_parts(j, NULL, &s, j->gate ? units_of_part(j, &s) : s.each, team);
+    take_parts(j, NULL, &s, units_of_part(j, &s), team);
 }
 
 static void run_many_rows(const sk_job *j, sk_team *team) {
     blocks b = cut(j);
-    sharing s = share_out(j, b.rows, j->kernels->side);
-    /* Where x comes from further away for each part, the fewer the better. */
-    int parts = j->gate || (j->addend.add && b.outer == j->k);
-    take_parts(j, &b, &s, parts ? units_of_part(j, &s) : s.each, team);
+    int wide = j->addend.add && j->rows <= MOST_ROWS_WIDE;
+    sharing s = share_out(j, b.rows, wide ? WIDE_PANELS : j->kernels->side);
+    take_parts(j, &b, &s, units_of_part(j, &s), team);
 }
 
 void sk_job_run(const sk_job *j, sk_team *team) {
