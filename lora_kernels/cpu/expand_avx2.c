@@ -83,6 +83,35 @@ INLINE void multiply_rank(const int rows, sums sum, const int block, pair w, con
     }
 }
 
+/* Both ranks of a pair, 8 columns of b from `at` on; not of float32. */
+INLINE pair load_pair(const void *b, int64_t at, const int dtype) {
+    pair p;
+    __m256i both;
+    if (dtype == LK_BF16) {
+        both = _mm256_loadu_si256((const __m256i *)((const uint16_t *)b + at));
+        p.first = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+        p.second = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
+    } else {
+        both = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)((const int8_t *)b + at)));
+        p.first = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both, 16), 16));
+        p.second = _mm256_cvtepi32_ps(_mm256_srai_epi32(both, 16));
+    }
+    return p;
+}
+
+/* sum += v B for a pair of ranks of one row, which are loaded once. */
+INLINE void multiply_pair(const int blocks, const int dtype, sums sum, const void *b, int64_t place, const float *v) {
+    __m256 even = _mm256_broadcast_ss(v), odd = _mm256_broadcast_ss(v + 1);
+#pragma GCC unroll 4
+    for (int i = 0; i < blocks; i++) {
+        pair low = load_pair(b, place + 32 * i, dtype), high = load_pair(b, place + 32 * i + 16, dtype);
+        multiply_add(&sum[0][i].first, even, low.first);
+        multiply_add(&sum[0][i].second, even, high.first);
+        multiply_add(&sum[0][i].first, odd, low.second);
+        multiply_add(&sum[0][i].second, odd, high.second);
+    }
+}
+
 /* sum += v B for at most 8 ranks, B where it lies. */
 INLINE void multiply_unit(const int rows, const int blocks, const int dtype, sums sum, const void *b, int64_t place,
                           const float *const *v, int64_t at, int64_t end) {
@@ -94,6 +123,10 @@ INLINE void multiply_unit(const int rows, const int blocks, const int dtype, sum
 #pragma GCC unroll 8
             for (int64_t line = 0; line < 2 * LK_B_BLOCK * lk_element_size(dtype); line += 64)
                 _mm_prefetch(ahead + line, _MM_HINT_T1);
+        }
+        if (rows == 1 && dtype != LK_F32 && at + 1 < end) {
+            multiply_pair(blocks, dtype, sum, b, place, v[0] + at);
+            continue;
         }
 #pragma GCC unroll 4
         for (int i = 0; i < blocks; i++)
