@@ -137,6 +137,10 @@ void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
                  row + (m->heads + h) * dim, row + (rotated + h) * dim);
 }
 
+static int64_t take_task(const sk_run *r) { return sk_team_take(r->team, r->task_count, 1, 1).begin; }
+
+/* Of single queries a thread takes the next before it attends one, to fetch its first keys meanwhile; more queries are so
+ * much work that whoever is free should have them. */
 void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;
@@ -144,8 +148,11 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
     float scale = 1.0f / sqrtf((float)dim);
     const sk_rows out = r->attended;
     float *scratch = r->attend_scratch + thread * r->attend_floats;
-    for (int64_t i; (i = sk_team_take(r->team, r->task_count, 1, 1).begin) < r->task_count;) {
+    int64_t next = take_task(r);
+    for (int64_t i = next; i < r->task_count; i = next) {
         sk_task t = r->tasks[i];
+        next = t.count == 1 ? take_task(r) : r->task_count;
+        const sk_task *then = next < r->task_count ? &r->tasks[next] : NULL;
         int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
         for (int64_t h = t.kv_head; h <= last; h++) {
             sk_blocks blocks = layer_blocks(m, layer, h);
@@ -156,7 +163,13 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
                 .first = s->chunk_starts[t.chunk] + t.first, .table = s->blocks + s->chunk_tables[t.chunk],
                 .scale = scale, .more = h < last,
             };
+            if (then && h == last) {
+                span.then = s->blocks + s->chunk_tables[then->chunk];
+                span.then_first = s->chunk_starts[then->chunk] + then->first;
+                span.then_head = then->kv_head - h;
+            }
             r->ops->attend(&span, &blocks, scratch);
         }
+        if (!then) next = take_task(r);
     }
 }

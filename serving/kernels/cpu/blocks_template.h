@@ -21,7 +21,9 @@ typedef struct {
     int64_t left;  /* lines of the block from there on */
     const sk_span *span;
     const sk_blocks *blocks;
-    int64_t block, last, lines, head;  /* lines and head: of a head's share of a block, the latter in bytes from `blocks` */
+    const int32_t *table;
+    int64_t block, last, lines, head;  /* lines: of a head's share of a block; head: how many from that of `blocks` */
+    int moved;                         /* to what comes after the span */
 } upcoming;
 
 /* Rows of a matrix b: `rows` of each segment, `last` of the last one. They lie in lines of so many lanes: one in a line, or
@@ -111,18 +113,23 @@ INLINE void multiply_line(const int R, const int G, const int bf16, const int lo
     if (bf16 && !lone) multiply_row(R, G, bf16, 1, factors + 1, lda, b, at, sums);
 }
 
-/* The block after this one; after the last, those of the next head's first tile if that is attended next, then nothing
- * new. */
+/* The block after this one; after the last, those of the first tile that is attended next, then nothing new. */
 INLINE void move_on(upcoming *u) {
+    const sk_span *span = u->span;
     const sk_blocks *b = u->blocks;
-    if (u->block == u->last && u->span->more && !u->head) {
+    if (u->block == u->last && !u->moved && (span->more || span->then)) {
+        u->moved = 1;
         const int64_t of_tile = sk_tile_tokens(b) / b->size - 1;
-        u->head = u->lines * LINE;
+        if (!span->more) {
+            u->table = span->then;
+            u->last = span->then_first / b->size;
+        }
+        u->head = span->more ? 1 : span->then_head;
         u->block = -1;
         u->last = u->last < of_tile ? u->last : of_tile;
     }
     if (u->block < u->last) u->block++;
-    u->at = b->data + u->head + u->span->table[u->block] * b->stride * (b->dtype == SK_BF16 ? 2 : 4);
+    u->at = b->data + u->head * u->lines * LINE + u->table[u->block] * b->stride * (b->dtype == SK_BF16 ? 2 : 4);
     u->left = u->lines;
 }
 
