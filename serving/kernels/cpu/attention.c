@@ -48,6 +48,7 @@ static void list_tasks(sk_run *r) {
                                            s->chunk_rows[c] + (int32_t)first, (int32_t)h, (int32_t)heads};
         }
     r->task_count = count;
+    r->attended.prepared = heads == m->kv_heads && sk_linear_prepares(m->layer->linear[SK_O].dtype);
 }
 
 /* The chunk that a row belongs to. */
@@ -170,6 +171,8 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
             }
             r->ops->attend(&span, &blocks, scratch);
         }
+        for (int64_t at = t.out; out.prepared && at < t.out + t.count; at++)
+            sk_linear_prepare(&m->layer[layer].linear[SK_O], sk_row_of(&out, at), at, r->linear_scratch);
         if (!then) next = take_task(r);
     }
 }

@@ -65,21 +65,26 @@ static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r
     sk_finish(r, SK_ROWS);
 }
 
-static void *row_of(const sk_rows *rows, int64_t row) {
-    return (char *)rows->data + row * rows->stride * sk_element_size(rows->dtype);
-}
-
 static void norm(const sk_run *r, const float *weight, int64_t row, void *out, int64_t dtype) {
     const sk_model *m = r->model;
     r->ops->rms_norm(r->residual + row * m->hidden, weight, m->eps, m->hidden, out, dtype);
 }
 
-static void norm_input(const sk_run *r, int64_t layer, int64_t row) {
-    norm(r, r->model->layer[layer].input_norm, row, row_of(&r->normed, row), r->normed.dtype);
+/* What a product takes next. */
+static void norm_for(const sk_run *r, const float *weight, int64_t row, const sk_linear *w) {
+    void *out = sk_row_of(&r->normed, row);
+    norm(r, weight, row, out, r->normed.dtype);
+    if (r->normed.prepared) sk_linear_prepare(w, out, row, r->linear_scratch);
 }
 
-static void norm_attended(const sk_run *r, int64_t layer, int64_t row) {
-    norm(r, r->model->layer[layer].post_norm, row, row_of(&r->normed, row), r->normed.dtype);
+static void norm_input(const sk_run *r, int64_t index, int64_t row) {
+    const sk_layer *layer = &r->model->layer[index];
+    norm_for(r, layer->input_norm, row, &layer->linear[SK_QKV]);
+}
+
+static void norm_attended(const sk_run *r, int64_t index, int64_t row) {
+    const sk_layer *layer = &r->model->layer[index];
+    norm_for(r, layer->post_norm, row, &layer->linear[SK_GATE_UP]);
 }
 
 /* Where y stays whole. */
@@ -87,7 +92,7 @@ static void activate(const sk_run *r, int64_t layer, int64_t row) {
     (void)layer;
     const sk_model *m = r->model;
     const float *gate = m->gate_up + row * 2 * m->intermediate;
-    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, row_of(&r->activated, row), r->activated.dtype);
+    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, sk_row_of(&r->activated, row), r->activated.dtype);
 }
 
 /* Whether gate and up become one part by part. Adapters that nobody fetches are read in longer runs for the whole of y: 5 %
@@ -158,7 +163,7 @@ static void run_head(const sk_run *r) {
     const sk_step *s = r->step;
     each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
-    sk_rows x = {s->final, m->hidden, SK_F32};
+    sk_rows x = {s->final, m->hidden, SK_F32, 0};
     sk_linear_team(&m->head, x, s->samples, s->logits, m->vocab, 0, (sk_addend){0}, r->linear_scratch, r->team);
     sk_finish(r, SK_HEAD);
     each_row(r, s->samples, choose, 0);
@@ -167,7 +172,7 @@ static void run_head(const sk_run *r) {
 /* x as the products of this weight like it best. */
 static sk_rows rows_for(const sk_linear *w, void *data) {
     int64_t dtype = sk_linear_takes(w->dtype);
-    return (sk_rows){data, sk_linear_stride(w->k, dtype), dtype};
+    return (sk_rows){data, sk_linear_stride(w->k, dtype), dtype, 0};
 }
 
 int sk_forward(const sk_model *m, const sk_step *s) {
@@ -180,6 +185,7 @@ int sk_forward(const sk_model *m, const sk_step *s) {
         .attended = rows_for(&m->layer->linear[SK_O], m->attended),
         .activated = rows_for(&m->layer->linear[SK_DOWN], m->activated),
     };
+    all.normed.prepared = sk_linear_prepares(m->layer->linear[SK_QKV].dtype);
     sk_run trimmed = all, *wanted = s->trims ? &trimmed : &all;
     if (s->trims) {
         trimmed.rows = s->samples + s->embeds;

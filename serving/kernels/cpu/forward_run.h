@@ -35,6 +35,10 @@ typedef struct {
     int64_t attend_floats;  /* of one thread */
 } sk_run;
 
+static inline void *sk_row_of(const sk_rows *rows, int64_t row) {
+    return (char *)rows->data + row * rows->stride * sk_element_size(rows->dtype);
+}
+
 static inline int64_t sk_aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /* Bytes of places, both lists of tasks and attend_scratch, in steps of this model on up to `threads` threads. */

@@ -70,19 +70,30 @@ int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads) {
     return held * prepared_stride(k, SK_BLOCK * (int64_t)sizeof(float)) + threads * STRIP_BYTES;
 }
 
-/* Sets the job's x; `memory` is all that is left of the scratch. */
-static void prepare_rows(sk_job *j, sk_rows x, char *memory, sk_team *team) {
+/* What is left of a scratch. */
+static char *after_strips(void *scratch) { return (char *)scratch + sk_threads() * STRIP_BYTES; }
+
+int sk_linear_prepares(int64_t dtype) { return chosen[dtype]->prepare && chosen[dtype]->x_dtype == SK_F32; }
+
+void sk_linear_prepare(const sk_linear *w, const float *x, int64_t row, void *scratch) {
+    const sk_kernels *kernels = chosen[w->dtype];
+    kernels->prepare(x, w->k, after_strips(scratch) + row * prepared_stride(w->k, kernels->x_bytes));
+}
+
+/* Sets the job's x. */
+static void prepare_rows(sk_job *j, sk_rows x, void *scratch, sk_team *team) {
     int64_t k = j->w->k, thread = sk_thread(), threads = sk_threads();
     j->x.data = x.data;
     j->x.stride = x.stride * sk_element_size(x.dtype);
     if (!j->kernels->prepare || x.dtype != SK_F32) return;
-    int private = j->rows <= PRIVATE_ROWS;
+    int private = j->rows <= PRIVATE_ROWS && !x.prepared;
     j->x.stride = prepared_stride(k, j->kernels->x_bytes);
-    char *data = memory + (private ? thread * PRIVATE_ROWS * j->x.stride : 0);
+    char *data = after_strips(scratch) + (private ? thread * PRIVATE_ROWS * j->x.stride : 0);
+    j->x.data = data;
+    if (x.prepared) return;
     for (int64_t row = private ? 0 : thread; row < j->rows; row += private ? 1 : threads)
         j->kernels->prepare((const float *)x.data + row * x.stride, k, data + row * j->x.stride);
     if (!private) sk_team_wait(team);
-    j->x.data = data;
 }
 
 static sk_job make_job(const sk_linear *w, int64_t rows, sk_addend addend, void *scratch) {
@@ -94,15 +105,13 @@ static sk_job make_job(const sk_linear *w, int64_t rows, sk_addend addend, void 
     };
 }
 
-static char *after_strips(void *scratch) { return (char *)scratch + sk_threads() * STRIP_BYTES; }
-
 void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
                     sk_addend addend, void *scratch, sk_team *team) {
     sk_job j = make_job(w, rows, addend, scratch);
     j.y = y;
     j.ldy = ldy;
     j.accumulate = accumulate;
-    prepare_rows(&j, x, after_strips(scratch), team);
+    prepare_rows(&j, x, scratch, team);
     sk_job_run(&j, team);
 }
 
@@ -116,7 +125,7 @@ void sk_linear_gate_team(const sk_linear *w, sk_rows x, int64_t rows, const sk_g
                          void *scratch, sk_team *team) {
     sk_job j = make_job(w, rows, addend, scratch);
     j.gate = gate;
-    prepare_rows(&j, x, after_strips(scratch), team);
+    prepare_rows(&j, x, scratch, team);
     sk_job_run(&j, team);
 }
 
@@ -126,7 +135,7 @@ void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int
     sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0; i < count; i++) {
-        sk_linear_team(w[i], (sk_rows){x, ldx, SK_F32}, rows, y, ldy, accumulate, (sk_addend){0}, scratch, &team);
+        sk_linear_team(w[i], (sk_rows){x, ldx, SK_F32, 0}, rows, y, ldy, accumulate, (sk_addend){0}, scratch, &team);
         sk_team_wait(&team);
     }
 }

@@ -33,15 +33,23 @@ typedef struct {
 } sk_linear;
 
 /* x of a product, `stride` elements from row to row: float32, or the type that the weight's products take as it lies
- * (sk_linear_takes). */
+ * (sk_linear_takes). prepared: every row has been through sk_linear_prepare since the last product. */
 typedef struct {
     const void *data;
     int64_t stride, dtype;
+    int prepared;
 } sk_rows;
 
 /* SK_BF16 where products of weights of this type round x to bfloat16, so that whoever computes x may as well; else SK_F32.
  */
 int64_t sk_linear_takes(int64_t dtype);
+
+/* Whether products of such weights first bring float32 rows into a form of their own (SK_INT8: rounded to 8 bits). Whoever
+ * computes a row may do that for them, while it is in its caches: a pass and a barrier less. */
+int sk_linear_prepares(int64_t dtype);
+
+/* Prepares one row, for the next product of this scratch. By any thread of the team. */
+void sk_linear_prepare(const sk_linear *w, const float *x, int64_t row, void *scratch);
 
 /* Elements from row to row that suit the products best: whole cache lines, an odd number of them, so that rows do not share
  * the sets of a cache. At most k + SK_ROW_SLACK. */
