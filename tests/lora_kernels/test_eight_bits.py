@@ -160,3 +160,30 @@ def test_an_evicted_page_and_its_scales_are_zero(dtype: torch.dtype) -> None:
 def test_kernels_that_cannot_read_a_type_say_so(dtype: torch.dtype, backend: str) -> None:
     with pytest.raises(BackendError):
         AdapterPool(SPEC, 1, 1, dtype, backend=backend)
+
+
+def test_sums_of_many_equal_ranks_do_not_overflow() -> None:
+    spec = one_site(80, (48, 33), max_rank=1024)
+    pool = AdapterPool(spec, 64, 1, torch.int8)
+    a = torch.ones(1024, 80)
+    signs = (torch.ones(48, 1024), -torch.ones(33, 1024))
+    pool.load(0, {(0, "site", index): LoraPair(a, b, 1.0) for index, b in enumerate(signs)})
+    for rows in (1, 7, 60):
+        meta = BatchMetadata.build([0], [rows], pool)
+        y = lora_apply(torch.zeros(rows, 81), torch.ones(rows, 80), "site", 0, meta)
+        torch.testing.assert_close(y[:, :48], torch.full((rows, 48), 80.0 * 1024), rtol=0.01, atol=0)
+        torch.testing.assert_close(y[:, 48:], torch.full((rows, 33), -80.0 * 1024), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_a_row_that_is_no_number_stays_none_and_disturbs_no_other(value: float, rows: int) -> None:
+    pool = AdapterPool(SPEC, 1, 1, torch.int8)
+    pool.load(0, make_adapter(SPEC, 16))
+    meta = BatchMetadata.build([0, 0], [rows, 1], pool)
+    y, x = activations(meta, torch.float32)
+    expected = lora_apply(y.clone(), x, "site", 0, meta)
+    x[rows, 5] = value
+    actual = lora_apply(y.clone(), x, "site", 0, meta)
+    assert not actual[rows].isfinite().any()
+    assert torch.equal(actual[:rows], expected[:rows])
