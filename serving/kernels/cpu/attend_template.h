@@ -120,8 +120,9 @@ INLINE void attend_as(const int bf16, const sk_span *span, const sk_blocks *bloc
     }
     for (int64_t r = 0; r < rows; r++) {
         const int64_t to = r / span->heads * span->out_stride + r % span->heads * dim;
+        const float share = 1.0f / total[r];
         for (int64_t d = 0; d < dim; d += W) {
-            vf v = load(acc + r * padded + d) / splat(total[r]);
+            vf v = load(acc + r * padded + d) * splat(share);
             if (dim - d < W)
                 store_some_as(span->out, to + d, v, dim - d, span->out_dtype);
             else

@@ -6,6 +6,8 @@
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define DOT(sums, a, b) _mm512_dpbf16_ps(sums, (__m512bh)(a), (__m512bh)(b))
 #define NARROW(v) _mm512_cvtneps_pbh(v)
+#define CLAMP(v, low, high) _mm512_min_ps(high, _mm512_max_ps(low, v))
+#define SCALE(v, n) _mm512_scalef_ps(v, n)
 #define SUM(v) _mm512_reduce_add_ps(v)
 #define LARGEST(v) _mm512_reduce_max_ps(v)
 #define OPS sk_ops_avx512

@@ -4,6 +4,7 @@
  *   FMA     a * b + c of vectors
  *   DOT     a vector plus, in each lane, both products of two pairs of bfloat16; left out: float32 products of each
  *   NARROW  a float vector to bfloat16; where there is DOT
+ *   SCALE   a vector times 2^n for a vector of whole n, rounded once; CLAMP(v, low, high), NaN for NaN, goes with it
  *   SUM, LARGEST  of a vector's lanes, in any order; where they are left out, one lane after the other
  *   OPS     the table, and OPS_NAME its name
  */
@@ -69,8 +70,11 @@ INLINE float largest(vf v) {
 }
 #endif
 
-/* Cephes' expf: 2 ulp; 0 below -87.3, infinite above 88.3, NaN for NaN. */
+/* Cephes' expf: 2 ulp; 0 below -104 (where there is no SCALE -87.3), infinite above 88.8 (88.3), NaN for NaN. */
 INLINE vf exponential(vf x) {
+#ifdef SCALE
+    x = CLAMP(x, splat(-105.0f), splat(89.0f));
+#endif
     vf shifted = FMA(x, splat(1.44269504088896341f), splat(12582912.0f));  /* 1.5 * 2^23: low bits hold the integer */
     vf n = shifted - splat(12582912.0f);
     vf r = FMA(n, splat(-0.693359375f), x);
@@ -82,10 +86,14 @@ INLINE vf exponential(vf x) {
     p = FMA(p, r, splat(1.6666665459e-1f));
     p = FMA(p, r, splat(5.0000001201e-1f));
     vf y = FMA(p, r * r, r) + splat(1.0f);
+#ifdef SCALE
+    return SCALE(y, n);
+#else
     y = (vf)((vi)y + ((vi)shifted << 23));
     y = blend(x < splat(-87.3f), splat(0.0f), y);
     y = blend(x > splat(88.3f), splat(INFINITY), y);
     return blend(x == x, y, x);
+#endif
 }
 
 /* W floats as values of a type: `at` of them lie before. */
