@@ -3,34 +3,29 @@
 
 #include <string.h>
 
-/* Side of the squares in which bfloat16 is turned, in registers: a third of the time. */
-enum { SIDE = LK_UNIT };
-/* bfloat16 columns of a that are woven: see lk_site. */
-enum { WOVEN = 2 * SIDE };
+/* bfloat16 columns of a that are woven, of which half make a vector: see lk_site. */
+enum { HALF = 8, WOVEN = 2 * HALF };
+/* Side of the squares of pairs of ranks in which bfloat16 is turned, in registers. */
+enum { SIDE = LK_UNIT / 2 };
 
-typedef uint16_t values __attribute__((vector_size(SIDE * sizeof(uint16_t))));
+typedef uint16_t values __attribute__((vector_size(HALF * sizeof(uint16_t))));
+typedef uint32_t pairs __attribute__((vector_size(SIDE * sizeof(uint32_t))));
 
-/* The first halves of a and b, value by value in turn; the second halves. */
 #if defined(__clang__)
-#define LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define LOW(a, b) __builtin_shuffle(a, b, (values){0, 8, 1, 9, 2, 10, 3, 11})
-#define HIGH(a, b) __builtin_shuffle(a, b, (values){4, 12, 5, 13, 6, 14, 7, 15})
+#define SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
 #endif
-
-static void put_in_turn(values first, values second, uint16_t *to) {
-    values low = LOW(first, second), high = HIGH(first, second);
-    memcpy(to, &low, sizeof low);
-    memcpy(to + SIDE, &high, sizeof high);
-}
 
 static void weave(const uint16_t *from, int64_t columns, uint16_t *to) {
     for (int64_t c = 0; c < columns; c += WOVEN) {
         values first, second;
         memcpy(&first, from + c, sizeof first);
-        memcpy(&second, from + c + SIDE, sizeof second);
-        put_in_turn(first, second, to + c);
+        memcpy(&second, from + c + HALF, sizeof second);
+        values low = SHUFFLE(values, first, second, 0, 8, 1, 9, 2, 10, 3, 11);
+        values high = SHUFFLE(values, first, second, 4, 12, 5, 13, 6, 14, 7, 15);
+        memcpy(to + c, &low, sizeof low);
+        memcpy(to + c + HALF, &high, sizeof high);
     }
 }
 
@@ -55,9 +50,10 @@ static int8_t same_i8(int8_t value) { return value; }
                      int64_t at, void *out) {                                                                       \
         for (int64_t r = row; r < end; r += 1 + m->pairs) {                                                         \
             to_type *to = (to_type *)out + r % LK_UNIT * m->block + at * (1 + m->pairs);                            \
-            to_type line[LK_B_BLOCK] = {0}, second[LK_B_BLOCK] = {0};                                               \
+            to_type line[LK_B_BLOCK] = {0};                                                                         \
             name##_line(m, data, r, begin, count, line);                                                            \
             if (m->pairs) {                                                                                         \
+                to_type second[LK_B_BLOCK] = {0};                                                                   \
                 if (r + 1 < end) name##_line(m, data, r + 1, begin, count, second);                                 \
                 for (int64_t i = 0; i < count; i++) {                                                               \
                     to[2 * i] = line[i];                                                                            \
@@ -77,17 +73,18 @@ COPY(bf16_to_f32, uint16_t, float, lk_bf16_to_f32)
 COPY(bf16_to_bf16, uint16_t, uint16_t, same_bf16)
 COPY(i8_to_i8, int8_t, int8_t, same_i8)
 
-/* to[r][c] = from[c][r], `step` elements from row to row of `from`. A perfect shuffle of all 64 moves the bits of (row,
- * column) round by one place, three of them exchange row and column. */
-static void turn_square(const uint16_t *from, int64_t step, values *to) {
-    values shuffled[SIDE];
-    for (int i = 0; i < SIDE; i++) memcpy(&to[i], from + i * step, sizeof to[i]);
-    for (int stage = 0; stage < 3; stage++) {
-        for (int i = 0; i < SIDE / 2; i++) {
-            shuffled[2 * i] = LOW(to[i], to[i + SIDE / 2]);
-            shuffled[2 * i + 1] = HIGH(to[i], to[i + SIDE / 2]);
-        }
-        memcpy(to, shuffled, sizeof shuffled);
+/* The first halves of a and b, pair by pair in turn; the second halves. */
+static pairs low(pairs a, pairs b) { return SHUFFLE(pairs, a, b, 0, 4, 1, 5); }
+static pairs high(pairs a, pairs b) { return SHUFFLE(pairs, a, b, 2, 6, 3, 7); }
+
+/* to[p][c] = pair p of from[c], which are `step` elements apart. */
+static void turn_square(const uint16_t *from, int64_t step, pairs *to) {
+    pairs c[SIDE];
+    for (int i = 0; i < SIDE; i++) memcpy(&c[i], from + i * step, sizeof c[i]);
+    pairs even[2] = {low(c[0], c[2]), high(c[0], c[2])}, odd[2] = {low(c[1], c[3]), high(c[1], c[3])};
+    for (int half = 0; half < 2; half++) {
+        to[2 * half] = low(even[half], odd[half]);
+        to[2 * half + 1] = high(even[half], odd[half]);
     }
 }
 
@@ -95,11 +92,11 @@ static void turn_square(const uint16_t *from, int64_t step, values *to) {
 static void turn_bf16(const lk_matrix *m, const void *data, int64_t row, int64_t end, int64_t begin, int64_t count,
                       int64_t at, void *out) {
     int64_t c = 0;
-    for (; end - row == SIDE && c + SIDE <= count; c += SIDE) {
-        values square[SIDE];
+    for (; end - row == LK_UNIT && c + SIDE <= count; c += SIDE) {
+        pairs square[SIDE];
         turn_square((const uint16_t *)data + (begin + c) * m->from_column + row, m->from_column, square);
-        for (int i = 0; i < SIDE; i += 2)
-            put_in_turn(square[i], square[i + 1], (uint16_t *)out + i * m->block + 2 * (at + c));
+        for (int p = 0; p < SIDE; p++)
+            memcpy((uint16_t *)out + 2 * (p * m->block + at + c), &square[p], sizeof square[p]);
     }
     if (c < count) bf16_to_bf16(m, data, row, end, begin + c, count - c, at + c, out);
 }

@@ -18,8 +18,9 @@ static int supported(const char *name) {
     __builtin_cpu_init();
     if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (!strcmp(name, "avx512bf16"))
-        return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return 0;
 }
