@@ -10,7 +10,7 @@
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
 
 typedef struct {
-    __m256 first, second;  /* columns 0-7 and 8-15 */
+    __m256 first, second;  /* columns 0-7 and 8-15; of a pair of ranks the first and the second, 8 columns */
 } pair;
 
 INLINE __m256 load8_i8(const void *data) {

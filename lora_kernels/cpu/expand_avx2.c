@@ -3,8 +3,8 @@
  * 6 rows x 16 columns, 12 accumulators: 8 loads for 12 FMAs; one row takes 64 columns, so that the FMA latency stays
  * covered. Many rows read B from a panel: widened once, and its ranks side by side.
  *
- * bfloat16 weights read in place are widened with one shift or one mask per 8 values, 8-bit ones with a shuffle, a widening
- * and a conversion.
+ * bfloat16 weights read in place are widened with one shift or one mask per 8 values, 8-bit ones with a widening, shifts and
+ * a conversion.
  */
 #if defined(__x86_64__)
 #include "avx2.h"
@@ -51,26 +51,19 @@ static __attribute__((noinline)) void add_few(char *y, int64_t y_dtype, const fl
 
 typedef pair sums[6][4];  /* of row and 16 columns; those that a tile uses stay in registers */
 
+/* Both ranks of a pair, 8 columns of b from `at` on; not of float32. */
+INLINE pair load_pair(const void *b, int64_t at, const int dtype) {
+    if (dtype == LK_BF16) return load16(b, at, LK_BF16);
+    __m256i both = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)((const int8_t *)b + at)));
+    return (pair){_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both, 16), 16)),
+                  _mm256_cvtepi32_ps(_mm256_srai_epi32(both, 16))};
+}
+
 /* 16 columns of a rank of b; `at` is where those of the first of its pair begin. */
 INLINE pair load_rank(const void *b, int64_t at, const int dtype, const int second) {
     if (dtype == LK_F32) return load16(b, at + second * LK_B_BLOCK, LK_F32);
-    pair p;
-    if (dtype == LK_BF16) {
-        __m256i low = _mm256_loadu_si256((const __m256i *)((const uint16_t *)b + at));
-        __m256i high = _mm256_loadu_si256((const __m256i *)((const uint16_t *)b + at + 16));
-        const __m256i upper = _mm256_set1_epi32((int)0xffff0000u);
-        p.first = _mm256_castsi256_ps(second ? _mm256_and_si256(low, upper) : _mm256_slli_epi32(low, 16));
-        p.second = _mm256_castsi256_ps(second ? _mm256_and_si256(high, upper) : _mm256_slli_epi32(high, 16));
-    } else {
-        const __m128i even = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, -1, -1, -1, -1, -1, -1, -1, -1);
-        const __m128i odd = _mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, -1, -1, -1, -1, -1, -1, -1, -1);
-        const __m128i *from = (const __m128i *)((const int8_t *)b + at), places = second ? odd : even;
-        __m128i low = _mm_shuffle_epi8(_mm_loadu_si128(from), places);
-        __m128i high = _mm_shuffle_epi8(_mm_loadu_si128(from + 1), places);
-        p.first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low));
-        p.second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high));
-    }
-    return p;
+    pair low = load_pair(b, at, dtype), high = load_pair(b, at + 16, dtype);
+    return second ? (pair){low.second, high.second} : (pair){low.first, high.first};
 }
 
 /* sum += v * w for one rank. */
@@ -81,22 +74,6 @@ INLINE void multiply_rank(const int rows, sums sum, const int block, pair w, con
         multiply_add(&sum[t][block].first, factor, w.first);
         multiply_add(&sum[t][block].second, factor, w.second);
     }
-}
-
-/* Both ranks of a pair, 8 columns of b from `at` on; not of float32. */
-INLINE pair load_pair(const void *b, int64_t at, const int dtype) {
-    pair p;
-    __m256i both;
-    if (dtype == LK_BF16) {
-        both = _mm256_loadu_si256((const __m256i *)((const uint16_t *)b + at));
-        p.first = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-        p.second = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
-    } else {
-        both = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)((const int8_t *)b + at)));
-        p.first = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both, 16), 16));
-        p.second = _mm256_cvtepi32_ps(_mm256_srai_epi32(both, 16));
-    }
-    return p;
 }
 
 /* sum += v B for a pair of ranks of one row, which are loaded once. */

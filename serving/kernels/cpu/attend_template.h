@@ -79,8 +79,8 @@ INLINE void add_values(const int bf16, const sk_span *span, const sk_blocks *blo
 /* One tile after the first. */
 INLINE upcoming first_upcoming(const int bf16, const sk_span *span, const sk_blocks *blocks) {
     const int64_t last = (span->first + span->queries - 1) / blocks->size, of_tile = sk_tile_tokens(blocks) / blocks->size;
-    upcoming u = {.span = span, .blocks = blocks, .table = span->table, .block = of_tile - 1 < last ? of_tile - 1 : last, .last = last,
-                  .lines = sk_head_elements(blocks) * (bf16 ? 2 : 4) / LINE};
+    upcoming u = {.span = span, .blocks = blocks, .table = span->table, .last = last,
+                  .block = of_tile - 1 < last ? of_tile - 1 : last, .lines = sk_head_elements(blocks) * (bf16 ? 2 : 4) / LINE};
     move_on(&u);
     return u;
 }

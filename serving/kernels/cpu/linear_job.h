@@ -21,7 +21,7 @@ typedef struct {
     int64_t k;                        /* as packed */
     int64_t pair_bytes, panel_bytes;  /* of one panel */
     sk_addend addend;
-    int fetches;          /* what the addend lists */
+    int fetches;          /* whether it fetches what the addend lists */
     const sk_gate *gate;  /* or NULL */
     float *strip;         /* the thread's own: SK_STRIP_FLOATS, if gated */
 } sk_job;
