@@ -30,7 +30,9 @@ from serving.tokenization.tokenizer import Tokenizer
 BASE_TYPES = {
     "float32": Precision(torch.float32, torch.float32, torch.float32),
     "bfloat16": Precision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
-    "int8": Precision(torch.int8, torch.bfloat16, torch.bfloat16),
+    "int8 weights": Precision(torch.int8, torch.bfloat16, torch.bfloat16),
+    "int8 cache": Precision(torch.bfloat16, torch.int8, torch.bfloat16),
+    "int8": Precision(torch.int8, torch.int8, torch.bfloat16),
 }
 ADAPTER_TYPES = {
     f"adapter {str(dtype)[6:]}": Precision(torch.float32, torch.float32, dtype)

@@ -26,9 +26,15 @@ class ServingConfig:
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0 picks a free one"] = 8000
     insecure: Annotated[bool, "answer without tickets: for one user on one machine"] = False
-    dtype: Annotated[str, "float32, bfloat16, int8 (weights only), or auto: bfloat16 where it is not slower"] = "auto"
+    dtype: Annotated[
+        str, "float32, bfloat16, int8 (weights and KV cache), or auto: bfloat16 where it is not slower"
+    ] = "auto"
+    kv_dtype: Annotated[
+        str, "KV cache: auto (as --dtype), bfloat16, or int8 (half the memory, faster; both on a CPU alone)"
+    ] = "auto"
     adapter_dtype: Annotated[
-        str, "resident adapters: auto (as the KV cache), or int8 (half the memory, faster; on a CPU alone)"
+        str,
+        "resident adapters: auto (as --dtype; int8: bfloat16), or int8 (half the memory, faster; on a CPU alone)",
     ] = "auto"
     device: Annotated[str, "cpu, cuda, or auto"] = "auto"
     threads: Annotated[int, "CPU threads for the forward pass; 0: every core it may use"] = 0
@@ -71,6 +77,8 @@ class ServingConfig:
             raise ConfigError(f"--adapters {self.adapters}: not a folder")
         if self.dtype not in ("auto", "float32", "bfloat16", "int8"):
             raise ConfigError(f"--dtype {self.dtype}: one of float32, bfloat16, int8, auto")
+        if self.kv_dtype not in ("auto", "bfloat16", "int8"):
+            raise ConfigError(f"--kv-dtype {self.kv_dtype}: one of bfloat16, int8, auto")
         if self.adapter_dtype not in ("auto", "int8"):
             raise ConfigError(f"--adapter-dtype {self.adapter_dtype}: one of int8, auto")
         if self.device not in ("auto", "cpu", "cuda"):

@@ -118,7 +118,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     """
     torch.set_num_threads(config.thread_count)
     device = choose_device(config.device)
-    precision = choose_precision(config.dtype, device, config.adapter_dtype)
+    precision = choose_precision(config.dtype, device, config.kv_dtype, config.adapter_dtype)
     model = base.config
     memory = _plan_memory(config, model, precision, device)
     pool = BlockPool(memory.blocks, config.block_size, caching=config.prefix_caching)

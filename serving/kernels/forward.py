@@ -11,8 +11,8 @@ from serving.kernels.linear import CLinear
 
 Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
 
-# SK_F32 and SK_BF16
-DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+# SK_F32 and so on
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 
 # SK_ROW_SLACK of linear.h
 ROW_SLACK = 64

@@ -22,19 +22,20 @@ class BlockedKV:
         keys [head_dim, lanes]: a token is a column, so that one vector holds one dimension of many keys; lanes is
             block_size rounded up to whole groups
         values [block_size, head_dim rounded up to whole groups]
-    in float32; in bfloat16 every two rows of either are woven into one of pairs (kernels/cpu/ops.h).
+    in float32; in bfloat16 and int8 every two rows of either are woven into one of pairs, and int8 has float32 factors
+    after them, one for each key and value (kernels/cpu/ops.h).
     Blocks lie outside: those in use are then one stretch of memory, and large pages of the system hold nothing else.
     With layers outside each layer began and ended such a page of its own, 30 MB too much for a model of 30 layers.
     """
 
     def __init__(self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self.block_size = block_size
-        shape = (num_blocks, config.num_layers, config.num_kv_heads, _head_elements(config, block_size))
+        shape = (num_blocks, config.num_layers, config.num_kv_heads, _head_elements(config, block_size, dtype))
         self.data = lazy_zeros(shape, dtype)
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-        return config.num_layers * config.num_kv_heads * _head_elements(config, block_size) * dtype.itemsize
+        return config.num_layers * config.num_kv_heads * _head_elements(config, block_size, dtype) * dtype.itemsize
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases blocks in every layer."""
@@ -54,8 +55,10 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
-def _head_elements(config: ModelConfig, block_size: int) -> int:
-    return config.head_dim * _padded(block_size) + -(-block_size // 2) * 2 * _padded(config.head_dim)
+def _head_elements(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    values = config.head_dim * _padded(block_size) + -(-block_size // 2) * 2 * _padded(config.head_dim)
+    factors = 2 * _padded(block_size) * torch.float32.itemsize if dtype == torch.int8 else 0
+    return values + factors
 
 
 def _padded(size: int) -> int:

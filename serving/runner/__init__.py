@@ -56,28 +56,33 @@ def has_kernels(device: torch.device) -> bool:
     return device.type == "cpu" and load_library() is not None
 
 
-def choose_precision(name: str, device: torch.device, adapters: str = "auto") -> Precision:
+def choose_precision(name: str, device: torch.device, cache: str = "auto", adapters: str = "auto") -> Precision:
     """ "auto" is bfloat16 unless plain torch runs on a processor that only emulates it, several times slower.
 
-    "int8" quantizes the linears, one scale an output; of adapters, which otherwise have the type of the KV cache, it
-    quantizes both matrices, one scale a rank. Raises ConfigError where the kernels for that are missing.
+    "int8" quantizes the linears, one scale an output, and the KV cache, one scale a key and one a value, unless
+    `cache` says otherwise; of adapters it quantizes both matrices, one scale a rank. Raises ConfigError where the
+    kernels for that are missing.
     """
-    for flag, value in (("--dtype", name), ("--adapter-dtype", adapters)):
-        if value == "int8" and not has_kernels(device):
-            raise ConfigError(f"{flag} int8: only the C kernels on a CPU have it")
-    weights, cache = _base_types(name, device)
-    return Precision(weights, cache, torch.int8 if adapters == "int8" else cache)
+    needs_kernels = (
+        ("--dtype", name, name == "int8"),
+        ("--kv-dtype", cache, cache != "auto"),
+        ("--adapter-dtype", adapters, adapters == "int8"),
+    )
+    for flag, value, needed in needs_kernels:
+        if needed and not has_kernels(device):
+            raise ConfigError(f"{flag} {value}: only the C kernels on a CPU have it")
+    floats = _floats(name, device)
+    weights = torch.int8 if name == "int8" else floats
+    kv = weights if cache == "auto" else torch.int8 if cache == "int8" else torch.bfloat16
+    return Precision(weights, kv, torch.int8 if adapters == "int8" else floats)
 
 
-def _base_types(name: str, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
-    """Of the linears, and of the KV cache."""
-    if name == "int8":
-        return torch.int8, torch.bfloat16
+def _floats(name: str, device: torch.device) -> torch.dtype:
+    """The type of what is not quantized."""
     if name == "auto":
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         name = "bfloat16" if device.type == "cuda" or has_kernels(device) or fast else "float32"
-    dtype = torch.float32 if name == "float32" else torch.bfloat16
-    return dtype, dtype
+    return torch.float32 if name == "float32" else torch.bfloat16
 
 
 def bytes_per_block(model: ModelConfig, block_size: int, precision: Precision, device: torch.device) -> int:

@@ -1,31 +1,65 @@
 /* Attention of ops.h, once for all instruction sets; ops_template.h includes it and says what they define. */
 #include "blocks_template.h"
 
-/* W floats as what keys and values are multiplied with. */
-INLINE void store_factors(const int bf16, void *to, int64_t at, vf v) {
-    store_as(to, at, v, bf16 && DOTS ? SK_BF16 : SK_F32);
+/* Beside 8 bits: the factors of a tile's keys and values, and of one row's query. */
+typedef struct {
+    const float *keys, *values;
+    float query;
+    float largest;  /* of the values that the row sees */
+    float most;     /* the largest integer weight */
+} factors;
+
+/* W floats as what keys and values are multiplied with, in 16 bits where pairs are. */
+INLINE void store_factors(const int dtype, void *to, int64_t at, vf v) {
+    if (dtype == SK_INT8 && INTEGERS) {
+        vh values = __builtin_convertvector(nearest(v), vh);
+        memcpy((int16_t *)to + at, &values, sizeof values);
+    } else {
+        store_as(to, at, v, dtype == SK_BF16 && DOTS ? SK_BF16 : SK_F32);
+    }
+}
+
+/* The largest integers of whose products with 8 bits so many add up in 32. */
+INLINE int64_t most_of(int64_t count) {
+    int64_t most = INT32_MAX / (127 * count);
+    return most < INT16_MAX ? most : INT16_MAX;
+}
+
+/* W scores, as they would be of float32 keys. */
+INLINE vf scores_at(const float *scores, int64_t i, const factors *f) {
+    vf sums = load(scores + i);
+    if (INTEGERS) sums = __builtin_convertvector((vi)sums, vf);
+    return sums * splat(f->query) * load(f->keys + i);
+}
+
+/* Weights from `at` on, of which `valid` are of keys that the row sees, beside the factors of their values. */
+INLINE vf scale_weights(vf w, int64_t at, int64_t valid, vf to_integers, const factors *f) {
+    vf scaled = w * (to_integers * load(f->values + at));
+    /* The factor of a later token may be no number. */
+    return at + W <= valid ? scaled : blend(w > splat(0.0f), scaled, splat(0.0f));
 }
 
 /* Scores of one row to weights, in place, as factors: valid keys first, zeros after them up to the end of the tile.
  * Returns by how much what was summed before must shrink, and moves the row's maximum and sum of weights on. */
-INLINE float weigh(const int bf16, float *scores, int64_t valid, int64_t end, float *max, float *total) {
+INLINE float weigh(const int dtype, float *scores, int64_t valid, int64_t end, float *max, float *total,
+                   const factors *f) {
     vf top = splat(*max);
     int64_t i;
-    for (i = 0; i + W <= valid; i += W) {
+    for (i = 0; i < valid; i += W) {
+        if (dtype == SK_INT8) store(scores + i, scores_at(scores, i, f));
+        for (int64_t j = valid; j < i + W; j++) scores[j] = -INFINITY;
         vf s = load(scores + i);
         top = blend(s > top, s, top);
     }
-    float most = LARGEST(top);
-    for (; i < valid; i++) most = scores[i] > most ? scores[i] : most;
-    for (i = valid; i < end; i++) scores[i] = -INFINITY;
-    vf weights = splat(0.0f);
+    /* Past the tile's end lies the row's padding. */
+    for (; i < end; i += W) store(scores + i, splat(-INFINITY));
+    const float most = LARGEST(top);
+    vf weights = splat(0.0f), to_integers = splat(1.0f);
+    if (dtype == SK_INT8 && INTEGERS) to_integers = splat(f->largest > LEAST ? f->most / f->largest : 0.0f);
     for (i = 0; i < end; i += W) {
-        /* Past the tile's end lies the row's padding: read, made zero, never used. */
-        if (i + W > end)
-            for (int64_t j = end; j < i + W; j++) scores[j] = -INFINITY;
         vf w = exponential(load(scores + i) - splat(most));
-        store_factors(bf16, scores, i, w);
         weights += w;
+        store_factors(dtype, scores, i, dtype == SK_INT8 ? scale_weights(w, i, valid, to_integers, f) : w);
     }
     float shrink = most > *max ? exponential(splat(*max - most))[0] : 1.0f;
     *max = most;
@@ -34,89 +68,125 @@ INLINE float weigh(const int bf16, float *scores, int64_t valid, int64_t end, fl
 }
 
 /* Where a block's share of a head is, in bytes from the head's first. */
-INLINE int64_t place_of(const sk_span *span, const sk_blocks *blocks, int64_t element, int64_t block) {
-    return span->table[block] * blocks->stride * element;
+INLINE int64_t place_of(const int dtype, const sk_span *span, const sk_blocks *blocks, int64_t block) {
+    return span->table[block] * blocks->stride * sk_element_size(dtype);
 }
 
 /* scores[rows, count] = q k^T, for the keys from `begin` on. */
-INLINE void score(const int bf16, const sk_span *span, const sk_blocks *blocks, const float *q, int64_t rows,
+INLINE void score(const int dtype, const sk_span *span, const sk_blocks *blocks, const float *q, int64_t rows,
                   int64_t begin, int64_t count, float *scores, int64_t ld, upcoming *next) {
-    const int64_t size = blocks->size, element = bf16 ? 2 : 4;
+    const int64_t size = blocks->size;
     const segments keys = {{blocks->data}, 1, 0, blocks->head_dim, blocks->lanes};
-    const product p = {q, &keys, blocks->padded, ld, 0, next};
+    const product p = {q, &keys, blocks->padded, ld, 0, NULL, next};
     for (int64_t at = 0; at < count;) {
         group groups[MOST_GROUPS];
         int found = 0;
         for (; found < MOST_GROUPS && at < count; found++) {
             int64_t lane = at % size, left = size - lane, block = (begin + at) / size;
-            groups[found] = (group){place_of(span, blocks, element, block) + lane * LANE_BYTES, scores + at};
+            groups[found] = (group){place_of(dtype, span, blocks, block) + lane * lane_bytes(dtype), scores + at};
             at += left < SK_GROUP ? left : SK_GROUP;
         }
-        (bf16 ? multiply_bf16 : multiply_f32)(&p, rows, groups, found);
+        multiply_as(dtype, &p, rows, groups, found);
     }
 }
 
 /* acc[rows, padded] += weights v, of the same keys. */
-INLINE void add_values(const int bf16, const sk_span *span, const sk_blocks *blocks, const float *weights, int64_t rows,
-                       int64_t begin, int64_t count, float *acc, int64_t ld, upcoming *next) {
-    const int64_t size = blocks->size, element = bf16 ? 2 : 4, padded = blocks->padded;
+INLINE void add_values(const int dtype, const sk_span *span, const sk_blocks *blocks, const float *weights, int64_t rows,
+                       int64_t begin, int64_t count, float *acc, int64_t ld, const float *weight_factors, upcoming *next) {
+    const int64_t size = blocks->size, padded = blocks->padded;
     segments values = {.rows = size, .lanes = padded};
-    const char *first = blocks->data + sk_head_keys(blocks) * element;
+    const char *first = blocks->data + sk_head_keys(blocks) * sk_element_size(dtype);
     for (int64_t at = 0; at < count; at += size, values.count++) {
-        values.begin[values.count] = first + place_of(span, blocks, element, (begin + at) / size);
+        values.begin[values.count] = first + place_of(dtype, span, blocks, (begin + at) / size);
         values.last = count - at < size ? count - at : size;
     }
-    const product p = {weights, &values, ld, padded, 1, next};
+    const product p = {weights, &values, ld, padded, 1, weight_factors, next};
     for (int64_t d = 0; d < padded;) {
         group groups[MOST_GROUPS];
         int found = 0;
         for (; found < MOST_GROUPS && d < padded; found++, d += SK_GROUP)
-            groups[found] = (group){d * LANE_BYTES, acc + d};
-        (bf16 ? multiply_bf16 : multiply_f32)(&p, rows, groups, found);
+            groups[found] = (group){d * lane_bytes(dtype), acc + d};
+        multiply_as(dtype, &p, rows, groups, found);
     }
 }
 
 /* One tile after the first. */
-INLINE upcoming first_upcoming(const int bf16, const sk_span *span, const sk_blocks *blocks) {
+INLINE upcoming first_upcoming(const int dtype, const sk_span *span, const sk_blocks *blocks) {
     const int64_t last = (span->first + span->queries - 1) / blocks->size, of_tile = sk_tile_tokens(blocks) / blocks->size;
     upcoming u = {.span = span, .blocks = blocks, .table = span->table, .last = last,
-                  .block = of_tile - 1 < last ? of_tile - 1 : last, .lines = sk_head_elements(blocks) * (bf16 ? 2 : 4) / LINE};
+                  .block = of_tile - 1 < last ? of_tile - 1 : last, .lines = sk_head_elements(blocks) * sk_element_size(dtype) / LINE};
     move_on(&u);
     return u;
 }
 
-INLINE void attend_as(const int bf16, const sk_span *span, const sk_blocks *blocks, float *scratch) {
+/* The factors of a tile's keys and values, side by side. */
+INLINE void gather_factors(const sk_span *span, const sk_blocks *blocks, int64_t begin, int64_t count, float *keys,
+                           float *values) {
+    const int64_t size = blocks->size;
+    for (int64_t at = 0; at < count; at += size) {
+        const char *of_keys = blocks->data + place_of(SK_INT8, span, blocks, (begin + at) / size) + sk_head_values(blocks);
+        const size_t bytes = (size_t)(count - at < size ? count - at : size) * sizeof(float);
+        memcpy(keys + at, of_keys, bytes);
+        memcpy(values + at, of_keys + blocks->lanes * (int64_t)sizeof(float), bytes);
+    }
+}
+
+/* One row of queries as factors; returns what the products with integers are to be multiplied with. */
+INLINE float take_query(const int dtype, const sk_span *span, const sk_blocks *blocks, int64_t row, float *to) {
+    const int64_t dim = blocks->head_dim;
+    const float *from = span->q + row / span->heads * span->q_stride + row % span->heads * dim;
+    float factor = span->scale, back = 1.0f;
+    if (dtype == SK_INT8 && INTEGERS) {
+        const float most = largest_size(from, dim), integers = (float)most_of(dim);
+        factor = most > LEAST ? integers / most : 0.0f;
+        back = most / integers * span->scale;
+    }
+    for (int64_t d = 0; d < dim; d += W)
+        store_factors(dtype, to, d, (dim - d < W ? load_some(from + d, dim - d) : load(from + d)) * splat(factor));
+    return back;
+}
+
+INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blocks, float *scratch) {
     const int64_t rows = span->queries * span->heads, dim = blocks->head_dim, padded = blocks->padded;
     const int64_t tile = sk_tile_tokens(blocks), ld = tile + SK_GROUP, keys = span->first + span->queries;
     float *q = scratch, *acc = q + rows * padded, *scores = acc + rows * padded, *max = scores + rows * ld,
-          *total = max + rows;
+          *total = max + rows, *of_queries = total + rows, *of_weights = of_queries + rows, *of_keys = of_weights + rows,
+          *of_values = of_keys + ld;
     for (int64_t r = 0; r < rows; r++) {
-        const float *from = span->q + r / span->heads * span->q_stride + r % span->heads * dim;
-        for (int64_t d = 0; d < dim; d += W) {
-            vf v = dim - d < W ? load_some(from + d, dim - d) : load(from + d);
-            store_factors(bf16, q + r * padded, d, v * splat(span->scale));
-        }
+        of_queries[r] = take_query(dtype, span, blocks, r, q + r * padded);
         max[r] = -INFINITY;
         total[r] = 0.0f;
     }
     memset(acc, 0, (size_t)(rows * padded) * sizeof(float));
-    upcoming next = first_upcoming(bf16, span, blocks);
+    upcoming next = first_upcoming(dtype, span, blocks);
     for (int64_t begin = 0; begin < keys; begin += tile) {
         const int64_t count = keys - begin < tile ? keys - begin : tile;
-        score(bf16, span, blocks, q, rows, begin, count, scores, ld, &next);
+        float largest = 0.0f;
+        if (dtype == SK_INT8) {
+            gather_factors(span, blocks, begin, count, of_keys, of_values);
+            largest = largest_size(of_values, count);
+        }
+        score(dtype, span, blocks, q, rows, begin, count, scores, ld, &next);
         for (int64_t r = 0; r < rows; r++) {
             int64_t valid = span->first + r / span->heads + 1 - begin;
             float *row = scores + r * ld;
             if (valid <= 0) {
                 memset(row, 0, (size_t)count * sizeof(float));
+                of_weights[r] = 0.0f;
                 continue;
             }
-            float shrink = weigh(bf16, row, valid < count ? valid : count, count, &max[r], &total[r]);
+            if (valid > count) valid = count;
+            factors f = {of_keys, of_values, of_queries[r], largest, (float)most_of(tile)};
+            if (dtype == SK_INT8) {
+                if (valid < count) f.largest = largest_size(of_values, valid);
+                of_weights[r] = f.largest / f.most;
+            }
+            float shrink = weigh(dtype, row, valid, count, &max[r], &total[r], &f);
             float *sums = acc + r * padded;
             if (shrink != 1.0f)
                 for (int64_t d = 0; d < padded; d += W) store(sums + d, load(sums + d) * splat(shrink));
         }
-        add_values(bf16, span, blocks, scores, rows, begin, count, acc, ld, &next);
+        add_values(dtype, span, blocks, scores, rows, begin, count, acc, ld, of_weights, &next);
     }
     for (int64_t r = 0; r < rows; r++) {
         const int64_t to = r / span->heads * span->out_stride + r % span->heads * dim;
@@ -132,8 +202,10 @@ INLINE void attend_as(const int bf16, const sk_span *span, const sk_blocks *bloc
 }
 
 TARGET static void attend(const sk_span *span, const sk_blocks *blocks, float *scratch) {
-    if (blocks->dtype == SK_BF16)
-        attend_as(1, span, blocks, scratch);
+    if (blocks->dtype == SK_INT8)
+        attend_as(SK_INT8, span, blocks, scratch);
+    else if (blocks->dtype == SK_BF16)
+        attend_as(SK_BF16, span, blocks, scratch);
     else
-        attend_as(0, span, blocks, scratch);
+        attend_as(SK_F32, span, blocks, scratch);
 }

@@ -103,12 +103,27 @@ void sk_list_attention(sk_run *r, sk_run *wanted, char *memory) {
     list_wanted(wanted);
 }
 
-static void store_kv(const sk_model *m, int64_t layer, int32_t block, int64_t at, int64_t head, const float *k,
-                     const float *v) {
-    sk_blocks b = layer_blocks(m, layer, head);
+/* 8 bits, and the factors behind them; k and v become the integers. */
+static void store_int8(const sk_ops *ops, const sk_blocks *b, char *block, int64_t at, float *k, float *v) {
+    const int8_t *integers = (const int8_t *)k;
+    char *keys = block + 2 * at, *values = block + sk_head_keys(b) + at / 2 * 2 * b->padded + at % 2;
+    char *factors = block + sk_head_values(b) + at * (int64_t)sizeof(float);
+    float factor = ops->quantise(k, b->head_dim, (int8_t *)k);
+    memcpy(factors, &factor, sizeof factor);
+    for (int64_t d = 0; d < b->head_dim; d += 2) memcpy(keys + d * b->lanes, integers + d, 2);
+    factor = ops->quantise(v, b->head_dim, (int8_t *)v);
+    memcpy(factors + b->lanes * (int64_t)sizeof(float), &factor, sizeof factor);
+    integers = (const int8_t *)v;
+    for (int64_t d = 0; d < b->head_dim; d++) values[2 * d] = integers[d];
+}
+
+static void store_kv(const sk_run *r, int64_t layer, int32_t block, int64_t at, int64_t head, float *k, float *v) {
+    sk_blocks b = layer_blocks(r->model, layer, head);
     int64_t element = sk_element_size(b.dtype);
     char *block_of_head = b.data + block * b.stride * element, *values = block_of_head + sk_head_keys(&b) * element;
-    if (b.dtype == SK_BF16) {
+    if (b.dtype == SK_INT8) {
+        store_int8(r->ops, &b, block_of_head, at, k, v);
+    } else if (b.dtype == SK_BF16) {
         uint32_t *key = (uint32_t *)block_of_head + at;
         uint16_t *value = (uint16_t *)values + at / 2 * 2 * b.padded + at % 2;
         for (int64_t d = 0; d < b.head_dim; d += 2)
@@ -134,7 +149,7 @@ void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
         r->ops->rotate(row + h * dim, cos, sin, half);
     }
     for (int64_t h = 0; h < m->kv_heads; h++)
-        store_kv(m, index, r->places[at].block, r->places[at].position % m->block_size, h,
+        store_kv(r, index, r->places[at].block, r->places[at].position % m->block_size, h,
                  row + (m->heads + h) * dim, row + (rotated + h) * dim);
 }
 

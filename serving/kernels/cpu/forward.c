@@ -21,7 +21,8 @@ int sk_forward_use(const char *name) {
     if (!strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         found = &sk_ops_avx2;
     if (!strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16"))
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16") &&
+        __builtin_cpu_supports("avx512vnni"))
         found = &sk_ops_avx512;
 #endif
     if (!found) return -1;

@@ -1,6 +1,6 @@
 /* What one row, or one block of attention, needs between two matrix products; one table per instruction set.
  *
- * Activations are float32. Weights of the embedding and the KV cache are float32 or bfloat16.
+ * Activations are float32. The embedding's weights are float32 or bfloat16, the KV cache may have 8 bits too.
  * Each result depends on its own row only, bit for bit: no order of summation follows from how rows are grouped.
  */
 #ifndef SERVING_OPS_H
@@ -20,7 +20,7 @@ enum { SK_QUERY_ROWS = 24 };
 
 static inline int64_t sk_padded(int64_t n) { return (n + SK_GROUP - 1) / SK_GROUP * SK_GROUP; }
 
-static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_BF16 ? 2 : 4; }
+static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_F32 ? 4 : dtype == SK_BF16 ? 2 : 1; }
 
 /* Round to nearest even; NaN stays NaN. */
 static inline uint16_t sk_to_bf16(float value) {
@@ -41,7 +41,9 @@ static inline float sk_from_bf16(uint16_t value) {
  *   keys   [head_dim, lanes]: token t in column t, lanes = size rounded up to SK_GROUP
  *   values [size, padded], right after them: padded = head_dim rounded up to SK_GROUP
  * and in bfloat16 the same with every two rows woven into one line of pairs, [head_dim / 2, lanes, 2] and
- * [(size + 1) / 2, padded, 2]: what one instruction multiplies, and in 32 bits what shifts to float32.
+ * [(size + 1) / 2, padded, 2]: what one instruction multiplies, and in 32 bits what shifts to float32. In 8 bits they lie
+ * likewise, integers of -127 to 127, and after them float32 factors, of the keys [lanes] and of the values [lanes]: each
+ * token's largest key, and value, is 127 times its own.
  * Blocks begin `stride` elements apart; the next KV head's share of a block follows this one's. */
 typedef struct {
     char *data;
@@ -50,9 +52,15 @@ typedef struct {
 
 static inline int64_t sk_head_keys(const sk_blocks *blocks) { return blocks->head_dim * blocks->lanes; }
 
-/* Elements of a block that belong to one head. */
-static inline int64_t sk_head_elements(const sk_blocks *blocks) {
+/* Keys and values of a block that belong to one head. */
+static inline int64_t sk_head_values(const sk_blocks *blocks) {
     return sk_head_keys(blocks) + (blocks->size + 1) / 2 * 2 * blocks->padded;
+}
+
+/* The same, and in 8 bits the factors. */
+static inline int64_t sk_head_elements(const sk_blocks *blocks) {
+    int64_t factors = blocks->dtype == SK_INT8 ? 2 * blocks->lanes * (int64_t)sizeof(float) : 0;
+    return sk_head_values(blocks) + factors;
 }
 
 /* Consecutive query positions of one sequence, and the query heads that share one KV head. */
@@ -81,6 +89,9 @@ typedef struct {
     void (*rotate)(float *head, const float *cos, const float *sin, int64_t half);
     /* float32 from a row of either type */
     void (*widen)(const void *row, int64_t dtype, int64_t n, float *y);
+    /* to[i] = the integer next to x[i] / factor, of -127 to 127; returns the factor, NaN if a value is not finite. `to`
+     * may be where x is. */
+    float (*quantise)(const float *x, int64_t n, int8_t *to);
     /* Index of the largest value, the first of equals; -1 when a value is NaN or the largest is infinite. */
     int64_t (*argmax)(const float *x, int64_t n);
     /* Softmax attention with causal mask; scratch has sk_attend_floats() floats. Keys and values past a query's own
@@ -100,7 +111,8 @@ static inline int64_t sk_tile_tokens(const sk_blocks *blocks) {
 }
 
 static inline int64_t sk_attend_floats(const sk_blocks *blocks, int64_t rows) {
-    return rows * (2 * blocks->padded + sk_tile_tokens(blocks) + SK_GROUP + 2);
+    int64_t ld = sk_tile_tokens(blocks) + SK_GROUP;
+    return rows * (2 * blocks->padded + ld + 4) + 2 * ld;
 }
 
 /* Whether a table gives what the portable one gives, to rounding, on a fixed problem. */

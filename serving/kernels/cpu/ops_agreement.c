@@ -7,18 +7,19 @@
 
 /* No multiple of any vector, four KV blocks, two tiles of keys, six query rows. */
 enum { N = 83, HALF = 17, DIM = 34, PADDED = 48, BLOCK = 20, LANES = 32, TABLE = 4, QUERIES = 2, HEADS = 3, FIRST = 69 };
-enum { HEAD = DIM * LANES + BLOCK * PADDED };
+enum { HEAD = DIM * LANES + BLOCK * PADDED, FACTORS = 2 * LANES, HEAD_BYTES = HEAD + 4 * FACTORS };
 
 typedef struct {
-    float normed[N], activated[N], rotated[DIM], wide[N], attended[QUERIES * HEADS * DIM], best;
-    /* The same from bfloat16. */
-    float half_normed[N], half_activated[N], half_attended[QUERIES * HEADS * DIM];
+    float normed[N], activated[N], rotated[DIM], wide[N], attended[QUERIES * HEADS * DIM], best, factor;
+    /* Integers, and the same in bfloat16: what lies between two numbers may fall to either. */
+    float rounded[N], half_normed[N], half_activated[N], half_attended[QUERIES * HEADS * DIM];
 } answers;
 
 typedef struct {
     float x[N], y[N], q[QUERIES * HEADS * DIM];
     float kv[TABLE * HEAD];
     uint16_t half_kv[TABLE * HEAD];
+    char byte_kv[TABLE * HEAD_BYTES];
 } problem;
 
 static float noise(uint32_t *state) {
@@ -30,7 +31,14 @@ static void make(problem *p) {
     uint32_t state = 1;
     float *all = (float *)p;
     for (size_t i = 0; i < offsetof(problem, half_kv) / sizeof(float); i++) all[i] = noise(&state);
-    for (int i = 0; i < TABLE * HEAD; i++) p->half_kv[i] = sk_to_bf16(p->kv[i]);
+    for (int i = 0; i < TABLE * HEAD; i++) {
+        p->half_kv[i] = sk_to_bf16(p->kv[i]);
+        p->byte_kv[i / HEAD * HEAD_BYTES + i % HEAD] = (char)(127 * p->kv[i]);
+    }
+    for (int i = 0; i < TABLE * FACTORS; i++) {
+        float factor = (1.5f + p->kv[i]) / 127;
+        memcpy(p->byte_kv + i / FACTORS * HEAD_BYTES + HEAD + i % FACTORS * 4, &factor, sizeof factor);
+    }
 }
 
 static void widen(const uint16_t *from, int count, float *to) {
@@ -39,8 +47,8 @@ static void widen(const uint16_t *from, int count, float *to) {
 
 static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
     static const int32_t table[TABLE] = {2, 0, 3, 1};
-    char *kv = dtype == SK_BF16 ? (char *)p->half_kv : (char *)p->kv;
-    sk_blocks blocks = {kv, HEAD, BLOCK, LANES, DIM, PADDED, dtype};
+    char *kv = dtype == SK_INT8 ? p->byte_kv : dtype == SK_BF16 ? (char *)p->half_kv : (char *)p->kv;
+    sk_blocks blocks = {kv, dtype == SK_INT8 ? HEAD_BYTES : HEAD, BLOCK, LANES, DIM, PADDED, dtype};
     sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, SK_F32, QUERIES, HEADS, FIRST, table, 0.5f, 0};
     uint16_t normed[N], activated[N], attended[QUERIES * HEADS * DIM];
     float *scratch = malloc((size_t)sk_attend_floats(&blocks, QUERIES * HEADS) * sizeof(float));
@@ -49,7 +57,11 @@ static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
     ops->silu_mul(p->x, p->y, N, out->activated, SK_F32);
     memcpy(out->rotated, p->x, sizeof out->rotated);
     ops->rotate(out->rotated, p->y, p->y + HALF, HALF);
-    ops->widen(kv, dtype, N, out->wide);
+    int64_t wide = dtype == SK_BF16 ? SK_BF16 : SK_F32;
+    ops->widen(wide == SK_BF16 ? (const void *)p->half_kv : p->kv, wide, N, out->wide);
+    int8_t integers[N];
+    out->factor = ops->quantise(p->x, N, integers);
+    for (int i = 0; i < N; i++) out->rounded[i] = integers[i];
     ops->attend(&span, &blocks, scratch);
     ops->rms_norm(p->x, p->y, 1e-5f, N, normed, SK_BF16);
     ops->silu_mul(p->x, p->y, N, activated, SK_BF16);
@@ -69,13 +81,13 @@ int sk_ops_agree(const sk_ops *candidate) {
     problem *p = malloc(sizeof *p);
     if (!p) return 0;
     make(p);
-    for (int64_t dtype = SK_F32; dtype <= SK_BF16; dtype++) {
+    for (int64_t dtype = SK_F32; dtype < SK_DTYPES; dtype++) {
         answers expected, actual;
         agree &= solve(&sk_ops_portable, p, dtype, &expected) && solve(candidate, p, dtype, &actual);
         for (size_t i = 0; agree && i < sizeof expected / sizeof(float); i++) {
-            /* Rounding to bfloat16 costs 2^-9 of each product, and what lies between two of its numbers may fall to either. */
-            int exact = i < offsetof(answers, half_normed) / sizeof(float) && !(candidate->rounds && dtype == SK_BF16);
-            float tolerance = exact ? 1e-4f : 0.01f;
+            /* Rounding to bfloat16 costs 2^-9 of each product, to integers of 16 bits 2^-16 of the largest. */
+            int halves = i >= offsetof(answers, rounded) / sizeof(float) || (candidate->rounds && dtype == SK_BF16);
+            float tolerance = halves ? 0.01f : dtype == SK_INT8 ? 1e-3f : 1e-4f;
             float e = ((float *)&expected)[i], a = ((float *)&actual)[i];
             agree = fabsf(e - a) <= tolerance * (1 + fabsf(e));
         }

@@ -3,6 +3,7 @@
  *   TARGET  function attribute that switches the instruction set on, or nothing
  *   FMA     a * b + c of vectors
  *   DOT     a vector plus, in each lane, both products of two pairs of bfloat16; left out: float32 products of each
+ *   DOT16   the same of vectors of integers and pairs of 16 bits; WIDEN, pairs of 8 bits to such pairs; left out as DOT
  *   NARROW  a float vector to bfloat16; where there is DOT
  *   SCALE   a vector times 2^n for a vector of whole n, rounded once; CLAMP(v, low, high), NaN for NaN, goes with it
  *   SUM, LARGEST  of a vector's lanes, in any order; where they are left out, one lane after the other
@@ -17,11 +18,19 @@
 
 typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef int16_t vh __attribute__((vector_size(2 * W)));
+typedef int8_t vb __attribute__((vector_size(W)));
+
+/* What is smaller is 0 in 8 bits: its inverse would not be finite. */
+#define LEAST 1e-30f
 
 /* Vectors in a group of SK_GROUP lanes. */
 enum { NV = SK_GROUP / W };
-/* Bytes of a cache line, and of a lane in the cache of keys and values: a float or two halves. */
-enum { LINE = 64, LANE_BYTES = 4 };
+/* Bytes of a cache line. */
+enum { LINE = 64 };
+
+/* Bytes of a lane in the cache of keys and values: a float, or a pair. */
+INLINE int64_t lane_bytes(const int dtype) { return dtype == SK_INT8 ? 2 : 4; }
 
 INLINE vf load(const float *p) {
     vf v;
@@ -44,13 +53,19 @@ INLINE vi load_pairs(const void *p, int64_t at) {
     return pairs;
 }
 
-/* Lanes of float32; or of pairs of bfloat16 the first of each, or the second. */
-INLINE vf load_as(const void *p, int64_t at, const int bf16, const int second) {
-    if (!bf16) return load((const float *)p + at);
-    return (vf)(second ? load_pairs(p, at) & (int32_t)0xffff0000 : load_pairs(p, at) << 16);
+/* Lanes of float32; or of pairs of bfloat16 or 8-bit integers the first of each, or the second. */
+INLINE vf load_as(const void *p, int64_t at, const int dtype, const int second) {
+    if (dtype == SK_F32) return load((const float *)p + at);
+    if (dtype == SK_BF16) return (vf)(second ? load_pairs(p, at) & (int32_t)0xffff0000 : load_pairs(p, at) << 16);
+    vh pairs;
+    memcpy(&pairs, (const int16_t *)p + at, sizeof pairs);
+    return __builtin_convertvector(__builtin_convertvector(second ? pairs >> 8 : pairs << 8 >> 8, vi), vf);
 }
 
 INLINE vf splat(float x) { return x - (vf){0}; }
+
+/* In the lower 16 bits the integers next to values that fit. */
+INLINE vi nearest(vf v) { return (vi)(v + splat(12582912.0f)); }  /* 1.5 * 2^23 */
 
 INLINE vf blend(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
@@ -164,6 +179,27 @@ TARGET static void widen(const void *row, int64_t dtype, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = sk_from_bf16(((const uint16_t *)row)[i]);
 }
 
+/* The largest size of n values, NaN if one of them is not finite. */
+INLINE float largest_size(const float *x, int64_t n) {
+    vf most = splat(0.0f), invalid = splat(0.0f);
+    for (int64_t i = 0; i < n; i += W) {
+        vf v = n - i < W ? load_some(x + i, n - i) : load(x + i), size = (vf)((vi)v & INT32_MAX);
+        most = blend(size > most, size, most);
+        invalid += v - v;
+    }
+    return LARGEST(most) + SUM(invalid);
+}
+
+TARGET static float quantise(const float *x, int64_t n, int8_t *to) {
+    const float most = largest_size(x, n);
+    const vf inverse = splat(most > LEAST ? 127.0f / most : 0.0f);
+    for (int64_t i = 0; i < n; i += W) {
+        vb values = __builtin_convertvector(nearest((n - i < W ? load_some(x + i, n - i) : load(x + i)) * inverse), vb);
+        memcpy(to + i, &values, (size_t)(n - i < W ? n - i : W));
+    }
+    return most > LEAST ? most / 127.0f : most - most;
+}
+
 TARGET static int64_t argmax(const float *x, int64_t n) {
     vf best = splat(-INFINITY);
     vi at = {0}, index, good = ~(vi){0};
@@ -191,4 +227,4 @@ TARGET static int64_t argmax(const float *x, int64_t n) {
 
 #include "attend_template.h"
 
-const sk_ops OPS = {OPS_NAME, DOTS, rms_norm, silu_mul, rotate, widen, argmax, attend};
+const sk_ops OPS = {OPS_NAME, DOTS, rms_norm, silu_mul, rotate, widen, quantise, argmax, attend};

@@ -41,4 +41,4 @@ def test_types_of_adapters_that_are_not_served_are_refused_by_name(tiny: Tiny) -
     with pytest.raises(ConfigError, match="--adapter-dtype fp8"):
         ServingConfig(model=tiny.model, adapter_dtype="fp8")
     with pytest.raises(ConfigError, match="--adapter-dtype int8: only the C kernels"):
-        choose_precision("bfloat16", torch.device("cuda"), "int8")
+        choose_precision("bfloat16", torch.device("cuda"), adapters="int8")

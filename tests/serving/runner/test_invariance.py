@@ -32,16 +32,19 @@ def loaded(driver: Driver) -> Driver:
     return driver
 
 
+F32, BF16, INT8 = torch.float32, torch.bfloat16, torch.int8
+
+
+# Weights, KV cache, adapters, tokens of a block
 @pytest.fixture(
-    params=[("float32", 16, None), ("float32", 5, None), ("bfloat16", 16, None), ("bfloat16", 5, None),
-            ("int8", 32, None), ("bfloat16", 16, torch.int8)],
+    params=[(F32, F32, F32, 16), (F32, F32, F32, 5), (BF16, BF16, BF16, 16), (BF16, BF16, BF16, 5),
+            (INT8, BF16, BF16, 32), (BF16, BF16, INT8, 16), (INT8, INT8, BF16, 16), (F32, INT8, F32, 5),
+            (BF16, INT8, INT8, 40)],
     ids=str,
 )  # fmt: skip
 def driver(request: pytest.FixtureRequest, model: Path) -> Iterator[Driver]:
-    name, block_size, resident = request.param
-    weights = getattr(torch, name)
-    dtype = torch.float32 if name == "float32" else torch.bfloat16
-    yield loaded(make_driver(model, block_size=block_size, dtype=dtype, weights=weights, resident=resident))
+    weights, cache, resident, block_size = request.param
+    yield loaded(make_driver(model, block_size=block_size, dtype=cache, weights=weights, resident=resident))
 
 
 def prompts(count: int, low: int = 2, high: int = 90, seed: int = 3) -> list[list[int]]:
@@ -82,7 +85,7 @@ def test_one_thread_and_two_give_the_same_bits(model: Path) -> None:
 def test_what_is_left_in_blocks_is_never_used(driver: Driver) -> None:
     work = list(zip(prompts(4), (None, 0, 3, None), strict=True))
     clean = [vector(driver, prompt, slot, 20) for prompt, slot in work]
-    driver.runner.kv.data.fill_(torch.nan)
+    driver.runner.kv.data.view(torch.uint8).fill_(255)  # no numbers; of 8 bits the factors
     assert [vector(driver, prompt, slot, 20) for prompt, slot in work] == clean
 
 
