@@ -1,4 +1,4 @@
-"""What 16- and 8-bit weights cost in quality: next-token distributions on real text against float32 ones.
+"""What 16 and 8 bits of weights and KV cache cost in quality: next-token distributions on real text against float32.
 
     python -m benchmarks.serving_quality MODEL [--text README.md docs/*.md] [--out results.json]
 

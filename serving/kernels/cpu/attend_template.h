@@ -7,7 +7,7 @@ typedef struct {
     float query;
     float largest;  /* of the values that the row sees */
     float most;     /* the largest integer weight */
-} factors;
+} tile_factors;
 
 /* W floats as what keys and values are multiplied with, in 16 bits where pairs are. */
 INLINE void store_factors(const int dtype, void *to, int64_t at, vf v) {
@@ -26,14 +26,14 @@ INLINE int64_t most_of(int64_t count) {
 }
 
 /* W scores, as they would be of float32 keys. */
-INLINE vf scores_at(const float *scores, int64_t i, const factors *f) {
+INLINE vf scores_at(const float *scores, int64_t i, const tile_factors *f) {
     vf sums = load(scores + i);
     if (INTEGERS) sums = __builtin_convertvector((vi)sums, vf);
     return sums * splat(f->query) * load(f->keys + i);
 }
 
 /* Weights from `at` on, of which `valid` are of keys that the row sees, beside the factors of their values. */
-INLINE vf scale_weights(vf w, int64_t at, int64_t valid, vf to_integers, const factors *f) {
+INLINE vf scale_weights(vf w, int64_t at, int64_t valid, vf to_integers, const tile_factors *f) {
     vf scaled = w * (to_integers * load(f->values + at));
     /* The factor of a later token may be no number. */
     return at + W <= valid ? scaled : blend(w > splat(0.0f), scaled, splat(0.0f));
@@ -42,13 +42,13 @@ INLINE vf scale_weights(vf w, int64_t at, int64_t valid, vf to_integers, const f
 /* Scores of one row to weights, in place, as factors: valid keys first, zeros after them up to the end of the tile.
  * Returns by how much what was summed before must shrink, and moves the row's maximum and sum of weights on. */
 INLINE float weigh(const int dtype, float *scores, int64_t valid, int64_t end, float *max, float *total,
-                   const factors *f) {
+                   const tile_factors *f) {
     vf top = splat(*max);
     int64_t i;
     for (i = 0; i < valid; i += W) {
-        if (dtype == SK_INT8) store(scores + i, scores_at(scores, i, f));
-        for (int64_t j = valid; j < i + W; j++) scores[j] = -INFINITY;
-        vf s = load(scores + i);
+        vf s = dtype == SK_INT8 ? scores_at(scores, i, f) : load(scores + i);
+        if (i + W > valid) s = blend(places() < (int32_t)(valid - i), s, splat(-INFINITY));
+        if (dtype == SK_INT8 || i + W > valid) store(scores + i, s);
         top = blend(s > top, s, top);
     }
     /* Past the tile's end lies the row's padding. */
@@ -114,7 +114,8 @@ INLINE void add_values(const int dtype, const sk_span *span, const sk_blocks *bl
 INLINE upcoming first_upcoming(const int dtype, const sk_span *span, const sk_blocks *blocks) {
     const int64_t last = (span->first + span->queries - 1) / blocks->size, of_tile = sk_tile_tokens(blocks) / blocks->size;
     upcoming u = {.span = span, .blocks = blocks, .table = span->table, .last = last,
-                  .block = of_tile - 1 < last ? of_tile - 1 : last, .lines = sk_head_elements(blocks) * sk_element_size(dtype) / LINE};
+                  .block = of_tile - 1 < last ? of_tile - 1 : last,
+                  .lines = sk_head_elements(blocks) * sk_element_size(dtype) / LINE};
     move_on(&u);
     return u;
 }
@@ -176,7 +177,7 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
                 continue;
             }
             if (valid > count) valid = count;
-            factors f = {of_keys, of_values, of_queries[r], largest, (float)most_of(tile)};
+            tile_factors f = {of_keys, of_values, of_queries[r], largest, (float)most_of(tile)};
             if (dtype == SK_INT8) {
                 if (valid < count) f.largest = largest_size(of_values, valid);
                 of_weights[r] = f.largest / f.most;

@@ -23,7 +23,6 @@ enum { INTEGERS = 0 };
 /* Whether pairs are multiplied with pairs. */
 INLINE int takes_pairs(const int dtype) { return (dtype == SK_BF16 && DOTS) || (dtype == SK_INT8 && INTEGERS); }
 
-
 /* What will be read one tile from now, line by line, as it lies: blocks lie scattered, so that the processor's own prefetch
  * begins anew at each, and a burst of prefetches would stall what it should hide behind. Into the second-level cache:
  * fetched into the first, lines on their way from memory hold up what is in the second already, and attention of 16 and 32
@@ -161,7 +160,7 @@ INLINE void fetch_lines(const int count, upcoming *u) {
     if (u->left <= 0) move_on(u);
 }
 
-/* In how many lines of b a cache line for each group is fetched: a line of 8 bits is half of one, and factors are read too. */
+/* In which lines of b a cache line is fetched for each group: in 8 bits one is half of that, and factors are read too. */
 INLINE int fetches_at(const int dtype, int64_t line) { return dtype != SK_INT8 || line % 2 == 0 || line % 16 == 1; }
 
 /* R rows of a from `row` on, G groups; the first rows fetch what is next. Every number of c is one chain of sums over b's

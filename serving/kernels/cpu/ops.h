@@ -89,7 +89,7 @@ typedef struct {
     void (*rotate)(float *head, const float *cos, const float *sin, int64_t half);
     /* float32 from a row of either type */
     void (*widen)(const void *row, int64_t dtype, int64_t n, float *y);
-    /* to[i] = the integer next to x[i] / factor, of -127 to 127; returns the factor, NaN if a value is not finite. `to`
+    /* to[i] = the integer next to x[i] / factor, of -127 to 127; returns the factor, no finite one if a value is not. `to`
      * may be where x is. */
     float (*quantise)(const float *x, int64_t n, int8_t *to);
     /* Index of the largest value, the first of equals; -1 when a value is NaN or the largest is infinite. */

@@ -12,6 +12,7 @@
 #define SCALE(v, n) _mm512_scalef_ps(v, n)
 #define SUM(v) _mm512_reduce_add_ps(v)
 #define LARGEST(v) _mm512_reduce_max_ps(v)
+#define LARGEST_BITS(v) _mm512_reduce_max_epi32((__m512i)(v))
 #define OPS sk_ops_avx512
 #define OPS_NAME "avx512"
 #include "ops_template.h"

@@ -6,7 +6,7 @@
  *   DOT16   the same of vectors of integers and pairs of 16 bits; WIDEN, pairs of 8 bits to such pairs; left out as DOT
  *   NARROW  a float vector to bfloat16; where there is DOT
  *   SCALE   a vector times 2^n for a vector of whole n, rounded once; CLAMP(v, low, high), NaN for NaN, goes with it
- *   SUM, LARGEST  of a vector's lanes, in any order; where they are left out, one lane after the other
+ *   SUM, LARGEST, LARGEST_BITS  of a vector's lanes, in any order; where they are left out, one lane after the other
  *   OPS     the table, and OPS_NAME its name
  */
 #include <float.h>
@@ -67,11 +67,19 @@ INLINE vf splat(float x) { return x - (vf){0}; }
 /* In the lower 16 bits the integers next to values that fit. */
 INLINE vi nearest(vf v) { return (vi)(v + splat(12582912.0f)); }  /* 1.5 * 2^23 */
 
+/* 0, 1, 2 ... */
+INLINE vi places(void) {
+    vi at;
+    for (int i = 0; i < W; i++) at[i] = i;
+    return at;
+}
+
 INLINE vf blend(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
 #ifndef SUM
 #define SUM(v) sum(v)
 #define LARGEST(v) largest(v)
+#define LARGEST_BITS(v) largest_bits(v)
 INLINE float sum(vf v) {
     float total = v[0];
     for (int i = 1; i < W; i++) total += v[i];
@@ -80,6 +88,12 @@ INLINE float sum(vf v) {
 
 INLINE float largest(vf v) {
     float most = v[0];
+    for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
+    return most;
+}
+
+INLINE int32_t largest_bits(vi v) {
+    int32_t most = v[0];
     for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
     return most;
 }
@@ -179,15 +193,17 @@ TARGET static void widen(const void *row, int64_t dtype, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = sk_from_bf16(((const uint16_t *)row)[i]);
 }
 
-/* The largest size of n values, NaN if one of them is not finite. */
+/* The largest size of n values, infinite or NaN if one of them is: as integers they are in that order. */
 INLINE float largest_size(const float *x, int64_t n) {
-    vf most = splat(0.0f), invalid = splat(0.0f);
+    vi most = {0};
     for (int64_t i = 0; i < n; i += W) {
-        vf v = n - i < W ? load_some(x + i, n - i) : load(x + i), size = (vf)((vi)v & INT32_MAX);
-        most = blend(size > most, size, most);
-        invalid += v - v;
+        vi size = (vi)(n - i < W ? load_some(x + i, n - i) : load(x + i)) & INT32_MAX;
+        most = (vi)blend(size > most, (vf)size, (vf)most);
     }
-    return LARGEST(most) + SUM(invalid);
+    const int32_t bits = LARGEST_BITS(most);
+    float largest;
+    memcpy(&largest, &bits, sizeof largest);
+    return largest;
 }
 
 TARGET static float quantise(const float *x, int64_t n, int8_t *to) {
@@ -197,13 +213,12 @@ TARGET static float quantise(const float *x, int64_t n, int8_t *to) {
         vb values = __builtin_convertvector(nearest((n - i < W ? load_some(x + i, n - i) : load(x + i)) * inverse), vb);
         memcpy(to + i, &values, (size_t)(n - i < W ? n - i : W));
     }
-    return most > LEAST ? most / 127.0f : most - most;
+    return most > LEAST ? most / 127.0f : most - most;  /* NaN for NaN */
 }
 
 TARGET static int64_t argmax(const float *x, int64_t n) {
     vf best = splat(-INFINITY);
-    vi at = {0}, index, good = ~(vi){0};
-    for (int i = 0; i < W; i++) index[i] = i;
+    vi at = {0}, index = places(), good = ~(vi){0};
     int64_t i = 0;
     for (; i + W <= n; i += W, index += W) {
         vf v = load(x + i);
