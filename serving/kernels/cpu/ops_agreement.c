@@ -33,7 +33,7 @@ static void make(problem *p) {
     for (size_t i = 0; i < offsetof(problem, half_kv) / sizeof(float); i++) all[i] = noise(&state);
     for (int i = 0; i < TABLE * HEAD; i++) {
         p->half_kv[i] = sk_to_bf16(p->kv[i]);
-        p->byte_kv[i / HEAD * HEAD_BYTES + i % HEAD] = (char)(127 * p->kv[i]);
+        p->byte_kv[i / HEAD * HEAD_BYTES + i % HEAD] = (char)(int8_t)(127 * p->kv[i]);
     }
     for (int i = 0; i < TABLE * FACTORS; i++) {
         float factor = (1.5f + p->kv[i]) / 127;

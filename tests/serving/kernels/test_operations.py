@@ -13,6 +13,7 @@ from serving.kernels.library import INSTRUCTION_SETS, KernelLibrary, load_librar
 
 FLOAT32 = 0
 Activation = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+Quantiser = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
 
 class Operations(ctypes.Structure):
@@ -23,6 +24,9 @@ class Operations(ctypes.Structure):
         ("rounds", ctypes.c_int),
         ("rms_norm", ctypes.c_void_p),
         ("silu_mul", Activation),
+        ("rotate", ctypes.c_void_p),
+        ("widen", ctypes.c_void_p),
+        ("quantise", Quantiser),
     )
 
 
@@ -51,3 +55,27 @@ def test_silu_is_right_wherever_its_exponential_ends(library: KernelLibrary) -> 
         torch.testing.assert_close(
             found.double(), exact, rtol=2e-6, atol=1e-36, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@pytest.mark.parametrize("size", [1, 21, 64])
+def test_8_bits_have_a_step_that_fits_their_largest_value(library: KernelLibrary, size: int) -> None:
+    rows = torch.randn(4, size, generator=torch.Generator().manual_seed(size)) * torch.tensor(
+        [[1e-20], [1], [3e38], [0]]
+    )
+    rows[2].clamp_(-3e38, 3e38)
+    for name in (name for name in INSTRUCTION_SETS if library.use(name)):
+        operations = Operations.in_dll(library.handle, f"sk_ops_{name}")
+        for row in rows:
+            found = torch.full((size + 1,), 99, dtype=torch.int8)
+            factor = operations.quantise(row.data_ptr(), size, found.data_ptr())
+            assert factor == pytest.approx(row.abs().max().item() / 127, rel=1e-6)
+            assert ((found[:size].double() * factor - row).abs() <= 0.5001 * factor).all()
+            assert found[size] == 99
+        for bad in (math.nan, math.inf, -math.inf):
+            row = rows[1].clone()
+            row[size // 2] = bad
+            assert not math.isfinite(operations.quantise(row.data_ptr(), size, found.data_ptr()))
+        # What lies too close to 0 to be told from it is 0, in place as well.
+        row = torch.full((size,), 1e-40)
+        assert operations.quantise(row.data_ptr(), size, row.data_ptr()) == 0
+        assert not row.view(torch.int8)[:size].any()
