@@ -6,7 +6,7 @@ typedef struct {
     const float *keys, *values;
     float query;
     float largest;  /* of the values that the row sees */
-    float most;     /* the largest integer weight */
+    float limit;    /* the largest integer weight */
 } tile_factors;
 
 /* W floats as what keys and values are multiplied with, in 16 bits where pairs are. */
@@ -20,7 +20,7 @@ INLINE void store_factors(const int dtype, void *to, int64_t at, vf v) {
 }
 
 /* The largest integers of whose products with 8 bits so many add up in 32. */
-INLINE int64_t most_of(int64_t count) {
+INLINE int64_t largest_integer(int64_t count) {
     int64_t most = INT32_MAX / (127 * count);
     return most < INT16_MAX ? most : INT16_MAX;
 }
@@ -55,7 +55,7 @@ INLINE float weigh(const int dtype, float *scores, int64_t valid, int64_t end, f
     for (; i < end; i += W) store(scores + i, splat(-INFINITY));
     const float most = LARGEST(top);
     vf weights = splat(0.0f), to_integers = splat(1.0f);
-    if (dtype == SK_INT8 && INTEGERS) to_integers = splat(f->largest > LEAST ? f->most / f->largest : 0.0f);
+    if (dtype == SK_INT8 && INTEGERS) to_integers = splat(f->largest > LEAST ? f->limit / f->largest : 0.0f);
     for (i = 0; i < end; i += W) {
         vf w = exponential(load(scores + i) - splat(most));
         weights += w;
@@ -138,12 +138,12 @@ INLINE float take_query(const int dtype, const sk_span *span, const sk_blocks *b
     const float *from = span->q + row / span->heads * span->q_stride + row % span->heads * dim;
     float factor = span->scale, back = 1.0f;
     if (dtype == SK_INT8 && INTEGERS) {
-        const float most = largest_size(from, dim), integers = (float)most_of(dim);
+        const float most = largest_size(from, dim), integers = (float)largest_integer(dim);
         factor = most > LEAST ? integers / most : 0.0f;
         back = most / integers * span->scale;
     }
     for (int64_t d = 0; d < dim; d += W)
-        store_factors(dtype, to, d, (dim - d < W ? load_some(from + d, dim - d) : load(from + d)) * splat(factor));
+        store_factors(dtype, to, d, load_left(from + d, dim - d) * splat(factor));
     return back;
 }
 
@@ -177,10 +177,10 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
                 continue;
             }
             if (valid > count) valid = count;
-            tile_factors f = {of_keys, of_values, of_queries[r], largest, (float)most_of(tile)};
+            tile_factors f = {of_keys, of_values, of_queries[r], largest, (float)largest_integer(tile)};
             if (dtype == SK_INT8) {
                 if (valid < count) f.largest = largest_size(of_values, valid);
-                of_weights[r] = f.largest / f.most;
+                of_weights[r] = f.largest / f.limit;
             }
             float shrink = weigh(dtype, row, valid, count, &max[r], &total[r], &f);
             float *sums = acc + r * padded;

@@ -47,6 +47,9 @@ INLINE vf load_some(const float *p, int64_t n) {
     return load(lanes);
 }
 
+/* W values, or, where only n are left, those. */
+INLINE vf load_left(const float *p, int64_t n) { return n < W ? load_some(p, n) : load(p); }
+
 INLINE vi load_pairs(const void *p, int64_t at) {
     vi pairs;
     memcpy(&pairs, (const int32_t *)p + at, sizeof pairs);
@@ -155,7 +158,7 @@ TARGET static void rms_norm(const float *x, const float *weight, float eps, int6
             squares[j] = FMA(v, v, squares[j]);
         }
     for (; i < n; i += W) {
-        vf v = n - i < W ? load_some(x + i, n - i) : load(x + i);
+        vf v = load_left(x + i, n - i);
         squares[0] = FMA(v, v, squares[0]);
     }
     const vf factor = splat(1.0f / sqrtf(SUM(squares[0] + squares[1]) / (float)n + eps));
@@ -197,7 +200,7 @@ TARGET static void widen(const void *row, int64_t dtype, int64_t n, float *y) {
 INLINE float largest_size(const float *x, int64_t n) {
     vi most = {0};
     for (int64_t i = 0; i < n; i += W) {
-        vi size = (vi)(n - i < W ? load_some(x + i, n - i) : load(x + i)) & INT32_MAX;
+        vi size = (vi)load_left(x + i, n - i) & INT32_MAX;
         most = (vi)blend(size > most, (vf)size, (vf)most);
     }
     const int32_t bits = LARGEST_BITS(most);
@@ -210,7 +213,7 @@ TARGET static float quantise(const float *x, int64_t n, int8_t *to) {
     const float most = largest_size(x, n);
     const vf inverse = splat(most > LEAST ? 127.0f / most : 0.0f);
     for (int64_t i = 0; i < n; i += W) {
-        vb values = __builtin_convertvector(nearest((n - i < W ? load_some(x + i, n - i) : load(x + i)) * inverse), vb);
+        vb values = __builtin_convertvector(nearest(load_left(x + i, n - i) * inverse), vb);
         memcpy(to + i, &values, (size_t)(n - i < W ? n - i : W));
     }
     return most > LEAST ? most / 127.0f : most - most;  /* NaN for NaN */
