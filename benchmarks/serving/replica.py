@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import socket
 import subprocess
@@ -14,9 +13,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import uvloop
 
+from benchmarks.serving.client import Client
 from benchmarks.serving.metrics import PeakMemory, Record, summarise
 from benchmarks.serving.workload import Item
 
@@ -84,19 +83,19 @@ class Replica:
 
     async def _closed_loop(self, items: list[Item], concurrency: int) -> list[Record]:
         todo, records = list(reversed(items)), list[Record]()
-        timeout = aiohttp.ClientTimeout(total=CELL_SECONDS, sock_connect=10)
-        async with aiohttp.ClientSession(
-            timeout=timeout, connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18
-        ) as session:
 
-            async def client() -> None:
+        async def client() -> None:
+            connection = await Client.connect(self.url)
+            try:
                 while todo:
-                    records.append(await self._ask(session, todo.pop()))
+                    records.append(await self._ask(connection, todo.pop()))
+            finally:
+                connection.close()
 
-            await asyncio.gather(*(client() for _ in range(concurrency)))
+        await asyncio.gather(*(client() for _ in range(concurrency)))
         return records
 
-    async def _ask(self, session: aiohttp.ClientSession, item: Item) -> Record:
+    async def _ask(self, connection: Client, item: Item) -> Record:
         body = {
             "model": item.adapter or self.base_model,
             "prompt": item.prompt_ids,
@@ -108,26 +107,12 @@ class Replica:
         }
         record = Record(time.perf_counter(), len(item.prompt_ids))
         try:
-            async with session.post(f"{self.url}/v1/completions", json=body) as answer:
-                if answer.status != 200:
-                    record.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
-                    return record
-                rest = b""
-                async for part in answer.content.iter_any():
-                    now = time.perf_counter()
-                    *lines, rest = (rest + part).split(b"\n")
-                    for line in lines:
-                        if line.startswith(b"data: {"):
-                            event = json.loads(line[6:])
-                            if "error" in event:
-                                record.error = str(event["error"])[:200]
-                                return record
-                            for choice in event.get("choices") or ():
-                                record.tokens += [now] * len(choice.get("token_ids") or ())
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            record.error = f"{type(error).__name__}: {error}"[:200]
-            return record
-        if len(record.tokens) != item.max_tokens:
+            async with asyncio.timeout(CELL_SECONDS):
+                await connection.ask("/v1/completions", body, record)
+        except TimeoutError:
+            connection.close()
+            record.error = f"no answer within {CELL_SECONDS} s"
+        if record.error is None and len(record.tokens) != item.max_tokens:
             record.error = f"{len(record.tokens)} tokens came, {item.max_tokens} were asked for"
         return record
 
