@@ -1,5 +1,5 @@
-"""A client of streamed completions that takes little of the cores its replica computes on: a fifth of the time that an
-HTTP client with a task woken for each token takes."""
+"""A client of streamed completions that takes little of the cores its replica computes on: half the time of an HTTP
+client with a task woken for each token (32 us a token at 16 streams; the other took 60)."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ class Client(asyncio.Protocol):
         self._now = time.perf_counter()
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, msgspec.DecodeError) as error:
-            self._end(f"{type(error).__name__}: {error}")
+        except httptools.HttpParserError as error:
+            why = error.__context__ or error  # what a callback raised is the context of the parser's error
+            self._end(f"{type(why).__name__}: {why}")
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

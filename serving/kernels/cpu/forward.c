@@ -57,11 +57,11 @@ static int valid(const sk_model *m, const sk_step *s) {
     return 1;
 }
 
-/* What every row needs between two products: by whichever threads come first. */
+/* What every row needs between two products: by the thread that had the row before, unless another comes first. */
 static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r, int64_t layer, int64_t row),
                      int64_t layer) {
     sk_range mine;
-    while ((mine = sk_team_take(r->team, rows, LEAST_ROWS, rows)).begin < rows)
+    while ((mine = sk_team_take_home(r->team, omp_get_thread_num(), rows, LEAST_ROWS)).begin < rows)
         for (int64_t row = mine.begin; row < mine.end; row++) work(r, layer, row);
     sk_finish(r, SK_ROWS);
 }

@@ -101,6 +101,7 @@ static sk_job make_job(const sk_linear *w, int64_t rows, sk_addend addend, void 
         .kernels = chosen[w->dtype], .w = w, .rows = rows, .k = sk_padded(w->k, w->dtype),
         .pair_bytes = 2 * SK_PANEL * sk_element_size(w->dtype), .panel_bytes = sk_panel_bytes(w->k, w->dtype),
         .addend = addend, .fetches = sk_linear_fetches(w, rows),
+        .thread = (int)sk_thread(),
         .strip = (float *)((char *)scratch + sk_thread() * STRIP_BYTES),
     };
 }

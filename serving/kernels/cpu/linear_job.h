@@ -23,6 +23,7 @@ typedef struct {
     sk_addend addend;
     int fetches;          /* whether it fetches what the addend lists */
     const sk_gate *gate;  /* or NULL */
+    int thread;           /* the caller's number in the team */
     float *strip;         /* the thread's own: SK_STRIP_FLOATS, if gated */
 } sk_job;
 

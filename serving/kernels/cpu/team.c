@@ -54,12 +54,15 @@ static void wake_all(sk_team *team) {
 #endif
 }
 
+static int homes(int threads) { return threads < SK_HOMES ? threads : SK_HOMES; }
+
 void sk_team_start(sk_team *team, int threads) {
     atomic_init(&team->turn, 0);
     atomic_init(&team->sleepers, 0);
     atomic_init(&team->waker_cpu, -1);
     atomic_init(&team->arrived, 0);
     atomic_init(&team->taken, 0);
+    for (int i = 0; i < homes(threads); i++) atomic_init(&team->home[i].taken, 0);
     team->threads = threads;
 }
 
@@ -68,6 +71,8 @@ void sk_team_wait(sk_team *team) {
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->threads) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&team->taken, 0, memory_order_relaxed);
+        for (int i = 0; i < homes(team->threads); i++)
+            atomic_store_explicit(&team->home[i].taken, 0, memory_order_relaxed);
         atomic_store(&team->turn, turn + 1);
         wake_all(team);
         return;
@@ -94,3 +99,49 @@ sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most)
 }
 
 int64_t sk_team_next(sk_team *team) { return atomic_load_explicit(&team->taken, memory_order_relaxed); }
+
+/* What is left of a home's items when `taken` of them are. */
+static sk_range left_of(int home, int homes, int64_t count, unsigned long long taken) {
+    int64_t front = (int64_t)(taken & UINT32_MAX), back = (int64_t)(taken >> 32);
+    return (sk_range){count * home / homes + front, count * (home + 1) / homes - back};
+}
+
+/* Items that a thread would take, the home they are in (-1: nothing is left), and what had been taken of it. */
+typedef struct {
+    sk_range range;
+    int home;
+    unsigned long long taken;
+} choice;
+
+/* From the front of the caller's own home; when that is done, from the back of the next one that has some left. */
+static choice choose(sk_team *team, int thread, int64_t count, int64_t least) {
+    int many = homes(team->threads);
+    for (int i = 0; i < many; i++) {
+        int home = (thread + i) % many;
+        unsigned long long taken = atomic_load_explicit(&team->home[home].taken, memory_order_relaxed);
+        sk_range left = left_of(home, many, count, taken);
+        int64_t share = (left.end - left.begin + 1) / 2;
+        if (share < least) share = least;
+        if (share > left.end - left.begin) share = left.end - left.begin;
+        if (!share) continue;
+        int64_t begin = home == thread ? left.begin : left.end - share;
+        return (choice){{begin, begin + share}, home, taken};
+    }
+    return (choice){{count, count}, -1, 0};
+}
+
+sk_range sk_team_take_home(sk_team *team, int thread, int64_t count, int64_t least) {
+    for (;;) {
+        choice c = choose(team, thread, count, least);
+        if (c.home < 0) return c.range;
+        unsigned long long share = (unsigned long long)(c.range.end - c.range.begin);
+        unsigned long long after = c.taken + (c.home == thread ? share : share << 32);
+        if (atomic_compare_exchange_strong_explicit(&team->home[c.home].taken, &c.taken, after, memory_order_relaxed,
+                                                    memory_order_relaxed))
+            return c.range;
+    }
+}
+
+int64_t sk_team_next_home(sk_team *team, int thread, int64_t count) {
+    return choose(team, thread, count, 1).range.begin;
+}

@@ -9,6 +9,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+/* Threads beyond so many have no share of their own to begin with. */
+enum { SK_HOMES = 64 };
+
+/* One thread's share: how many of its items were taken from its front (low half) and from its back (high half). */
+typedef struct {
+    _Alignas(64) atomic_ullong taken;
+} sk_home;
+
 /* One per parallel region: start before it, with as many threads as will call sk_team_wait. */
 typedef struct {
     _Alignas(64) atomic_uint turn;  /* how often all have met */
@@ -17,6 +25,7 @@ typedef struct {
     _Alignas(64) atomic_int arrived;
     int threads;
     _Alignas(64) atomic_llong taken;  /* of the items of this phase */
+    sk_home home[SK_HOMES];           /* of a phase whose items have homes */
 } sk_team;
 
 typedef struct {
@@ -41,7 +50,13 @@ void sk_team_leave_cpu(int cpu, int threads);
  * hold one of them up. One such loop between two calls of sk_team_wait, in which every thread gives the same numbers. */
 sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most);
 
+/* The same for items that have a home: thread t of T begins with those from t/T to (t+1)/T of them, so that what it wrote
+ * or read of them in the phase before is in its own caches. Who has done its own takes half of what somebody has left, from
+ * the back. `thread` from 0. At least one item at once. */
+sk_range sk_team_take_home(sk_team *team, int thread, int64_t count, int64_t least);
+
 /* Where the caller's next items begin unless another thread takes some before: a guess, good enough to fetch by. */
 int64_t sk_team_next(sk_team *team);
+int64_t sk_team_next_home(sk_team *team, int thread, int64_t count);
 
 #endif
