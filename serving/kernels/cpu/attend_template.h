@@ -120,15 +120,19 @@ INLINE upcoming first_upcoming(const int dtype, const sk_span *span, const sk_bl
     return u;
 }
 
-/* The factors of a tile's keys and values, side by side. */
+/* The factors of a tile's keys and values, side by side; what follows them in the last block's lanes comes along. Vectors
+ * instead of memcpy, whose calls for 64 bytes each took 3 % of 32 rows. */
 INLINE void gather_factors(const sk_span *span, const sk_blocks *blocks, int64_t begin, int64_t count, float *keys,
                            float *values) {
     const int64_t size = blocks->size;
     for (int64_t at = 0; at < count; at += size) {
-        const char *of_keys = blocks->data + place_of(SK_INT8, span, blocks, (begin + at) / size) + sk_head_values(blocks);
-        const size_t bytes = (size_t)(count - at < size ? count - at : size) * sizeof(float);
-        memcpy(keys + at, of_keys, bytes);
-        memcpy(values + at, of_keys + blocks->lanes * (int64_t)sizeof(float), bytes);
+        const float *of_keys = (const float *)(blocks->data + place_of(SK_INT8, span, blocks, (begin + at) / size) +
+                                               sk_head_values(blocks));
+        const int64_t left = count - at < size ? count - at : size;
+        for (int64_t i = 0; i < left; i += W) {
+            store(keys + at + i, load(of_keys + i));
+            store(values + at + i, load(of_keys + blocks->lanes + i));
+        }
     }
 }
 

@@ -200,7 +200,8 @@ TARGET static void widen(const void *row, int64_t dtype, int64_t n, float *y) {
 INLINE float largest_size(const float *x, int64_t n) {
     vi most = {0};
     for (int64_t i = 0; i < n; i += W) {
-        vi size = (vi)load_left(x + i, n - i) & INT32_MAX;
+        /* What is left is less than a vector: with some of what came before. */
+        vi size = (vi)(i && n - i < W ? load(x + n - W) : load_left(x + i, n - i)) & INT32_MAX;
         most = (vi)blend(size > most, (vf)size, (vf)most);
     }
     const int32_t bits = LARGEST_BITS(most);
@@ -214,7 +215,10 @@ TARGET static float quantise(const float *x, int64_t n, int8_t *to) {
     const vf inverse = splat(most > LEAST ? 127.0f / most : 0.0f);
     for (int64_t i = 0; i < n; i += W) {
         vb values = __builtin_convertvector(nearest(load_left(x + i, n - i) * inverse), vb);
-        memcpy(to + i, &values, (size_t)(n - i < W ? n - i : W));
+        if (n - i < W)
+            memcpy(to + i, &values, (size_t)(n - i));
+        else
+            memcpy(to + i, &values, sizeof values);
     }
     return most > LEAST ? most / 127.0f : most - most;  /* NaN for NaN */
 }
