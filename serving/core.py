@@ -86,6 +86,7 @@ class SamplingParams:
     temperature: 0 is argmax
     top_p, top_k, min_p: what stays of the distribution, cut in the order top_k, top_p, min_p; top_k 0: everything
     logprobs: how many alternatives to report; None: no logprobs
+    prompt_logprobs: the same for the prompt's tokens, from the second on
     presence_penalty, frequency_penalty: subtracted for tokens generated so far, once, and once for each occurrence
     repetition_penalty: divides the logits (multiplies negative ones) of tokens of prompt and output
     logit_bias: (token, added to its logit)
@@ -97,6 +98,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     top_k: int = 0
     min_p: float = 0.0
     presence_penalty: float = 0.0
@@ -173,6 +175,7 @@ class Delta:
     """What one step added to one completion. finish_reason is set on the last one: "stop", "length" or "cancelled".
 
     embedding: native float32, L2-normalised; of requests that asked for one.
+    prompt_logprobs: of the prompt's tokens from the second on, in the first delta of requests that asked for them.
     """
 
     text: str
@@ -181,6 +184,7 @@ class Delta:
     finish_reason: str | None
     usage: Usage
     embedding: bytes | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Status(Enum):
@@ -204,6 +208,7 @@ class Sequence:
     tokens.
 
     sampler: what sampling keeps between tokens (`serving.sampling`); made there when first needed.
+    scored: log-probabilities of the prompt's tokens from the second on, as far as steps have reported them.
     """
 
     request: Request
@@ -225,6 +230,7 @@ class Sequence:
     first_token_at: float | None = None
     last_token_at: float | None = None
     sampler: object | None = None
+    scored: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def prompt_tokens(self) -> int:
@@ -247,6 +253,20 @@ class Sequence:
     def pending(self) -> int:
         """Tokens whose KV no step has been asked to compute yet."""
         return len(self.tokens) + self.in_flight - self.planned
+
+    @property
+    def reusable(self) -> int:
+        """Leading tokens that need not be computed where their KV is cached: all but the last one, whose logits the
+        next token is drawn from, and none whose logits are still to be reported."""
+        known = len(self.tokens) - 1
+        return min(known, len(self.scored)) if self.unscored(0, known) else known
+
+    def unscored(self, start: int, end: int) -> range:
+        """The positions from `start` to `end` whose logits say how likely a token of the prompt was, and that are still
+        to be reported."""
+        if self.request.sampling.prompt_logprobs is None:
+            return range(0)
+        return range(max(start, len(self.scored)), min(end, self.prompt_tokens - 1))
 
     def usage(self) -> Usage:
         return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)

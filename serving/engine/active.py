@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from collections.abc import Callable, Iterable
@@ -68,6 +69,10 @@ class ActiveRequests:
         if sampled.token_id is None:
             self.fail([sequence], sampled.error or NonFiniteOutput("the model's output is not finite"))
             return
+        scored = () if sequence.output_tokens else tuple(sequence.scored)
+        if not all(math.isfinite(entry.logprob) for entry in scored):
+            self.fail([sequence], NonFiniteOutput("the model's output is not finite"))
+            return
         sequence.tokens.append(sampled.token_id)
         ended = sampled.token_id in self.eos_token_ids and not request.sampling.ignore_eos
         text = "" if ended else sequence.output.push(sampled.token_id)
@@ -78,7 +83,8 @@ class ActiveRequests:
             text += sequence.output.finish()
             reason = "stop" if sequence.output.stopped else reason
         logprobs = () if sampled.logprob is None else (sampled.logprob,)
-        self._deliver(sequence, Delta(text, (sampled.token_id,), logprobs, reason, sequence.usage()))
+        usage = sequence.usage()
+        self._deliver(sequence, Delta(text, (sampled.token_id,), logprobs, reason, usage, prompt_logprobs=scored))
         if reason is not None:
             self._close(sequence)
 

@@ -72,13 +72,17 @@ class CompletionEndpoint(Endpoint[Generation]):
     def _format(self, body: Generation, work: Work, prompts: Sequence[Prompt], use: ToolUse) -> Format:
         decode = self.parts.tokenizer.decode
         echo: tuple[str, ...] = ()
+        first_tokens: tuple[int, ...] = ()
         if isinstance(body, schema.CompletionBody) and body.echo:
             texts = [decode(p.token_ids) if p.text is None else p.text for p in prompts]
             echo = tuple(text for text in texts for _ in range(body.choices))
+            if body.logprobs is not None:
+                first_tokens = tuple(prompt.token_ids[0] for prompt in prompts for _ in range(body.choices))
         style = Style(
             include_usage=body.include_usage,
             token_ids=body.return_token_ids,
             echo=echo,
+            first_tokens=first_tokens,
             tools=use.parses,
             named=use.named,
             service_tier=body.service_tier,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.core import Delta, TokenLogprob, Usage
+from serving.core import Delta, Usage
 from serving.tokenization.tool_calls import CallArguments, CallStart, Event, ToolCallParser
 
 TokenText = Callable[[int], str]
@@ -30,12 +30,14 @@ class Style:
 
     include_usage: every chunk has a "usage" key, null but for the last
     echo: the text of each choice's prompt, to begin the answer with
+    first_tokens: where prompts are echoed with log-probabilities, the token each begins with, which has none
     tools: calls are looked for; named: one function was named, which OpenAI ends with "stop" all the same
     """
 
     include_usage: bool = False
     token_ids: bool = False
     echo: tuple[str, ...] = ()
+    first_tokens: tuple[int, ...] = ()
     tools: bool = False
     named: bool = False
     service_tier: str | None = None
@@ -80,7 +82,7 @@ class Format(ABC):
         choice = {
             "index": index,
             **fields,
-            "logprobs": self._logprobs(index, [p for d in deltas for p in d.logprobs]),
+            "logprobs": self._logprobs(index, deltas),
             "finish_reason": reason,
         }
         if self._style.token_ids:
@@ -88,7 +90,7 @@ class Format(ABC):
         return choice
 
     @abstractmethod
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any] | None:
         """The "logprobs" of a choice in this endpoint's dialect."""
 
     def _says_something(self, delta: Delta) -> bool:
@@ -129,20 +131,23 @@ class CompletionFormat(Format):
         self._echoed.add(index)
         return self._style.echo[index]
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        if not entries:
+    def _logprobs(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any] | None:
+        generated = [entry for delta in deltas for entry in delta.logprobs]
+        if not generated:
             return None
+        entries = [entry for delta in deltas for entry in delta.prompt_logprobs] + generated
         tokens = [self._token_text(entry.token_id) for entry in entries]
+        likely: list[float | None] = [entry.logprob for entry in entries]
+        others: list[dict[str, float] | None] = [{self._token_text(i): v for i, v in entry.top} for entry in entries]
+        if self._style.first_tokens and index not in self._offsets:
+            tokens.insert(0, self._token_text(self._style.first_tokens[index]))
+            likely.insert(0, None)
+            others.insert(0, None)
         offsets = []
         for token in tokens:
             offsets.append(self._offsets.get(index, 0))
             self._offsets[index] = offsets[-1] + len(token)
-        return {
-            "tokens": tokens,
-            "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [{self._token_text(i): value for i, value in entry.top} for entry in entries],
-            "text_offset": offsets,
-        }
+        return {"tokens": tokens, "token_logprobs": likely, "top_logprobs": others, "text_offset": offsets}
 
 
 @dataclass(slots=True)
@@ -221,7 +226,8 @@ class ChatFormat(Format):
             return "tool_calls"
         return _reason(delta.finish_reason)
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any] | None:
+        entries = [entry for delta in deltas for entry in delta.logprobs]
         if not entries:
             return None
         return {

@@ -44,6 +44,7 @@ def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constrain
         stop=tuple(stop),
         ignore_eos=body.ignore_eos,
         logprobs=_logprob_count(body),
+        prompt_logprobs=body.logprobs if isinstance(body, CompletionBody) and body.echo else None,
         top_k=top_k,
         min_p=_number(body.min_p, 0.0, "min_p", 0, 1),
         presence_penalty=_number(body.presence_penalty, 0.0, "presence_penalty", -2, 2),

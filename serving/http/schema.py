@@ -164,7 +164,6 @@ def _refuse_unsupported(body: AnyBody) -> None:
     if isinstance(body, CompletionBody):
         require(not body.suffix, "suffix", "is not supported")
         require(body.best_of in (None, body.choices), "best_of", "must equal n: every completion made is returned")
-        require(not (body.echo and body.logprobs is not None), "echo", "cannot be combined with logprobs")
     else:
         for name, value in (("audio", body.audio), ("functions", body.functions)):
             require(not value, name, "is not supported")

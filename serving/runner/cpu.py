@@ -19,7 +19,7 @@ from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
 from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.runner.packing import PackedStep, pack_step
-from serving.sampling import embed, is_plain, sample
+from serving.sampling import embed, is_plain, sample, score
 from serving.steps import SampledToken, StepPlan
 
 # Where so many times as many rows are computed as sample, the last layer leaves the others out.
@@ -53,7 +53,7 @@ class CpuRunner:
         self._buffers = _buffers(model.config, max_rows)
         self._rope = rope_halves(model.config, max_len)
         self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32)
-        self._final = torch.zeros(max_samples, model.config.hidden_size)
+        self._final = lazy_zeros((max(max_rows, max_samples), model.config.hidden_size), torch.float32)
         self._best = (ctypes.c_int32 * max_samples)()
         self._samples = 0
         # What every step has alike. Between two steps the caches belong to the weights: each call spared counts.
@@ -94,6 +94,10 @@ class CpuRunner:
             first = len(step.sampling)
             vectors = embed(self._final[first : first + len(step.embedding)])
             answers.update(zip(map(id, step.embedding), vectors, strict=True))
+        if step.scoring:
+            with span("score"):
+                first = len(step.sampling) + len(step.embedding)
+                score(step.scoring, self._final[first : len(step.sample_rows)], self._head)
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
     def zero(self, blocks: Iterable[int]) -> None:
@@ -115,9 +119,9 @@ class CpuRunner:
         """
         times = CTimes() if timed else None
         self._samples = samples = len(step.sampling)
-        embeds = len(step.embedding)
-        if samples + embeds > len(self._best):
-            raise ValueError(f"{samples + embeds} sequences sample in one step, room is for {len(self._best)}")
+        embeds = len(step.sample_rows) - samples
+        if samples > len(self._best):
+            raise ValueError(f"{samples} sequences sample in one step, room is for {len(self._best)}")
         c = self._step
         c.rows, c.chunks, c.samples, c.embeds = step.rows, len(step.chunk_starts), samples, embeds
         c.token_ids, c.blocks = step.token_ids.buffer_info()[0], step.blocks.buffer_info()[0]
@@ -129,6 +133,9 @@ class CpuRunner:
         c.times = None if times is None else ctypes.addressof(times)
         forward(self._library, self._model, c)
         return {} if times is None else {f"{part}_ms": ns / 1e6 for part, ns in zip(PARTS, times.ns, strict=True)}
+
+    def _head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._weights.head(hidden, threads=self._threads)
 
     def _sample(self, sequences: Sequence[Running]) -> list[SampledToken]:
         """Plain greedy rows take the kernel's argmax; what is left goes through the sampler."""

@@ -5,7 +5,7 @@ A row whose token the host has not seen yet takes it from the samples of the ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.runner.adapters import ResidentAdapters
 from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
 from serving.runner.upload import Int32s, StepBuffer
-from serving.sampling import embed, is_plain, sample
+from serving.sampling import embed, is_plain, sample, score
 from serving.steps import SampledToken, StepPlan
 
 # Batches that have a graph of their own; one in between is padded up. Above, launch costs no longer matter.
@@ -31,7 +31,8 @@ class GpuStep:
     """A launched step. `result` may be asked once, from the engine thread.
 
     best: host memory that the device fills with each sample's likeliest token, or -1
-    special: logits of the sequences that the sampler decides on; vectors: of those that asked for an embedding
+    special: logits of the sequences that the sampler decides on
+    vectors: final hidden states of those that asked for an embedding, then of the prompts' rows that `head` scores
     """
 
     plan: StepPlan
@@ -39,6 +40,7 @@ class GpuStep:
     best: torch.Tensor
     special: torch.Tensor | None
     vectors: torch.Tensor | None
+    head: Callable[[torch.Tensor], torch.Tensor]
     done: torch.cuda.Event | None
 
     def result(self) -> Sequence[SampledToken]:
@@ -54,7 +56,10 @@ class GpuStep:
             chosen = [sequence for sequence in sequences if not is_plain(sequence.request.sampling)]
             answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
         if self.vectors is not None:
-            answers.update(zip(map(id, self.step.embedding), embed(self.vectors.float()), strict=True))
+            embeds = len(self.step.embedding)
+            vectors = embed(self.vectors[:embeds].float())
+            answers.update(zip(map(id, self.step.embedding), vectors, strict=True))
+            score(self.step.scoring, self.vectors[embeds:], self.head)
         return [answers[id(chunk.sequence)] for chunk in self.plan.chunks if chunk.samples]
 
 
@@ -82,7 +87,7 @@ class GpuRunner:
         self._buffer = StepBuffer(
             {
                 **dict.fromkeys(("token_ids", "sources", "positions", "slots"), (max_rows,)),
-                "sample_rows": (max_samples,),
+                "sample_rows": (max(max_rows, max_samples),),
                 # A tile for each full set of positions, and a broken one for each chunk.
                 "units": (max_samples + -(-max_rows // self._tile), 4),
                 "tables": (max_samples, max_blocks),
@@ -123,7 +128,8 @@ class GpuRunner:
             graph, logits, final = self._graphs[captured, adapted]
             graph.replay()
         else:
-            logits, final = self._compute(tokens, units, rows, len(step.sample_rows), batch)
+            wanted, samples = len(step.sample_rows), len(step.sampling)
+            logits, final = self._compute(tokens, units, rows, wanted, samples, batch)
         return self._collect(plan, step, logits, final)
 
     def zero(self, blocks: Iterable[int]) -> None:
@@ -173,15 +179,16 @@ class GpuRunner:
         return sources
 
     def _compute(
-        self, tokens: int, units: int, rows: int, samples: int, adapters: BatchMetadata | None
+        self, tokens: int, units: int, rows: int, wanted: int, samples: int, adapters: BatchMetadata | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and final hidden states of the sampled rows; their argmax goes to `_best`. Never waits."""
+        """Logits of the sampled rows, whose argmax goes to `_best`, and final hidden states of all wanted ones. Never
+        waits."""
         t = self._buffer.tensors
         sources = t["sources"][:rows]
         ids = torch.where(sources >= 0, self._best[sources.clamp(min=0)], t["token_ids"][:rows])
         step = DeviceStep(tokens, ids, t["positions"][:rows], t["slots"][:rows], t["units"][:units], t["tables"])
-        final = self.model.forward(step, self.kv, adapters)[t["sample_rows"][:samples]]
-        logits = self.model.logits(final)
+        final = self.model.forward(step, self.kv, adapters)[t["sample_rows"][:wanted]]
+        logits = self.model.logits(final[:samples])
         if samples:
             argmax(logits, self._best[:samples])
         return logits, final
@@ -197,11 +204,11 @@ class GpuRunner:
         done = None
         # Copies: the next replay overwrites a graph's own tensors.
         chosen = logits[torch.tensor(special, device=self._device)] if special else None
-        vectors = final[count : count + len(step.embedding)].clone() if step.embedding else None
+        vectors = final[count : len(step.sample_rows)].clone() if len(step.sample_rows) > count else None
         if self._device.type == "cuda":
             done = torch.cuda.Event()
             done.record()
-        return GpuStep(plan, step, best, chosen, vectors, done)
+        return GpuStep(plan, step, best, chosen, vectors, self.model.logits, done)
 
     def _capture(self, max_samples: int) -> None:
         """One graph for each batch size, without and with adapters; kernels read their work from device memory.
@@ -230,11 +237,11 @@ class GpuRunner:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):  # compiles kernels and sets up cuBLAS outside the capture
-                self._compute(rows, rows, rows, rows, batch)
+                self._compute(rows, rows, rows, rows, rows, batch)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Graphs never run at the same time: they share one pool of memory.
         shared = next((graph.pool() for graph, _, _ in self._graphs.values()), None)
         with torch.cuda.graph(graph, pool=shared):
-            logits, final = self._compute(rows, rows, rows, rows, batch)
+            logits, final = self._compute(rows, rows, rows, rows, rows, batch)
         return graph, logits, final

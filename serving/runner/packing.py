@@ -27,7 +27,8 @@ class PackedStep:
     chunk_starts: [chunks], the position of each chunk's first token
     chunk_tables: [chunks + 1], where each chunk's block ids begin in `blocks`, and where they end
     blocks: the blocks that hold each chunk's sequence up to the chunk's end
-    sample_rows: the rows whose hidden state is wanted: first of `sampling`, then of `embedding`
+    sample_rows: the rows whose hidden state is wanted: first of `sampling`, then of `embedding`, then of `scoring`
+    scoring: sequences that report how likely their prompts are, and the positions whose rows say so
     """
 
     token_ids: array[int]
@@ -38,6 +39,7 @@ class PackedStep:
     sample_rows: array[int]
     sampling: tuple[Running, ...]
     embedding: tuple[Running, ...]
+    scoring: tuple[tuple[Running, range], ...]
 
     @property
     def rows(self) -> int:
@@ -60,9 +62,10 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
     """The chunks of a plan, in their order; there is at least one."""
     tokens, rows, starts = array("i"), array("i", (0,)), array("i")
     tables, blocks = array("i", (0,)), array("i")
-    sample_rows, embed_rows = array("i"), array("i")
+    sample_rows, embed_rows, score_rows = array("i"), array("i"), array("i")
     sampling: list[Running] = []
     embedding: list[Running] = []
+    scoring: list[tuple[Running, range]] = []
     for chunk in chunks:
         sequence, start, end = chunk.sequence, chunk.start, chunk.start + chunk.count
         tokens.extend(sequence.tokens[start:end])
@@ -75,7 +78,11 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
         if chunk.samples:
             (embed_rows if sequence.request.embed else sample_rows).append(rows[-1] - 1)
             (embedding if sequence.request.embed else sampling).append(sequence)
+        if positions := sequence.unscored(start, end):
+            score_rows.extend(range(rows[-1] - end + positions.start, rows[-1] - end + positions.stop))
+            scoring.append((sequence, positions))
     sample_rows.extend(embed_rows)
+    sample_rows.extend(score_rows)
     return PackedStep(
         token_ids=tokens,
         chunk_rows=rows,
@@ -85,4 +92,5 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
         sample_rows=sample_rows,
         sampling=tuple(sampling),
         embedding=tuple(embedding),
+        scoring=tuple(scoring),
     )

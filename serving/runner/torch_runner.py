@@ -10,7 +10,7 @@ import torch
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.llama import Llama
 from serving.runner.adapters import ResidentAdapters, StepBatches
-from serving.sampling import embed, sample
+from serving.sampling import embed, sample, score
 from serving.steps import Chunk, SampledToken, StepPlan
 
 
@@ -44,6 +44,13 @@ class TorchRunner:
                 last = hidden[torch.tensor(rows, device=self._device)]
                 some = embed(self.model.final_norm(last)) if embedding else sample(self.model.logits(last), sequences)
                 answers.update(zip(map(id, sequences), some, strict=True))
+        end = 0
+        for chunk in chunks:
+            end += chunk.count
+            if positions := chunk.sequence.unscored(chunk.start, chunk.end):
+                before = end - chunk.end
+                some_rows = hidden[before + positions.start : before + positions.stop]
+                score([(chunk.sequence, positions)], some_rows, self.model.logits)
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
     def zero(self, blocks: Iterable[int]) -> None:

@@ -2,7 +2,8 @@
 neighbours."""
 
 from serving.sampling.embedding import embed
+from serving.sampling.logprobs import score
 from serving.sampling.sampler import sample
 from serving.sampling.state import is_plain
 
-__all__ = ["embed", "is_plain", "sample"]
+__all__ = ["embed", "is_plain", "sample", "score"]

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from serving import core
-from serving.core import TokenLogprob
 from serving.errors import ConstraintFailed, EngineError
 from serving.sampling.draw import draw
+from serving.sampling.logprobs import token_logprobs
 from serving.sampling.state import Adjustments
 from serving.steps import SampledToken
-
-# Reported alternatives are at most this many. Always this many are searched, so that the order of equal values cannot
-# depend on what another row asked for.
-_MAX_LOGPROBS = 20
 
 
 def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[SampledToken]:
@@ -76,11 +72,7 @@ def _with_logprobs(
     out: list[SampledToken], raw: torch.Tensor, reported: list[int], sequences: Sequence[core.Sequence]
 ) -> list[SampledToken]:
     chosen = [out[i].token_id or 0 for i in reported]
-    own = raw.gather(1, torch.tensor(chosen, device=raw.device)[:, None])[:, 0].tolist()
-    best = raw.topk(min(_MAX_LOGPROBS, raw.shape[1]), -1)
-    values, ids = best.values.tolist(), best.indices.tolist()
-    for row, index in enumerate(reported):
-        count = sequences[index].request.sampling.logprobs or 0
-        top = tuple(zip(ids[row][:count], values[row][:count], strict=True))
-        out[index] = SampledToken(chosen[row], TokenLogprob(chosen[row], own[row], top))
+    counts = [sequences[i].request.sampling.logprobs or 0 for i in reported]
+    for index, entry in zip(reported, token_logprobs(raw, chosen, counts), strict=True):
+        out[index] = SampledToken(entry.token_id, entry)
     return out

@@ -22,11 +22,10 @@ class BlockTables:
         return self.pool.blocks_for(sequence.length) - len(sequence.blocks)
 
     def prefix(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of the sequence's longest known prefix, not taken yet. At least one token is left to compute:
-        its logits are what the next token is drawn from."""
+        """Cached blocks of the sequence's longest known prefix that is `reusable`, not taken yet."""
         if not self.pool.caching:
             return []
-        count = (len(sequence.tokens) - 1) // self.pool.block_size
+        count = sequence.reusable // self.pool.block_size
         self._extend_keys(sequence, count)
         return self.pool.match(sequence.block_keys[:count])
 
@@ -35,9 +34,7 @@ class BlockTables:
         if not self._filling:
             return False
         found = len(self.prefix(sequence))
-        return found < (len(sequence.tokens) - 1) // self.pool.block_size and (
-            sequence.block_keys[found] in self._filling
-        )
+        return found < sequence.reusable // self.pool.block_size and (sequence.block_keys[found] in self._filling)
 
     def start(self, sequence: Sequence, spare: int) -> list[int] | None:
         """Gives a sequence its prefix and room for the rest. Returns the fresh blocks, or None where that would leave

@@ -3,7 +3,9 @@ adapters."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,14 +84,22 @@ class Tiny:
             "max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "eos_token_id": None,
             "pad_token_id": 0,
         }  # fmt: skip
-        with torch.inference_mode():
-            if adapter is None:
-                with self._peft.disable_adapter():
-                    out = self._peft.generate(**kwargs)
-            else:
-                self._peft.set_adapter(adapter)
-                out = self._peft.generate(**kwargs)
+        with self._using(adapter):
+            out = self._peft.generate(**kwargs)
         return out[0, len(prompt) :].tolist()
+
+    def reference_logprobs(self, adapter: str | None, prompt: list[int]) -> list[float]:
+        """Of the prompt's tokens, from the second on."""
+        with self._using(adapter):
+            logits = self._peft(input_ids=torch.tensor([prompt])).logits[0, :-1]
+        return torch.log_softmax(logits, -1).gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist()
+
+    @contextlib.contextmanager
+    def _using(self, adapter: str | None) -> Iterator[None]:
+        with torch.inference_mode(), self._peft.disable_adapter() if adapter is None else contextlib.nullcontext():
+            if adapter is not None:
+                self._peft.set_adapter(adapter)
+            yield
 
 
 def make_tiny(root: Path) -> Tiny:

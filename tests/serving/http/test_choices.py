@@ -7,6 +7,9 @@ import json
 from collections import defaultdict
 from typing import Any
 
+import pytest
+
+from serving.tokenization.tokenizer import Tokenizer
 from tests.serving.http.server import LimitedAuthorizer, Recorder, serving
 from tests.serving.tiny import Tiny
 
@@ -97,6 +100,36 @@ async def test_echo_begins_with_the_prompt_streaming_or_not(tiny: Tiny) -> None:
             texts[chunk.choices[0].index] += chunk.choices[0].text
         ids = (await server.openai.completions.create(prompt=[[100, 101]], echo=True, **settings)).choices
         assert [texts[0], texts[1]] == [choice.text for choice in ids]
+
+
+async def test_echo_with_logprobs_says_how_likely_the_prompt_was(tiny: Tiny) -> None:
+    async with serving(tiny) as server:
+        settings: dict[str, Any] = {"model": "r4", "max_tokens": 3, "temperature": 0, "logprobs": 2, "echo": True}
+        settings["extra_body"] = {"ignore_eos": True}
+        answer = await server.openai.completions.create(prompt=["abcdef", "x"], **settings)
+        stream = await server.openai.completions.create(prompt=["abcdef", "x"], stream=True, **settings)
+        streamed: defaultdict[int, list[Any]] = defaultdict(list)
+        async for chunk in stream:
+            if (logprobs := chunk.choices[0].logprobs) is not None:
+                streamed[chunk.choices[0].index].append(logprobs)
+        unscored = (await server.openai.completions.create(prompt="abcdef", **settings | {"echo": False})).choices[0]
+    for choice, prompt in zip(answer.choices, ("abcdef", "x"), strict=True):
+        found = choice.logprobs
+        assert found is not None and choice.text.startswith(prompt)
+        assert found.tokens is not None and found.token_logprobs is not None and found.top_logprobs is not None
+        assert len(found.tokens) == len(prompt) + 3 and found.tokens[: len(prompt)] == list(prompt)
+        assert found.text_offset == [sum(map(len, found.tokens[:i])) for i in range(len(found.tokens))]
+        assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
+        assert all(1 <= len(top) <= 2 for top in found.top_logprobs[1:]), "bytes that are no text look alike"
+        pieces = streamed[choice.index]
+        assert [t for p in pieces for t in p.tokens] == found.tokens
+        assert [v for p in pieces for v in p.token_logprobs] == found.token_logprobs
+        assert [v for p in pieces for v in p.text_offset] == found.text_offset
+    ids = Tokenizer.from_dir(tiny.model).encode("abcdef", add_special_tokens=False)
+    scored = answer.choices[0].logprobs
+    assert scored is not None and scored.token_logprobs is not None and unscored.logprobs is not None
+    assert scored.token_logprobs[1:6] == pytest.approx(tiny.reference_logprobs("r4", ids), abs=1e-3)
+    assert scored.token_logprobs[6:] == unscored.logprobs.token_logprobs, "what follows is the same without echo"
 
 
 async def test_a_prompt_that_is_too_long_refuses_all_before_any_is_computed(tiny: Tiny) -> None:

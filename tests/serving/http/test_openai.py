@@ -126,7 +126,6 @@ BAD: list[tuple[str, bytes, str]] = [
     ("/v1/completions", b'{"model": "base", "prompt": ["a", []]}', "prompt"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "n": 2, "best_of": 3}', "best_of"),
     ("/v1/completions", b'{"model": "base", "prompt": ["a", "b"], "n": 65}', "'n'"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "echo": true, "logprobs": 1}', "echo"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "suffix": "b"}', "suffix"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "presence_penalty": 3}', "presence_penalty"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "repetition_penalty": 0}', "repetition_penalty"),

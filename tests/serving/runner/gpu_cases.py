@@ -104,10 +104,29 @@ def sampled_rows_and_embeddings_share_a_step_with_plain_ones(folder: Path) -> No
     assert found[0][0].logprob is not None and abs(found[0][0].logprob.logprob - found[1][0].logprob.logprob) < 1e-3
 
 
+def prompts_are_scored_beside_rows_that_sample_and_embed(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    found = []
+    for driver in (ours, truth):
+        scored = SamplingParams(temperature=0, prompt_logprobs=2)
+        one, other = driver.start(range(20, 40), sampling=scored), driver.start(range(60, 76), 2, sampling=scored)
+        plain, vector = driver.start(range(90, 99), 1), driver.start(range(30, 38), 0, embed=True)
+        driver.step((one, 12), (plain, 9), (vector, 8))
+        driver.step((plain, 1), (one, 1), (other, 1))  # single tokens: where there are graphs, they are replayed
+        driver.step((plain, 1), (one, 7), (other, 15))
+        found.append((one, other, plain))
+    for left, right in zip(*found, strict=True):
+        assert left.tokens == right.tokens
+        assert [entry.token_id for entry in left.scored] == [entry.token_id for entry in right.scored]
+        assert all(abs(a.logprob - b.logprob) < 1e-3 for a, b in zip(left.scored, right.scored, strict=True))
+    assert [len(sequence.scored) for sequence in found[0]] == [19, 15, 0]
+
+
 CASES = (
     prompts_chunks_and_tokens_in_one_step_give_the_reference_s_tokens,
     a_step_may_start_before_the_tokens_of_the_one_before_are_known,
     sampled_rows_and_embeddings_share_a_step_with_plain_ones,
+    prompts_are_scored_beside_rows_that_sample_and_embed,
 )
 
 if __name__ == "__main__":

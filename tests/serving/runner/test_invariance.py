@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from serving.core import Sequence
+from serving.core import SamplingParams, Sequence, TokenLogprob
 from serving.runner import CpuRunner
 from serving.steps import SampledToken
 from tests.serving.runner.driver import Driver, make_driver, make_torch_driver, random_adapter
@@ -74,6 +74,27 @@ def test_neighbours_change_no_bit(driver: Driver) -> None:
     driver.step((decoding, 30))
     together = driver.step((decoding, 1), *((s, len(s.tokens)) for s in sequences))
     assert [answer.embedding for answer in together[1:]] == alone
+
+
+def test_prompts_are_scored_by_the_same_bits_however_they_are_cut_up_and_with_whom(driver: Driver) -> None:
+    params = SamplingParams(temperature=0, prompt_logprobs=2)
+    work = list(zip(prompts(4, low=30), (None, 1, 3, None), strict=True))
+
+    def scores(chunk: int) -> list[list[TokenLogprob]]:
+        sequences = [driver.start(prompt, slot, sampling=params) for prompt, slot in work]
+        for sequence in sequences:
+            while sequence.output_tokens == 0:
+                driver.step((sequence, min(chunk, sequence.prompt_tokens - sequence.computed)))
+        return [sequence.scored for sequence in sequences]
+
+    alone = scores(1000)
+    assert [[entry.token_id for entry in entries] for entries in alone] == [prompt[1:] for prompt, _ in work]
+    assert scores(1) == scores(7) == alone
+    together = [driver.start(prompt, slot, sampling=params) for prompt, slot in work[:2]]
+    plain, embeds = driver.start([5] * 30), driver.start([7] * 9, 0, embed=True)
+    answers = driver.step((plain, 30), (together[0], len(work[0][0])), (embeds, 9), (together[1], len(work[1][0])))
+    assert [sequence.scored for sequence in together] == alone[:2]
+    assert answers[2].embedding == vector(driver, [7] * 9, 0, 9) and not plain.scored
 
 
 def test_one_thread_and_two_give_the_same_bits(model: Path) -> None:
