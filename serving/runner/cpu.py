@@ -119,11 +119,14 @@ class CpuRunner:
         """
         times = CTimes() if timed else None
         self._samples = samples = len(step.sampling)
-        embeds = len(step.sample_rows) - samples
-        if samples > len(self._best):
-            raise ValueError(f"{samples} sequences sample in one step, room is for {len(self._best)}")
+        embeds = len(step.embedding)
+        if samples + embeds > len(self._best):
+            raise ValueError(f"{samples + embeds} sequences sample in one step, room is for {len(self._best)}")
+        if len(step.sample_rows) > len(self._final):
+            raise ValueError(f"{len(step.sample_rows)} rows are wanted in one step, room is for {len(self._final)}")
         c = self._step
-        c.rows, c.chunks, c.samples, c.embeds = step.rows, len(step.chunk_starts), samples, embeds
+        c.rows, c.chunks = step.rows, len(step.chunk_starts)
+        c.samples, c.embeds = samples, len(step.sample_rows) - samples
         c.token_ids, c.blocks = step.token_ids.buffer_info()[0], step.blocks.buffer_info()[0]
         c.chunk_rows, c.chunk_starts = step.chunk_rows.buffer_info()[0], step.chunk_starts.buffer_info()[0]
         c.chunk_tables, c.sample_rows = step.chunk_tables.buffer_info()[0], step.sample_rows.buffer_info()[0]

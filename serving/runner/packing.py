@@ -79,7 +79,7 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
             (embed_rows if sequence.request.embed else sample_rows).append(rows[-1] - 1)
             (embedding if sequence.request.embed else sampling).append(sequence)
         if positions := sequence.unscored(start, end):
-            score_rows.extend(range(rows[-1] - end + positions.start, rows[-1] - end + positions.stop))
+            score_rows.extend(rows[-1] - end + position for position in positions)
             scoring.append((sequence, positions))
     sample_rows.extend(embed_rows)
     sample_rows.extend(score_rows)
