@@ -202,13 +202,16 @@ def _runner(config: ModelConfig, device: torch.device, batch: int, length: int) 
     # Imported late: without a GPU there is no Triton either, and the command should say so.
     from serving.models.llama_gpu import GpuLlama
     from serving.runner.gpu import GpuRunner
+    from serving.runner.graphs import CudaGraphs
 
     dtype = torch.bfloat16
     pool = AdapterPool(pool_spec(config), ADAPTERS, ADAPTERS, dtype, device)
     blocks = -(-length // BLOCK)
     kv = PagedKV(config, batch * blocks + 1, BLOCK, dtype, device)
     model = GpuLlama(config, random_weights(config, device, dtype), length, batch)
-    runner = GpuRunner(model, kv, _Slots(pool), max_rows=batch, max_samples=batch, max_blocks=blocks)
+    runner = GpuRunner(
+        model, kv, _Slots(pool), max_rows=batch, max_samples=batch, max_blocks=blocks, graphs=CudaGraphs()
+    )
     for slot in range(ADAPTERS):
         pool.load(slot, _adapter(config, device, dtype))
     return runner

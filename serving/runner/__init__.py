@@ -117,6 +117,7 @@ def _gpu_runner(s: RunnerSettings, weights: ModelWeights, kv: PagedKV, adapters:
     # Imported late: Triton comes with CUDA builds of torch alone.
     from serving.models.llama_gpu import GpuLlama
     from serving.runner.gpu import GpuRunner
+    from serving.runner.graphs import CudaGraphs
 
     return GpuRunner(
         GpuLlama(s.model, weights, s.max_len, s.max_sequences),
@@ -125,4 +126,5 @@ def _gpu_runner(s: RunnerSettings, weights: ModelWeights, kv: PagedKV, adapters:
         max_rows=s.max_rows,
         max_samples=s.max_sequences,
         max_blocks=-(-s.max_len // s.block_size),
+        graphs=CudaGraphs(),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from serving.kernels.triton.attention import queries_a_tile
 from serving.models.attention import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.runner.adapters import ResidentAdapters
+from serving.runner.graphs import Graph, Graphs, Outputs
 from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
 from serving.runner.upload import Int32s, StepBuffer
 from serving.sampling import embed, is_plain, sample, score
@@ -42,6 +44,7 @@ class GpuStep:
     vectors: torch.Tensor | None
     head: Callable[[torch.Tensor], torch.Tensor]
     done: torch.cuda.Event | None
+    aside: torch.cuda.Stream | None  # on the step's own, samplers would wait for the step after it
 
     def result(self) -> Sequence[SampledToken]:
         """One answer for each chunk that samples, in plan order; waits for the device."""
@@ -52,14 +55,15 @@ class GpuStep:
             id(sequence): SampledToken(token if token >= 0 else None)
             for sequence, token in zip(sequences, self.best[: len(sequences)].tolist(), strict=True)
         }
-        if self.special is not None:
-            chosen = [sequence for sequence in sequences if not is_plain(sequence.request.sampling)]
-            answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
-        if self.vectors is not None:
-            embeds = len(self.step.embedding)
-            vectors = embed(self.vectors[:embeds].float())
-            answers.update(zip(map(id, self.step.embedding), vectors, strict=True))
-            score(self.step.scoring, self.vectors[embeds:], self.head)
+        with torch.cuda.stream(self.aside):
+            if self.special is not None:
+                chosen = [sequence for sequence in sequences if not is_plain(sequence.request.sampling)]
+                answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
+            if self.vectors is not None:
+                embeds = len(self.step.embedding)
+                vectors = embed(self.vectors[:embeds].float())
+                answers.update(zip(map(id, self.step.embedding), vectors, strict=True))
+                score(self.step.scoring, self.vectors[embeds:], self.head)
         return [answers[id(chunk.sequence)] for chunk in self.plan.chunks if chunk.samples]
 
 
@@ -67,6 +71,7 @@ class GpuRunner:
     """`serving.steps.StepRunner` on one GPU. Belongs to the engine thread; at most one launched step may be unread.
 
     max_rows: the most tokens of a step; max_samples: the most sequences; max_blocks: the longest block table
+    graphs: records the steps of single tokens, of each batch size; None launches them as any other
     """
 
     depth = 1  # the host plans a step and commits the last while the device computes
@@ -80,6 +85,7 @@ class GpuRunner:
         max_rows: int,
         max_samples: int,
         max_blocks: int,
+        graphs: Graphs | None,
     ) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
         self._device = kv.data.device
@@ -88,6 +94,7 @@ class GpuRunner:
             {
                 **dict.fromkeys(("token_ids", "sources", "positions", "slots"), (max_rows,)),
                 "sample_rows": (max(max_rows, max_samples),),
+                "special": (max_samples,),
                 # A tile for each full set of positions, and a broken one for each chunk.
                 "units": (max_samples + -(-max_rows // self._tile), 4),
                 "tables": (max_samples, max_blocks),
@@ -95,13 +102,14 @@ class GpuRunner:
             self._device,
         )
         cuda = self._device.type == "cuda"
+        self._aside = torch.cuda.Stream(self._device) if cuda else None
         self._best = torch.zeros(max_samples, dtype=torch.int32, device=self._device)
         self._answers = [torch.zeros(max_samples, dtype=torch.int32, pin_memory=cuda) for _ in range(2)]
         self._lora = MetadataBuffers(max_rows, max_samples, self._device, max_pages=adapters.pool.spec.max_pages)
         self._order: dict[int, int] = {}  # sequence → its place among the samples of the last step
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
-        if cuda:
-            self._capture(max_samples)
+        self._graphs: dict[tuple[int, bool], tuple[Graph, Outputs]] = {}
+        if graphs is not None:
+            self._capture(graphs, max_samples)
 
     @property
     def vocab_size(self) -> int:
@@ -116,7 +124,7 @@ class GpuRunner:
         adapted = any(slot >= 0 for slot in slots)
         captured = self._graph_rows(step.rows, adapted) if int(counts.max()) == 1 else None
         rows = captured or step.rows
-        tokens, units = self._fill(plan, step, counts, rows)
+        tokens, units, special = self._fill(plan, step, counts, rows)
         self._buffer.upload()
         batch = None
         if adapted:
@@ -125,12 +133,12 @@ class GpuRunner:
                 slots + [-1] * padding, counts.tolist() + [1] * padding, self.adapters.pool, out=self._lora
             )
         if captured:
-            graph, logits, final = self._graphs[captured, adapted]
+            graph, (logits, final) = self._graphs[captured, adapted]
             graph.replay()
         else:
             wanted, samples = len(step.sample_rows), len(step.sampling)
             logits, final = self._compute(tokens, units, rows, wanted, samples, batch)
-        return self._collect(plan, step, logits, final)
+        return self._collect(plan, step, logits, final, special)
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
@@ -140,8 +148,9 @@ class GpuRunner:
         """The smallest captured batch that `rows` rows fit in."""
         return next((n for n in GRAPH_ROWS if n >= rows and (n, adapted) in self._graphs), None)
 
-    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int]:
-        """Writes the step, padded to `rows`, for `upload`. Returns how many leading rows are single tokens, and units.
+    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int, int]:
+        """Writes the step, padded to `rows`, for `upload`. Returns how many leading rows are single tokens, how many
+        units there are, and how many samples the sampler decides on.
 
         A padding row is a lone token whose KV goes to block 0, which belongs to nobody.
         """
@@ -168,7 +177,9 @@ class GpuRunner:
         ]
         listed += [(row, 1, 0, row) for row in range(used, rows)]
         a["units"][: len(listed)] = listed
-        return (rows if tokens == chunks else tokens), len(listed)
+        special = [place for place, sequence in enumerate(step.sampling) if not is_plain(sequence.request.sampling)]
+        a["special"][: len(special)] = special
+        return (rows if tokens == chunks else tokens), len(listed), len(special)
 
     def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
         """[rows]: which sample of the step before is this row's token; -1 where the host knows it."""
@@ -180,7 +191,7 @@ class GpuRunner:
 
     def _compute(
         self, tokens: int, units: int, rows: int, wanted: int, samples: int, adapters: BatchMetadata | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Outputs:
         """Logits of the sampled rows, whose argmax goes to `_best`, and final hidden states of all wanted ones. Never
         waits."""
         t = self._buffer.tensors
@@ -193,24 +204,25 @@ class GpuRunner:
             argmax(logits, self._best[:samples])
         return logits, final
 
-    def _collect(self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor) -> GpuStep:
-        """Starts the way back of what the step samples."""
+    def _collect(
+        self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor, special: int
+    ) -> GpuStep:
+        """Starts the way back of what the step samples, `special` rows of it for the sampler."""
         sampling = step.sampling
         self._answers.reverse()
         best, count = self._answers[0], len(sampling)
         best.copy_(self._best, non_blocking=True)
-        special = [row for row, sequence in enumerate(sampling) if not is_plain(sequence.request.sampling)]
         self._order = {id(sequence): place for place, sequence in enumerate(sampling)}
         done = None
         # Copies: the next replay overwrites a graph's own tensors.
-        chosen = logits[torch.tensor(special, device=self._device)] if special else None
+        chosen = logits[self._buffer.tensors["special"][:special]] if special else None
         vectors = final[count : len(step.sample_rows)].clone() if len(step.sample_rows) > count else None
         if self._device.type == "cuda":
             done = torch.cuda.Event()
             done.record()
-        return GpuStep(plan, step, best, chosen, vectors, self.model.logits, done)
+        return GpuStep(plan, step, best, chosen, vectors, self.model.logits, done, self._aside)
 
-    def _capture(self, max_samples: int) -> None:
+    def _capture(self, graphs: Graphs, max_samples: int) -> None:
         """One graph for each batch size, without and with adapters; kernels read their work from device memory.
 
         An adapter of zeros stands in while the launches of the second kind are recorded.
@@ -221,27 +233,12 @@ class GpuRunner:
         pool.load(0, {(0, site.name, 0): nothing})
         with torch.inference_mode():
             for rows in sorted((n for n in GRAPH_ROWS if n <= max_samples), reverse=True):
+                arrays = self._buffer.begin()
+                arrays["units"][:rows] = [(row, 1, 0, row) for row in range(rows)]
+                arrays["sources"][:rows] = -1
+                self._buffer.upload()
                 for adapted in (False, True):
                     batch = BatchMetadata.build([0] * rows, [1] * rows, pool, out=self._lora) if adapted else None
-                    self._graphs[rows, adapted] = self._record(rows, batch)
+                    compute = partial(self._compute, rows, rows, rows, rows, rows, batch)
+                    self._graphs[rows, adapted] = graphs.record(compute)
         pool.evict(0)
-
-    def _record(
-        self, rows: int, batch: BatchMetadata | None
-    ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
-        arrays = self._buffer.begin()
-        arrays["units"][:rows] = [(row, 1, 0, row) for row in range(rows)]
-        arrays["sources"][:rows] = -1
-        self._buffer.upload()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # compiles kernels and sets up cuBLAS outside the capture
-                self._compute(rows, rows, rows, rows, rows, batch)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # Graphs never run at the same time: they share one pool of memory.
-        shared = next((graph.pool() for graph, _, _ in self._graphs.values()), None)
-        with torch.cuda.graph(graph, pool=shared):
-            logits, final = self._compute(rows, rows, rows, rows, rows, batch)
-        return graph, logits, final

@@ -1,10 +1,14 @@
-"""The GPU runner against the plain torch one. A program: on CUDA with captured graphs, or under the interpreter."""
+"""The GPU runner against the plain torch one. A program: on CUDA with captured graphs, or under the interpreter with
+recorded ones."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -17,37 +21,70 @@ from serving.models.llama import pool_spec
 from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
 from serving.runner.gpu import GpuRunner
+from serving.runner.graphs import CudaGraphs
 from serving.steps import Chunk, SampledToken, StepPlan
 from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
+from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing
 from tests.serving.tiny import write_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+INTERPRETED = DEVICE.type == "cpu"
 BLOCKS, BLOCK = 60, 16
+RANKS = (4, 16, 20)  # the last takes two pages
 
 
 class Launching(GpuRunner):
-    """Launches and waits, so that the same driver serves both runners."""
+    """Launches and waits, so that the same driver serves both runners; counts graphs that were replayed."""
+
+    replays = 0
 
     def execute(self, plan: StepPlan) -> Seq[SampledToken]:
-        return self.launch(plan).result()
+        with never_waiting():
+            launched = self.launch(plan)
+        return launched.result()
+
+    def _graph_rows(self, rows: int, adapted: bool) -> int | None:
+        found = super()._graph_rows(rows, adapted)
+        self.replays += found is not None
+        return found
+
+
+@contextmanager
+def never_waiting() -> Iterator[None]:
+    """Raises where the host waits for the device."""
+    if INTERPRETED:
+        with seeing(lambda launch: None):
+            yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@cache
+def _runner(folder: Path) -> Launching:
+    """Its graphs take longer than the cases: recorded once."""
+    model = ModelConfig.from_dir(folder)
+    adapters = Adapters(AdapterPool(pool_spec(model), 12, 4, torch.float32, DEVICE, backend="triton"))
+    llama = GpuLlama(model, load_weights(folder, model, torch.float32, DEVICE), 400, 16, interpreted=INTERPRETED)
+    kv = PagedKV(model, BLOCKS, BLOCK, torch.float32, DEVICE)
+    graphs = RecordedGraphs() if INTERPRETED else CudaGraphs()
+    runner = Launching(llama, kv, adapters, max_rows=128, max_samples=4, max_blocks=25, graphs=graphs)
+    # Loaded after the graphs were recorded, as in a replica.
+    for slot, rank in enumerate(RANKS):
+        adapters.pool.load(slot, random_adapter(model, rank, slot))
+    return runner
 
 
 def _drivers(folder: Path) -> tuple[Driver, Driver]:
-    model = ModelConfig.from_dir(folder)
-    # Interpreted LoRA kernels take a minute here, and have tests of their own.
-    backend = "torch" if DEVICE.type == "cpu" else None
-    adapters = Adapters(AdapterPool(pool_spec(model), 12, 4, torch.float32, DEVICE, backend=backend))
-    llama = GpuLlama(
-        model, load_weights(folder, model, torch.float32, DEVICE), 400, 16, interpreted=DEVICE.type == "cpu"
-    )
-    kv = PagedKV(model, BLOCKS, BLOCK, torch.float32, DEVICE)
+    runner = _runner(folder)
     # What nobody has written must not matter; block 0 takes the KV of padding rows.
-    kv.data[:, :, 1:] = float("nan")
-    runner = Launching(llama, kv, adapters, max_rows=128, max_samples=16, max_blocks=25)
-    ours, truth = Driver(runner, adapters, list(range(1, BLOCKS))), make_torch_driver(folder)  # type: ignore[arg-type]
-    for slot, rank in enumerate((4, 16, 20)):
-        for driver in (ours, truth):
-            driver.adapters.pool.load(slot, random_adapter(model, rank, slot))
+    runner.kv.data[:, :, 1:] = float("nan")
+    ours, truth = Driver(runner, runner.adapters, list(range(1, BLOCKS))), make_torch_driver(folder)  # type: ignore[arg-type]
+    for slot, rank in enumerate(RANKS):
+        truth.adapters.pool.load(slot, random_adapter(runner.model.config, rank, slot))
     return ours, truth
 
 
@@ -66,6 +103,41 @@ def prompts_chunks_and_tokens_in_one_step_give_the_reference_s_tokens(folder: Pa
     assert answers[0] == answers[1], answers
 
 
+def a_graph_serves_any_step_of_single_tokens_and_any_adapters(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    answers = []
+    for driver in (ours, truth):
+        slots = (None, 0, 1, 2)
+        all_four = [driver.start(range(10 + 40 * n, 25 + 40 * n + n), slot) for n, slot in enumerate(slots)]
+        driver.step(*((sequence, len(sequence.tokens)) for sequence in all_four))
+        before = getattr(driver.runner, "replays", 0)
+        # Blocks end at 16 tokens: every sequence enters one. Three rows are padded to four; the bare base has graphs of
+        # its own, and is a neighbour in those with adapters.
+        for batch in ([0], [3], [1, 3], [3, 2, 1], [0, 1, 2, 3], [2, 0], [3, 0, 1], [1], [0, 1, 2, 3], [3, 2]):
+            driver.step(*((all_four[n], 1) for n in batch))
+        if driver is ours:
+            assert ours.runner.replays == before + 10  # type: ignore[union-attr]
+        answers.append([sequence.tokens for sequence in all_four])
+    assert answers[0] == answers[1], answers
+
+
+def a_graph_reads_the_adapter_that_is_in_its_slot_now(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    for driver in (ours, truth):
+        driver.adapters.pool.evict(1)
+        driver.adapters.pool.load(1, random_adapter(ModelConfig.from_dir(folder), 20, 77))
+    found = []
+    for driver in (ours, truth):
+        one, other = driver.start(range(30, 41), 1), driver.start(range(50, 57), 0)
+        driver.step((one, 11), (other, 7))
+        for _ in range(4):
+            driver.step((one, 1), (other, 1))
+        found.append((one.tokens, other.tokens))
+    ours.adapters.pool.evict(1)
+    ours.adapters.pool.load(1, random_adapter(ModelConfig.from_dir(folder), RANKS[1], 1))
+    assert found[0] == found[1]
+
+
 def a_step_may_start_before_the_tokens_of_the_one_before_are_known(folder: Path) -> None:
     ours, truth = _drivers(folder)
     expected = {}
@@ -73,20 +145,23 @@ def a_step_may_start_before_the_tokens_of_the_one_before_are_known(folder: Path)
         sequence = truth.start(range(9, 18), slot)
         expected[slot] = truth.generate(sequence, 5)
     runner = ours.runner
-    assert isinstance(runner, GpuRunner)
+    assert isinstance(runner, Launching)
     base, tuned = ours.start(range(9, 18)), ours.start(range(9, 18), 1)
     for sequence in (base, tuned):
         sequence.blocks = [ours.free.pop()]
+    before = runner.replays
     pending = runner.launch(StepPlan(chunks=[Chunk(base, 0, 9), Chunk(tuned, 0, 9)]))
     for step in range(4):
         # The order changes: a row finds its token by its sequence, not by its place.
         rows = [Chunk(s, 9 + step, 1) for s in ((tuned, base) if step % 2 else (base, tuned))]
-        following = runner.launch(StepPlan(chunks=rows))
+        with never_waiting():
+            following = runner.launch(StepPlan(chunks=rows))
         for chunk, answer in zip(pending.plan.chunks, pending.result(), strict=True):
             chunk.sequence.tokens.append(answer.token_id)  # type: ignore[arg-type]
         pending = following
     for chunk, answer in zip(pending.plan.chunks, pending.result(), strict=True):
         chunk.sequence.tokens.append(answer.token_id)  # type: ignore[arg-type]
+    assert runner.replays == before + 4
     assert base.tokens[9:] == expected[None] and tuned.tokens[9:] == expected[1]
 
 
@@ -112,7 +187,7 @@ def prompts_are_scored_beside_rows_that_sample_and_embed(folder: Path) -> None:
         one, other = driver.start(range(20, 40), sampling=scored), driver.start(range(60, 76), 2, sampling=scored)
         plain, vector = driver.start(range(90, 99), 1), driver.start(range(30, 38), 0, embed=True)
         driver.step((one, 12), (plain, 9), (vector, 8))
-        driver.step((plain, 1), (one, 1), (other, 1))  # single tokens: where there are graphs, they are replayed
+        driver.step((plain, 1), (one, 1), (other, 1))  # single tokens: a graph
         driver.step((plain, 1), (one, 7), (other, 15))
         found.append((one, other, plain))
     for left, right in zip(*found, strict=True):
@@ -124,6 +199,8 @@ def prompts_are_scored_beside_rows_that_sample_and_embed(folder: Path) -> None:
 
 CASES = (
     prompts_chunks_and_tokens_in_one_step_give_the_reference_s_tokens,
+    a_graph_serves_any_step_of_single_tokens_and_any_adapters,
+    a_graph_reads_the_adapter_that_is_in_its_slot_now,
     a_step_may_start_before_the_tokens_of_the_one_before_are_known,
     sampled_rows_and_embeddings_share_a_step_with_plain_ones,
     prompts_are_scored_beside_rows_that_sample_and_embed,
