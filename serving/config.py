@@ -37,7 +37,7 @@ class ServingConfig:
         "resident adapters: auto (as --dtype; int8: bfloat16), or int8 (half the memory, faster; on a CPU alone)",
     ] = "auto"
     device: Annotated[str, "cpu, cuda, or auto"] = "auto"
-    threads: Annotated[int, "CPU threads for the forward pass; 0: every core it may use"] = 0
+    threads: Annotated[int, "CPU threads for the forward pass; 0: every core it may use, CPU quotas included"] = 0
     max_model_len: Annotated[int, "longest prompt plus output; 0: what model and KV cache allow"] = 0
     kv_cache_mb: Annotated[int, "memory for the KV cache, in MiB"] = 512
     block_size: Annotated[int, "tokens per KV block"] = 16
