@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -226,6 +227,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         help="what the peers compute in; the default is the faster for them on this processor",
     )
     options = parser.parse_args(argv)
+    if options.peft and find_spec("peft") is None:
+        parser.error("transformers + PEFT are not installed here: `make tools` installs them, --no-peft does without")
     options.work.mkdir(parents=True, exist_ok=True)
     return options
 
