@@ -1,6 +1,6 @@
 """What 16 and 8 bits of weights and KV cache cost in quality: next-token distributions on real text against float32.
 
-    python -m benchmarks.serving_quality MODEL [--text README.md docs/*.md] [--out results.json]
+    python -m benchmarks.serving_quality [--base FOLDER] [--text README.md docs/*.md] [--out FOLDER]
 
 Prints, for each type, perplexity, the mean KL divergence from float32 (nats a token), and how often the likeliest token
 is the same. Every position is computed as in serving: one decode step of the CPU runner for all texts together. Base
@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
+from benchmarks.serving.__main__ import DEFAULT_BASE
+from benchmarks.serving.worker import ROOT
 from lora_kernels import AdapterPool, LoraPair, PoolSpec
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
@@ -74,20 +76,21 @@ def gaussian_adapter(spec: PoolSpec) -> dict[tuple[int, str, int], LoraPair]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--text", type=Path, nargs="+", default=sorted(Path("docs").rglob("*.md")))
+    parser.add_argument("--base", type=Path, default=DEFAULT_BASE, help="Hugging Face folder of the base model")
+    parser.add_argument("--text", type=Path, nargs="+", default=sorted((ROOT / "docs").rglob("*.md")))
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     args = parser.parse_args()
-    windows = cut(Tokenizer.from_dir(args.model), args.text, args.windows, args.length)
+    windows = cut(Tokenizer.from_dir(args.base), args.text, args.windows, args.length)
     results: dict[str, dict[str, float]] = {}
-    base = measure(BASE_TYPES, args.model, windows, args.threads, results, adapted=False)
-    adapted = measure(ADAPTER_TYPES, args.model, windows, args.threads, results, adapted=True)
+    base = measure(BASE_TYPES, args.base, windows, args.threads, results, adapted=False)
+    adapted = measure(ADAPTER_TYPES, args.base, windows, args.threads, results, adapted=True)
     show(results, "adapter's effect", compare(base, adapted, windows))
-    if args.out is not None:
-        args.out.write_text(json.dumps({"machine": describe(), "model": args.model.name, "results": results}, indent=1))
+    report = {"machine": describe(), "model": args.base.name, "results": results}
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "serving_quality.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def cut(tokenizer: Tokenizer, texts: list[Path], count: int, length: int) -> list[list[int]]:
