@@ -9,7 +9,6 @@ import torch
 
 from lora_kernels import BatchMetadata
 from lora_kernels.cpu import native
-from serving.core import Sequence as Running
 from serving.debug.trace import NO_TRACE, Tracer
 from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
@@ -19,7 +18,7 @@ from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
 from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.runner.packing import PackedStep, pack_step
-from serving.sampling import embed, is_plain, sample, score
+from serving.sampling import embed, sample, score
 from serving.steps import SampledToken, StepPlan
 
 # Where so many times as many rows are computed as sample, the last layer leaves the others out.
@@ -89,7 +88,7 @@ class CpuRunner:
             if figures is not None:
                 figures.update(times)
         with span("sample"):
-            answers = dict(zip(map(id, step.sampling), self._sample(step.sampling), strict=True))
+            answers = dict(zip(map(id, step.sampling), self._sample(step), strict=True))
         if step.embedding:
             first = len(step.sampling)
             vectors = embed(self._final[first : first + len(step.embedding)])
@@ -140,13 +139,13 @@ class CpuRunner:
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._weights.head(hidden, threads=self._threads)
 
-    def _sample(self, sequences: Sequence[Running]) -> list[SampledToken]:
+    def _sample(self, step: PackedStep) -> list[SampledToken]:
         """Plain greedy rows take the kernel's argmax; what is left goes through the sampler."""
-        out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(sequences)]]
-        rest = [row for row, sequence in enumerate(sequences) if not is_plain(sequence.request.sampling)]
+        out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(step.sampling)]]
+        rest = step.special()
         if rest:
-            logits = self.logits if len(rest) == len(sequences) else self.logits[rest]
-            chosen = sample(logits, [sequences[row] for row in rest])
+            logits = self.logits if len(rest) == len(out) else self.logits[rest]
+            chosen = sample(logits, [step.sampling[row] for row in rest])
             for row, token in zip(rest, chosen, strict=True):
                 out[row] = token
         return out

@@ -21,7 +21,7 @@ from serving.runner.adapters import ResidentAdapters
 from serving.runner.graphs import Graph, Graphs, Outputs
 from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
 from serving.runner.upload import Int32s, StepBuffer
-from serving.sampling import embed, is_plain, sample, score
+from serving.sampling import embed, sample, score
 from serving.steps import SampledToken, StepPlan
 
 # Batches that have a graph of their own; one in between is padded up. Above, launch costs no longer matter.
@@ -57,7 +57,7 @@ class GpuStep:
         }
         with torch.cuda.stream(self.aside):
             if self.special is not None:
-                chosen = [sequence for sequence in sequences if not is_plain(sequence.request.sampling)]
+                chosen = [sequences[place] for place in self.step.special()]
                 answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
             if self.vectors is not None:
                 embeds = len(self.step.embedding)
@@ -124,7 +124,7 @@ class GpuRunner:
         adapted = any(slot >= 0 for slot in slots)
         captured = self._graph_rows(step.rows, adapted) if int(counts.max()) == 1 else None
         rows = captured or step.rows
-        tokens, units, special = self._fill(plan, step, counts, rows)
+        tokens, units = self._fill(plan, step, counts, rows)
         self._buffer.upload()
         batch = None
         if adapted:
@@ -138,7 +138,7 @@ class GpuRunner:
         else:
             wanted, samples = len(step.sample_rows), len(step.sampling)
             logits, final = self._compute(tokens, units, rows, wanted, samples, batch)
-        return self._collect(plan, step, logits, final, special)
+        return self._collect(plan, step, logits, final)
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
@@ -148,9 +148,8 @@ class GpuRunner:
         """The smallest captured batch that `rows` rows fit in."""
         return next((n for n in GRAPH_ROWS if n >= rows and (n, adapted) in self._graphs), None)
 
-    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int, int]:
-        """Writes the step, padded to `rows`, for `upload`. Returns how many leading rows are single tokens, how many
-        units there are, and how many samples the sampler decides on.
+    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int]:
+        """Writes the step, padded to `rows`, for `upload`. Returns how many leading rows are single tokens, and units.
 
         A padding row is a lone token whose KV goes to block 0, which belongs to nobody.
         """
@@ -177,9 +176,9 @@ class GpuRunner:
         ]
         listed += [(row, 1, 0, row) for row in range(used, rows)]
         a["units"][: len(listed)] = listed
-        special = [place for place, sequence in enumerate(step.sampling) if not is_plain(sequence.request.sampling)]
+        special = step.special()
         a["special"][: len(special)] = special
-        return (rows if tokens == chunks else tokens), len(listed), len(special)
+        return (rows if tokens == chunks else tokens), len(listed)
 
     def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
         """[rows]: which sample of the step before is this row's token; -1 where the host knows it."""
@@ -204,10 +203,8 @@ class GpuRunner:
             argmax(logits, self._best[:samples])
         return logits, final
 
-    def _collect(
-        self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor, special: int
-    ) -> GpuStep:
-        """Starts the way back of what the step samples, `special` rows of it for the sampler."""
+    def _collect(self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor) -> GpuStep:
+        """Starts the way back of what the step samples."""
         sampling = step.sampling
         self._answers.reverse()
         best, count = self._answers[0], len(sampling)
@@ -215,7 +212,8 @@ class GpuRunner:
         self._order = {id(sequence): place for place, sequence in enumerate(sampling)}
         done = None
         # Copies: the next replay overwrites a graph's own tensors.
-        chosen = logits[self._buffer.tensors["special"][:special]] if special else None
+        special = self._buffer.tensors["special"][: len(step.special())]
+        chosen = logits[special] if len(special) else None
         vectors = final[count : len(step.sample_rows)].clone() if len(step.sample_rows) > count else None
         if self._device.type == "cuda":
             done = torch.cuda.Event()

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from serving.core import Sequence as Running
+from serving.sampling import is_plain
 from serving.steps import Chunk
 
 Int32s = npt.NDArray[np.int32]
@@ -44,6 +45,10 @@ class PackedStep:
     @property
     def rows(self) -> int:
         return len(self.token_ids)
+
+    def special(self) -> list[int]:
+        """Which of `sampling` the sampler decides on: a runner takes the argmax of the others."""
+        return [place for place, sequence in enumerate(self.sampling) if not is_plain(sequence.request.sampling)]
 
     def positions(self) -> Int32s:
         """[rows]: each token's place in its sequence."""

@@ -42,15 +42,11 @@ class RecordedGraph:
 class RecordedGraphs:
     """`serving.runner.graphs.Graphs` on CPU tensors."""
 
-    def __init__(self) -> None:
-        self.graphs: list[RecordedGraph] = []
-
     def record(self, compute: Callable[[], Outputs]) -> tuple[RecordedGraph, Outputs]:
         compute()  # as before a capture: what is set up once is not part of the graph
         graph = RecordedGraph()
         with seeing(graph.launches.append):
             outputs = compute()
-        self.graphs.append(graph)
         return graph, outputs
 
 
