@@ -22,7 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import machine
+from benchmarks.serving.__main__ import DEFAULT_BASE
 from benchmarks.serving.adapters import write_adapters
+from benchmarks.serving.worker import ROOT
 from sealed_weights import BaseSpec, CreatorIdentity, SealedPackage, seal_package
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.sealed import SealedAdapterSource
@@ -37,7 +39,6 @@ from serving.platform.packages import PackageStore
 from serving.platform.wire import Identity
 from serving.replica import Base, build_engine
 
-ROOT = Path(__file__).resolve().parents[1]
 COLD_BAR_MS, ITL_BAR = 30.0, 1.2
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 _ids = itertools.count()
@@ -189,7 +190,7 @@ def _quantile(values: list[float], share: float) -> float:
 def main(argv: list[str] | None = None) -> int:
     """0: both bars hold; 1: one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_adapters", description=__doc__)
-    parser.add_argument("--base", type=Path, default=ROOT / ".intarsia" / "base" / "smollm2-135m-instruct")
+    parser.add_argument("--base", type=Path, default=DEFAULT_BASE)
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=available_cores())
