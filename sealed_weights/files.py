@@ -14,18 +14,20 @@ from sealed_weights.errors import FormatError
 
 
 @contextlib.contextmanager
-def open_regular(path: Path) -> Iterator[tuple[int, int]]:
+def open_regular(path: Path, *, follow_links: bool = False) -> Iterator[tuple[int, int]]:
     """Open `path` for reading and yield (descriptor, size in bytes); raises `FormatError` unless a regular file.
 
     A symbolic link is refused at the last component, so that a folder from a stranger cannot point at other files.
+    `follow_links` is for folders of the user's own: a hub's cache consists of links.
     """
     try:
         # O_NONBLOCK: opening a FIFO without a writer would otherwise hang before it could be refused.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise FormatError(f"{path.name}: file is missing") from None
     except OSError as error:
-        if path.is_symlink():
+        if path.is_symlink() and not follow_links:
             raise FormatError(f"{path.name}: must not be a symbolic link") from None
         raise FormatError(f"{path.name}: cannot be read ({error.strerror})") from None
     try:

@@ -83,7 +83,7 @@ def seal_package(
 
     The destination is written under another name, fsynced and renamed: it is complete or absent.
     `progress(done, total)` counts plaintext bytes. Every call draws a fresh salt, so the same key never meets the same
-    nonce. Raises `FormatError` for a missing, linked, empty or shrinking source file and for a header field out of
+    nonce. Raises `FormatError` for a missing, special, empty or shrinking source file and for a header field out of
     range. Does not run intake: call `check_adapter` first.
     """
     return _seal(
@@ -107,8 +107,8 @@ def _seal(
 ) -> SealedPackage:
     # The salt is a parameter here alone, for the fixed test vectors: a salt used twice with one key breaks AES-GCM.
     with (
-        open_regular(source_dir / payload.CONFIG_NAME) as (config_file, config_size),
-        open_regular(source_dir / payload.TENSORS_NAME) as (tensors_file, tensors_size),
+        open_regular(source_dir / payload.CONFIG_NAME, follow_links=True) as (config_file, config_size),
+        open_regular(source_dir / payload.TENSORS_NAME, follow_links=True) as (tensors_file, tensors_size),
     ):
         if config_size > payload.MAX_CONFIG:
             raise FormatError(f"{payload.CONFIG_NAME}: must be at most {payload.MAX_CONFIG} bytes long")

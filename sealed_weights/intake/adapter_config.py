@@ -1,8 +1,11 @@
 """A strict `adapter_config.json` parser for plain LoRA, as PEFT writes it.
 
 Never PEFT's own loader: there `auto_mapping` and `megatron_core` reach `importlib`, and a string `target_modules` is a
-regular expression that may take for ever. Keys are of three kinds: read, harmless (they only mattered in training), and
-everything else, which must be off. A key that a later PEFT adds is thus accepted at its default and refused when set.
+regular expression that may take for ever. Keys are of three kinds: read, information, and everything else, which must
+be off. A key that a later PEFT adds is thus accepted at its default and refused when set.
+
+The tensors decide which modules an adapter changes (`sealed_weights.intake.check`). `target_modules` and its relatives
+told the trainer where to put factors; afterwards the file holds those factors and no others.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 from sealed_weights.errors import IntakeError
 from sealed_weights.strict_json import JsonRuleError, parse_object
@@ -18,25 +22,47 @@ from sealed_weights.strict_json import JsonRuleError, parse_object
 MAX_CONFIG = 1 << 20
 MAX_RANK = 256
 MAX_ALPHA = 65_536
-MAX_NAMES = 5_000
+MAX_PATTERNS = 5_000  # a bound on parsing; `check_layout` allows one pattern per module of the base
+
+Number = TypeVar("Number", int, float)
 
 _FILE = "adapter_config.json"
 _MODULE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", re.ASCII)
 
-# Only said something about training, or about where files were: the maths of a forward pass does not depend on them.
-_HARMLESS = frozenset({
-    "base_model_name_or_path", "revision", "inference_mode", "peft_version", "lora_dropout", "qalora_group_size",
-    "ensure_weight_tying", "eva_config", "runtime_config",
-})  # fmt: skip
+# Kept as the trainer wrote them, never interpreted, imported or run: the forward pass does not depend on them.
+_INFORMATION = frozenset(
+    {
+        # where the adapter came from
+        "auto_mapping",
+        "base_model_name_or_path",
+        "inference_mode",
+        "peft_version",
+        "revision",
+        # how it was trained
+        "ensure_weight_tying",
+        "lora_dropout",
+        "qalora_group_size",
+        "runtime_config",
+        # which modules got factors: the tensors say so themselves
+        "exclude_modules",
+        "layers_pattern",
+        "layers_to_transform",
+        "target_modules",
+        # settings of an initialisation: `init_lora_weights` says whether that one was used
+        "corda_config",
+        "eva_config",
+        "loftq_config",
+        "lora_ga_config",
+    }
+)
 
 # Initialisations that leave the base as it was. The others (pissa, olora, corda, loftq, lora_ga) subtract from the base
 # weights, so on the untouched base the adapter would be another function.
 _BASE_PRESERVING_INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 _WHY_OFF = {
-    "auto_mapping": "must be null (set task_type='CAUSAL_LM' in LoraConfig when training)",
     "modules_to_save": "must be null: full weights of other modules are not served",
-    "use_dora": "must be false: DoRA is not served",
+    "use_dora": "must be false: this is a DoRA adapter, and DoRA is not served; train with use_dora=False",
     "megatron_config": "must be null: Megatron layers are not served",
     "trainable_token_indices": "must be null: trained embeddings are not served",
     "target_parameters": "must be null: only linear modules are served",
@@ -44,47 +70,53 @@ _WHY_OFF = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AdapterConfig:
-    """A plain LoRA configuration. Patterns map module names to values, first match wins, as in PEFT."""
+    """A plain LoRA configuration. Patterns map module names to values; the first match wins, as in PEFT."""
 
     r: int
     lora_alpha: float
-    target_modules: tuple[str, ...]
     rank_pattern: dict[str, int] = field(default_factory=dict)
     alpha_pattern: dict[str, float] = field(default_factory=dict)
     use_rslora: bool = False
-    layers_to_transform: tuple[int, ...] | None = None
-    exclude_modules: tuple[str, ...] = ()
 
     def rank_of(self, module: str) -> int:
-        """Rank of `module`, a full path such as "model.layers.0.self_attn.q_proj"."""
-        return next((rank for name, rank in self.rank_pattern.items() if _matches(name, module)), self.r)
+        """Return the rank of `module`, a full path such as "model.layers.0.self_attn.q_proj"."""
+        return _first_match(self._ranked, module, self.r)
 
     def alpha_of(self, module: str) -> float:
-        """Alpha of `module` (a full path)."""
-        return next((alpha for name, alpha in self.alpha_pattern.items() if _matches(name, module)), self.lora_alpha)
+        """Return the alpha of `module` (a full path)."""
+        return _first_match(self._weighted, module, self.lora_alpha)
 
     def scale_of(self, module: str) -> float:
-        """What B·A is multiplied by: alpha / r, or alpha / √r with rsLoRA (arXiv 2312.03732)."""
+        """Return what B·A is multiplied by: alpha / r, or alpha / √r with rsLoRA (arXiv 2312.03732)."""
         rank = self.rank_of(module)
         return self.alpha_of(module) / (math.sqrt(rank) if self.use_rslora else rank)
 
-    def selects(self, module: str, layer: int) -> bool:
-        """Whether the adapter applies to `module` of `layer`, by PEFT's rules for lists of names."""
-        if any(_matches(name, module) for name in self.exclude_modules):
-            return False
-        if module in self.target_modules:
-            return True
-        if not any(_matches(name, module) for name in self.target_modules):
-            return False
-        return self.layers_to_transform is None or layer in self.layers_to_transform
+    @cached_property
+    def _ranked(self) -> dict[str, tuple[int, int]]:
+        return _with_positions(self.rank_pattern)
+
+    @cached_property
+    def _weighted(self) -> dict[str, tuple[int, float]]:
+        return _with_positions(self.alpha_pattern)
 
 
-def _matches(name: str, module: str) -> bool:
-    if name.startswith("^"):
-        return module == name[1:]
-    return module == name or module.endswith("." + name)
+def _with_positions(pattern: dict[str, Number]) -> dict[str, tuple[int, Number]]:
+    return {name: (position, value) for position, (name, value) in enumerate(pattern.items())}
+
+
+def _first_match(pattern: dict[str, tuple[int, Number]], module: str, default: Number) -> Number:
+    """Return the value of the earliest pattern that names `module` or ends it at a dot.
+
+    Looks up each ending of the module's path, so that the time does not depend on the number of patterns.
+    """
+    if not pattern:
+        return default
+    parts = module.split(".")
+    endings: list[str] = [".".join(parts[start:]) for start in range(len(parts))]
+    matches = [pattern[name] for name in ("^" + module, *endings) if name in pattern]
+    return min(matches)[1] if matches else default
 
 
 def parse_adapter_config(data: bytes) -> AdapterConfig:
@@ -93,6 +125,8 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
         raw = parse_object(data, MAX_CONFIG)
     except JsonRuleError as error:
         raise IntakeError(_FILE, str(error)) from None
+    if "peft_type" not in raw and ("lora_parameters" in raw or "fine_tune_type" in raw):
+        raise IntakeError(_FILE, "is of an MLX adapter: convert it to PEFT's format first (names, transposed factors)")
     config = _Keys(raw)
     config.require("peft_type", raw.get("peft_type") == "LORA", "must be LORA")
     config.require("task_type", raw.get("task_type") in ("CAUSAL_LM", None), "must be CAUSAL_LM")
@@ -110,12 +144,9 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
     parsed = AdapterConfig(
         r=config.rank("r", raw.get("r")),
         lora_alpha=config.alpha("lora_alpha", raw.get("lora_alpha")),
-        target_modules=config.names("target_modules", required=True),
         rank_pattern={name: config.rank(f"rank_pattern[{name}]", v) for name, v in config.pattern("rank_pattern")},
         alpha_pattern={name: config.alpha(f"alpha_pattern[{name}]", v) for name, v in config.pattern("alpha_pattern")},
         use_rslora=config.flag("use_rslora"),
-        layers_to_transform=config.layers(),
-        exclude_modules=config.names("exclude_modules", required=False),
     )
     config.require_rest_off()
     return parsed
@@ -126,7 +157,7 @@ class _Keys:
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self._raw = raw
-        self._seen = set(_HARMLESS)
+        self._seen = set(_INFORMATION)
 
     def require(self, key: str, holds: bool, rule: str) -> None:
         self._seen.add(key)
@@ -147,32 +178,13 @@ class _Keys:
         self.require(key, value is None or isinstance(value, bool), "must be true or false")
         return bool(value)
 
-    def names(self, key: str, *, required: bool) -> tuple[str, ...]:
-        value: Any = self._raw.get(key)
-        if value is None and not required:
-            return ()
-        rule = "must be a list of module names (a string would be a regular expression)"
-        self.require(key, isinstance(value, list) and len(value) <= MAX_NAMES, rule)
-        self.require(key, bool(value) or not required, "must name at least one module")
-        self.require(key, all(isinstance(name, str) and _MODULE.fullmatch(name) for name in value), rule)
-        return tuple(value)
-
     def pattern(self, key: str) -> list[tuple[str, Any]]:
         value = self._raw.get(key) or {}
-        self.require(key, isinstance(value, dict) and len(value) <= MAX_NAMES, "must map module names to numbers")
+        good = isinstance(value, dict) and len(value) <= MAX_PATTERNS
+        self.require(key, good, f"must map at most {MAX_PATTERNS} module names to numbers")
         literal = all(_MODULE.fullmatch(name.removeprefix("^")) for name in value)
         self.require(key, literal, "keys must be literal module names, not regular expressions")
         return list(value.items())
-
-    def layers(self) -> tuple[int, ...] | None:
-        pattern = self._raw.get("layers_pattern")
-        self.require("layers_pattern", pattern in (None, [], "", "layers", ["layers"]), "must be layers or null")
-        value = self._raw.get("layers_to_transform")
-        if type(value) is int:
-            value = [value]
-        good = value is None or (isinstance(value, list) and all(type(i) is int and 0 <= i < 10_000 for i in value))
-        self.require("layers_to_transform", good, "must be a layer index or a list of them")
-        return tuple(value) if value else None
 
     def require_rest_off(self) -> None:
         for key, value in self._raw.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +19,18 @@ from sealed_weights.payload import CONFIG_NAME, TENSORS_NAME
 from sealed_weights.secret_memory import Buffer
 
 MAX_ADAPTER = 8 << 30
-_MAX_FOLDER_ENTRIES = 10_000
-_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".dill", ".mar", ".nemo")
-_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".whl")
+# Files under which other tools save adapters. They are named only when PEFT's own file is missing.
+_OTHER_FORMATS = {
+    "adapter_model.bin": "holds pickled weights: save the adapter with safe_serialization=True",
+    "adapters.safetensors": "is an MLX adapter: convert it to PEFT's format first (names, transposed factors)",
+    "adapters.npz": "is an MLX adapter: convert it to PEFT's format first (names, transposed factors)",
+}
 _TENSOR = re.compile(
     r"base_model\.model\.(?P<module>model\.layers\.(?P<layer>0|[1-9][0-9]{0,3})\.(?P<suffix>[a-z0-9_.]+))"
     r"\.lora_(?P<factor>[AB])\.weight"
 )
+_DORA = ".lora_magnitude_vector"
+_MLX = (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +88,21 @@ def check_adapter(
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.is_symlink() or not folder.is_dir():
-        raise IntakeError(folder.name, "must be a folder, not a link or a file")
-    with os.scandir(folder) as entries:
-        for count, entry in enumerate(entries):
-            name = entry.name.lower()
-            if count >= _MAX_FOLDER_ENTRIES:
-                raise IntakeError(folder.name, f"must hold at most {_MAX_FOLDER_ENTRIES} entries")
-            if entry.is_symlink():
-                raise IntakeError(entry.name, "must not be a symbolic link")
-            if name.endswith(_PICKLES):
-                raise IntakeError(entry.name, "pickled files are refused: save the adapter as safetensors alone")
-            if name.endswith(_ARCHIVES):
-                raise IntakeError(entry.name, "archives are refused: unpack the adapter first")
+    """Require PEFT's two files. The rest of a folder is not read: a Trainer's state, checkpoints, a model card."""
+    if not folder.is_dir():
+        raise IntakeError(folder.name, "must be a folder")
+    if not (folder / TENSORS_NAME).exists():
+        for name, rule in _OTHER_FORMATS.items():
+            if (folder / name).exists():
+                raise IntakeError(name, rule)
 
 
 @contextlib.contextmanager
 def _map_files(folder: Path, max_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
     try:
         with (
-            open_regular(folder / CONFIG_NAME) as (config_file, config_size),
-            open_regular(folder / TENSORS_NAME) as (tensors_file, tensors_size),
+            open_regular(folder / CONFIG_NAME, follow_links=True) as (config_file, config_size),
+            open_regular(folder / TENSORS_NAME, follow_links=True) as (tensors_file, tensors_size),
         ):
             if config_size > MAX_CONFIG:
                 raise IntakeError(CONFIG_NAME, f"must be at most {MAX_CONFIG} bytes")
@@ -140,9 +138,9 @@ def _check_layout(
     config_bytes: bytes, data: memoryview, base: BaseSpec
 ) -> tuple[AdapterLayout, list[_Module], AdapterConfig]:
     config = parse_adapter_config(config_bytes)
+    _check_patterns(config, base)
     tensors = parse_safetensors_header(data)
-    modules = _selected_modules(config, base)
-    _check_names(tensors, modules, config, base)
+    modules = _adapted_modules(tensors, base)
     dtypes = {info.dtype for info in tensors.values()}
     if len(dtypes) != 1:
         raise IntakeError(TENSORS_NAME, "tensors must all have one dtype")
@@ -164,41 +162,39 @@ def _check_layout(
     return AdapterLayout(summary, tensors), modules, config
 
 
-def _selected_modules(config: AdapterConfig, base: BaseSpec) -> list[_Module]:
-    """Every module of the base that the config selects; raises if a target names none."""
-    every = [
-        _Module(f"model.layers.{layer}.{suffix}", layer, suffix)
-        for layer in range(base.num_layers)
-        for suffix in base.shapes
-    ]
-    for name in config.target_modules:
-        if not any(module.path == name or module.path.endswith("." + name) for module in every):
-            raise IntakeError(f"{CONFIG_NAME} target_modules", f"{name} is not a servable linear module of {base.name}")
-    if config.layers_to_transform and max(config.layers_to_transform) >= base.num_layers:
-        raise IntakeError(f"{CONFIG_NAME} layers_to_transform", f"must be below {base.num_layers}, the base's layers")
-    selected = [module for module in every if config.selects(module.path, module.layer)]
-    if not selected:
-        raise IntakeError(f"{CONFIG_NAME} target_modules", "must select at least one module")
-    return selected
-
-
-def _check_names(
-    tensors: Mapping[str, TensorInfo], modules: list[_Module], config: AdapterConfig, base: BaseSpec
-) -> None:
-    selected = {module.path for module in modules}
+def _adapted_modules(tensors: Mapping[str, TensorInfo], base: BaseSpec) -> list[_Module]:
+    """Return the modules that the tensors adapt, by layer and in the base's order; each has both factors."""
+    found: dict[_Module, set[str]] = {}
     for name in tensors:
         match = _TENSOR.fullmatch(name)
         if match is None:
-            raise IntakeError(name, "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight")
-        if match["suffix"] not in base.shapes or int(match["layer"]) >= base.num_layers:
+            raise IntakeError(name, _why_not_a_factor(name))
+        layer, suffix = int(match["layer"]), match["suffix"]
+        if suffix not in base.shapes or layer >= base.num_layers:
             raise IntakeError(name, f"must adapt a servable linear module of {base.name}")
-        if match["module"] not in selected:
-            raise IntakeError(name, "must be a module that target_modules and layers_to_transform select")
-    for path in selected:
-        for factor in "AB":
-            name = _tensor_name(path, factor)
-            if name not in tensors:
-                raise IntakeError(name, "is missing: the config selects this module")
+        found.setdefault(_Module(match["module"], layer, suffix), set()).add(match["factor"])
+    for module, factors in found.items():
+        for factor in {"A", "B"} - factors:
+            raise IntakeError(_tensor_name(module.path, factor), "is missing: its other factor is in the file")
+    order = {suffix: position for position, suffix in enumerate(base.shapes)}
+    return sorted(found, key=lambda module: (module.layer, order[module.suffix]))
+
+
+def _why_not_a_factor(name: str) -> str:
+    if name.removesuffix(".weight").endswith(_DORA):
+        return "is a magnitude of a DoRA adapter, and DoRA is not served: train with use_dora=False"
+    if name.endswith(_MLX):
+        return "is a factor of an MLX adapter: convert it to PEFT's format first (names, transposed factors)"
+    return "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight"
+
+
+def _check_patterns(config: AdapterConfig, base: BaseSpec) -> None:
+    modules = base.num_layers * len(base.shapes)
+    for key, pattern in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
+        if len(pattern) > modules:
+            raise IntakeError(
+                f"{CONFIG_NAME} {key}", f"must have at most {modules} entries, the linear modules of {base.name}"
+            )
 
 
 def _check_shapes(module: _Module, config: AdapterConfig, base: BaseSpec, tensors: Mapping[str, TensorInfo]) -> None:

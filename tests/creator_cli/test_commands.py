@@ -43,8 +43,8 @@ def test_check_refuses_with_field_and_rule(machine: Machine, tmp_path: Path) -> 
     error = json.loads(refused.stdout)["error"]
     assert error["field"].endswith("lora_A.weight") and "finite" in error["message"]
     assert machine.run("check", str(tmp_path / "nowhere")).exit_code == 2
-    (tmp_path / "bad" / "weights.bin").write_bytes(b"")
-    assert "pickle" in machine.run("check", bad).stderr
+    (tmp_path / "bad" / "adapter_model.safetensors").rename(tmp_path / "bad" / "adapter_model.bin")
+    assert "pickled" in machine.run("check", bad).stderr
 
 
 def test_status_and_versions_show_what_there_is(published: Machine, adapter: str) -> None:

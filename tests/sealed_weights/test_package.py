@@ -139,18 +139,27 @@ def test_a_package_is_private_to_its_owner(package: SealedPackage) -> None:
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_linked_missing_and_special_source_files_are_refused(adapter: Path, tmp_path: Path, name: str) -> None:
+def test_missing_and_special_source_files_are_refused(adapter: Path, tmp_path: Path, name: str) -> None:
     (adapter / name).unlink()
     with pytest.raises(FormatError, match=f"{name}: file is missing"):
         seal(adapter, tmp_path / "x")
-    (adapter / name).symlink_to("/etc/hostname")
-    with pytest.raises(FormatError, match="symbolic link"):
+    (adapter / name).symlink_to("/dev/zero")
+    with pytest.raises(FormatError, match="regular file"):
         seal(adapter, tmp_path / "x")
     (adapter / name).unlink()
     os.mkfifo(adapter / name)
     with pytest.raises(FormatError, match="regular file"):
         seal(adapter, tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_linked_source_file_is_sealed_as_the_file_it_names(adapter: Path, tmp_path: Path, name: str) -> None:
+    content = (adapter / name).read_bytes()
+    (adapter / name).rename(tmp_path / "blob")
+    (adapter / name).symlink_to(tmp_path / "blob")
+    with open_it(seal(adapter, tmp_path / "x").path) as opened:
+        assert bytes(opened.config if name == "adapter_config.json" else opened.tensors) == content
 
 
 @pytest.mark.parametrize(

@@ -116,12 +116,11 @@ def test_a_huge_update_made_of_bounded_factors_or_of_alpha_is_refused() -> None:
         "base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight",
         "base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight",
         "base_model.model.model.layers.0.self_attn.rotary.lora_A.weight",
-        "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight",
         "model.layers.0.self_attn.q_proj.lora_A.weight",
         "extra",
     ],
 )
-def test_a_tensor_that_is_not_a_selected_factor_is_refused(name: str) -> None:
+def test_a_tensor_that_is_not_a_factor_of_a_servable_module_is_refused(name: str) -> None:
     assert refused(adapter_tensors() | {name: tensor(np.zeros((2, 16)))}).field == name
 
 
@@ -138,48 +137,90 @@ def test_mixed_dtypes_are_refused() -> None:
     assert "one dtype" in refused(adapter_tensors() | {f"{Q0}.lora_A.weight": half}).rule
 
 
-def test_targets_that_the_base_does_not_have_are_refused() -> None:
-    for targets in (["q_proj", "v_proj", "lm_head"], ["c_attn"], ["proj"]):
-        assert "target_modules" in refused(target_modules=targets).field
+def test_the_tensors_decide_which_modules_are_adapted() -> None:
+    tensors = adapter_tensors(targets=("self_attn.q_proj", "mlp.up_proj"))
+    tensors = {name: value for name, value in tensors.items() if ".layers.1." in name}
+    modules = ["model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj"]
+    for changes in (
+        {},
+        {"target_modules": "all-linear"},
+        {"target_modules": "(a+)+$"},
+        {"target_modules": ["c_attn", "lm_head"], "layers_to_transform": [7]},
+        {"exclude_modules": ["q_proj"]},
+    ):
+        assert list(check(tensors, **changes).ranks) == modules
 
 
-def test_layers_beyond_the_base_are_refused() -> None:
-    assert "layers_to_transform" in refused(layers_to_transform=[2]).field
+def test_modules_come_in_the_order_of_the_base_whatever_the_order_in_the_file() -> None:
+    tensors = adapter_tensors()
+    assert check(dict(reversed(tensors.items()))).ranks == check(tensors).ranks
+    assert list(check(dict(reversed(tensors.items()))).ranks) == list(check(tensors).ranks)
 
 
-def test_an_adapter_of_some_layers_passes() -> None:
-    tensors = {name: value for name, value in adapter_tensors().items() if ".layers.1." in name}
-    assert set(check(tensors, layers_to_transform=[1]).ranks) == {
-        "model.layers.1.self_attn.q_proj",
-        "model.layers.1.self_attn.v_proj",
-    }
+@pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
+def test_more_patterns_than_the_base_has_modules_are_refused(key: str) -> None:
+    modules = [f"model.layers.{layer}.{suffix}" for layer in range(BASE.num_layers) for suffix in BASE.shapes]
+    check(**{key: dict.fromkeys(modules, 2)})
+    error = refused(**{key: dict.fromkeys([*modules, "x"], 2)})
+    assert error.field == f"adapter_config.json {key}" and "at most 14" in error.rule
 
 
 @pytest.mark.parametrize(
-    "name", ["adapter_model.bin", "training_args.bin", "optimizer.pt", "x.PKL", "x.ckpt", "a.zip", "a.tar.gz"]
+    ("name", "kind"),
+    [
+        (f"{Q0}.lora_magnitude_vector", "DoRA"),
+        (f"{Q0}.lora_magnitude_vector.weight", "DoRA"),
+        ("model.layers.0.self_attn.q_proj.lora_a", "MLX"),
+        ("model.layers.0.self_attn.q_proj.lora_b", "MLX"),
+    ],
 )
-def test_pickles_and_archives_in_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+def test_tensors_of_other_formats_are_named_as_what_they_are(name: str, kind: str) -> None:
+    assert kind in refused(adapter_tensors() | {name: tensor(np.zeros((2, 16)))}).rule
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "a.zip"])
+def test_what_a_trainer_leaves_beside_the_two_files_is_not_looked_at(tmp_path: Path, name: str) -> None:
     folder = write_adapter(tmp_path / "a")
     (folder / name).write_bytes(pickle.dumps({"weights": 1}))
-    with pytest.raises(IntakeError) as caught:
+    (folder / "checkpoint-500").mkdir()
+    assert check_adapter(folder, BASE) == check()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adapter_model.bin", "pickled"), ("adapters.safetensors", "MLX"), ("adapters.npz", "MLX")]
+)
+def test_a_folder_in_another_format_is_named_as_what_it_is(tmp_path: Path, name: str, kind: str) -> None:
+    folder = write_adapter(tmp_path / "a")
+    (folder / "adapter_model.safetensors").rename(folder / name)
+    with pytest.raises(IntakeError, match=kind) as caught:
         check_adapter(folder, BASE)
     assert caught.value.field == name
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "other"])
-def test_symbolic_links_are_refused(tmp_path: Path, name: str) -> None:
-    folder, real = write_adapter(tmp_path / "a"), tmp_path / "real"
-    if (folder / name).exists():
-        (folder / name).rename(real)
-    (folder / name).symlink_to(real)
-    with pytest.raises(IntakeError, match="symbolic link"):
-        check_adapter(folder, BASE)
+def test_a_snapshot_in_a_hub_cache_is_links_and_passes(tmp_path: Path) -> None:
+    blobs = write_adapter(tmp_path / "blobs")
+    snapshot = tmp_path / "snapshots" / "1a2b"
+    snapshot.mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    (tmp_path / "current").symlink_to(snapshot)
+    assert blobs.is_dir()
+    assert check_adapter(tmp_path / "current", BASE) == check()
 
 
-def test_a_linked_folder_and_a_plain_file_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["none", "/dev/zero", "."])
+def test_a_link_to_anything_but_a_file_is_refused(tmp_path: Path, target: str) -> None:
     folder = write_adapter(tmp_path / "a")
-    (tmp_path / "link").symlink_to(folder)
-    for source in (tmp_path / "link", folder / "adapter_config.json", tmp_path / "none"):
+    (folder / "adapter_model.safetensors").unlink()
+    (folder / "adapter_model.safetensors").symlink_to(target)
+    with pytest.raises(IntakeError) as caught:
+        check_adapter(folder, BASE)
+    assert caught.value.field == "adapter_model.safetensors"
+
+
+def test_a_plain_file_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "a")
+    for source in (folder / "adapter_config.json", tmp_path / "none"):
         with pytest.raises(IntakeError, match="must be a folder"):
             check_adapter(source, BASE)
 
