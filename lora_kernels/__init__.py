@@ -19,7 +19,6 @@ from lora_kernels.metadata import BatchMetadata, MetadataBuffers, Segment
 from lora_kernels.ops.apply import lora_apply, lora_expand, lora_shrink
 from lora_kernels.ops.autograd import AdapterRows, lora_delta
 from lora_kernels.ops.embed import lora_embed
-from lora_kernels.ops.fused import lora_expand_planes, lora_norm_shrink, lora_silu_shrink
 from lora_kernels.ops.logits import lora_logits
 from lora_kernels.ops.write import lora_write
 from lora_kernels.pool import AdapterPool
@@ -56,12 +55,9 @@ __all__ = [
     "lora_delta",
     "lora_embed",
     "lora_expand",
-    "lora_expand_planes",
     "lora_linear",
     "lora_logits",
-    "lora_norm_shrink",
     "lora_shrink",
-    "lora_silu_shrink",
     "lora_write",
     "reference",
 ]

@@ -28,8 +28,6 @@ from lora_kernels.storage import SiteStorage, allocate_site
 from lora_kernels.triton import tuning
 from lora_kernels.triton.embed import embed_kernel
 from lora_kernels.triton.expand import expand_kernel
-from lora_kernels.triton.fused_norm import norm_shrink_kernel
-from lora_kernels.triton.fused_silu import silu_shrink_kernel
 from lora_kernels.triton.launch import SitePlan, expand_sizes, shrink_sizes
 from lora_kernels.triton.shrink import shrink_kernel
 
@@ -44,12 +42,12 @@ SITES = (
 PAGES = {torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8e4nv"}
 INT32 = {"units", "tiles", "counts", "row_order", "row_slots", "page_table", "live", "blocks"}
 FLOAT32 = {"v", "page_scales", "rank_scales"}
-ACTIVATIONS = {"x", "y", "out", "gate_up", "weight"}
+ACTIVATIONS = {"x", "y"}
 WEIGHTS = {"a", "b"}
 # What the launcher finds divisible by 16 in a model's tensors: addresses of allocations, and strides and sizes of these
 # sites. Rows of `live` and the parts of the packed metadata begin anywhere.
 UNALIGNED = {"live", "units", "tiles", "counts", "row_order", "row_slots", "page_table"}
-DIVISIBLE = {"x_stride", "out_stride", "gate_up_stride", "y_stride", "v_row", "v_slice", "v_plane", "k_size",
+DIVISIBLE = {"x_stride", "y_stride", "v_row", "v_slice", "v_plane", "k_size",
              "padded_k", "n_size", "max_pages"}  # fmt: skip
 
 
@@ -91,7 +89,7 @@ def compile_all(wanted: list[str], device_name: str = "NVIDIA H200") -> Iterator
 
 
 def compile_site(site: SiteSpec, dtype: torch.dtype, device_name: str) -> Iterator[Compiled]:
-    """Shrink and expand in decode and prefill, the first write, and in decode the fused and embedding kernels."""
+    """Shrink and expand in decode and prefill, the first write, and in decode the embedding."""
     config = tuning.configured(site.in_features, site.slices, device_name)
     meta = torch.device("meta")
     spec = PoolSpec((site,), 1)
@@ -103,13 +101,11 @@ def compile_site(site: SiteSpec, dtype: torch.dtype, device_name: str) -> Iterat
         (PREFILL_TILE_ROWS, 1, config.prefill_shrink, config.prefill_expand),
     ):
         sizes = shrink_sizes(storage, rows, planes, plan, shrink)
-        yield _compile(shrink_kernel, {**sizes, "GEMV": config.gemv}, storage)
+        yield _compile(shrink_kernel, sizes, storage)
         yield _compile(expand_kernel, expand_sizes(storage, rows, planes, plan, expand, add=True), storage)
         yield _compile(expand_kernel, expand_sizes(storage, rows, planes, plan, expand, add=False), storage, " first")
-    sizes = shrink_sizes(storage, TILE_ROWS, config.split, plan, config.shrink)
-    yield _compile(norm_shrink_kernel, sizes, storage)
     if len(site.slices) == 1:
-        yield _compile(silu_shrink_kernel, sizes, storage)
+        sizes = shrink_sizes(storage, TILE_ROWS, config.split, plan, config.shrink)
         yield _compile(embed_kernel, sizes, storage)
 
 
@@ -155,7 +151,7 @@ def _type(name: str, pages: str) -> str:
     for names, kind in ((INT32, "*i32"), (FLOAT32, "*fp32"), (ACTIVATIONS, "*bf16"), (WEIGHTS, f"*{pages}")):
         if name in names:
             return kind
-    return {"tokens": "*i64", "eps": "fp32"}.get(name, "i32")
+    return {"tokens": "*i64"}.get(name, "i32")
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

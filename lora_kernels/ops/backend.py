@@ -72,27 +72,6 @@ class EmbeddingBackend(Protocol):
         """y += scale · B A[:, tokens], in place."""
 
 
-@runtime_checkable
-class FusedBackend(Protocol):
-    """A backend whose shrink can make its own x, and may leave v in several planes."""
-
-    def norm_shrink(
-        self, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float,
-        storage: SiteStorage, layer: int, meta: BatchMetadata,
-    ) -> torch.Tensor:  # fmt: skip
-        """out = rmsnorm(x) · weight; returns the v of out."""
-
-    def silu_shrink(
-        self, out: torch.Tensor, gate_up: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata
-    ) -> torch.Tensor:
-        """out = silu(gate) · up; returns the v of out."""
-
-    def expand_planes(
-        self, v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor
-    ) -> None:
-        """y += v Bᵀ, in place."""
-
-
 def choose_backend(device: torch.device, dtype: torch.dtype, page_size: int, name: str | None = None) -> Backend:
     """The fastest backend that runs on `device` with `dtype`, or the one named ("c", "triton" or "torch").
 

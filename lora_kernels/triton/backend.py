@@ -10,9 +10,7 @@ from lora_kernels.ops import torch_path
 from lora_kernels.triton.launch import (
     launch_embed,
     launch_expand,
-    launch_norm_shrink,
     launch_shrink,
-    launch_silu_shrink,
     plan_for,
     planes_for,
     scratch,
@@ -59,51 +57,6 @@ def embed(y: torch.Tensor, tokens: torch.Tensor, storage: SiteStorage, layer: in
     v = scratch(storage, meta, 1, y.device)
     launch_embed(tokens.contiguous(), storage, layer, meta, v, plan)
     expand(v[0], storage, layer, meta, y)
-
-
-def norm_shrink(
-    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float,
-    storage: SiteStorage, layer: int, meta: BatchMetadata,
-) -> torch.Tensor:  # fmt: skip
-    """out = rmsnorm(x) · weight (Llama's rounding), and the planes of scale · out Aᵀ, for expand_planes.
-
-    x, out [T, K] of one dtype, columns adjacent; weight [K]; eps as in the norm. Every row of out is written. One
-    launch where the site's configuration says that it pays (`fused_norm`), else torch's norm and shrink.
-    """
-    plan = plan_for(storage, x.device)
-    v = scratch(storage, meta, planes_for(plan, meta.rows), x.device)
-    if plan.config.fused_norm:
-        launch_norm_shrink(x, weight, eps, out, storage, layer, meta, v, plan)
-    else:
-        wide = x.float()
-        factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        torch.mul((wide * factor).to(x.dtype), weight, out=out)
-        launch_shrink(out, storage, layer, meta, v, plan)
-    return v
-
-
-def silu_shrink(
-    out: torch.Tensor, gate_up: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata
-) -> torch.Tensor:
-    """out = silu(gate) · up (Llama's rounding), and the planes of scale · out Aᵀ, for expand_planes.
-
-    gate_up [T, 2K], gate first; out [T, K]; one dtype, columns adjacent. Every row of out is written. One launch where
-    the site's configuration says that it pays (`fused_silu`), else torch's activation and shrink.
-    """
-    plan = plan_for(storage, gate_up.device)
-    v = scratch(storage, meta, planes_for(plan, meta.rows), gate_up.device)
-    if plan.config.fused_silu:
-        launch_silu_shrink(gate_up, out, storage, layer, meta, v, plan)
-    else:
-        gate, up = gate_up.chunk(2, dim=1)
-        torch.mul(torch.nn.functional.silu(gate), up, out=out)
-        launch_shrink(out, storage, layer, meta, v, plan)
-    return v
-
-
-def expand_planes(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
-    """y [T, N] += v Bᵀ for the planes that norm_shrink or silu_shrink returned for the same batch and site."""
-    launch_expand(v, storage, layer, meta, y, plan_for(storage, y.device), add=True)
 
 
 def _apply(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lora_kernels.triton.gemv import expand_row
 from lora_kernels.triton.tile import dot, sum_planes
 
 
@@ -42,7 +41,6 @@ def expand_kernel(
     BLOCK_N: tl.constexpr,
     ALIGN: tl.constexpr,
     ADD: tl.constexpr,
-    GEMV: tl.constexpr,
     FP8: tl.constexpr,
     PDL: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -67,8 +65,7 @@ def expand_kernel(
         inside = column < end
         pages = tl.load(live + slot)
         page = tl.load(page_table + slot * max_pages).to(tl.int64)
-        rows = tl.load(tile + 1)
-        used = t < rows
+        used = t < tl.load(tile + 1)
         row = tl.load(row_order + tl.load(tile) + t, mask=used, other=0).to(tl.int64)
         # Weights do not depend on shrink: the first page is on its way while shrink still runs. A slot without pages
         # lists the pool's zero page, which is never used then.
@@ -102,11 +99,7 @@ def expand_kernel(
                 )
                 wide = w.to(y.dtype.element_ty) if FP8 else w  # exact: every e4m3 number is one of the wider type
                 part = part.to(wide.dtype)
-                if GEMV and rows == 1:
-                    only = tl.sum(tl.where(t[None, :] == 0, part.to(tl.float32), 0.0), axis=1)
-                    acc += tl.where(t[None, :] == 0, expand_row(wide, only)[:, None], 0.0)
-                else:
-                    acc = dot(tl.trans(wide), part, acc, UPCAST)
+                acc = dot(tl.trans(wide), part, acc, UPCAST)
                 w = following
             if ADD:
                 acc += old

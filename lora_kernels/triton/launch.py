@@ -13,8 +13,6 @@ from lora_kernels.metadata import MAX_DECODE_ROWS, TILE_ROWS
 from lora_kernels.ops.backend import triton_is_interpreted
 from lora_kernels.triton.embed import embed_kernel
 from lora_kernels.triton.expand import expand_kernel
-from lora_kernels.triton.fused_norm import norm_shrink_kernel
-from lora_kernels.triton.fused_silu import silu_shrink_kernel
 from lora_kernels.triton.shrink import shrink_kernel
 from lora_kernels.triton.tuning import Launch, SiteConfig, config_for, may_launch_dependents, processors
 
@@ -88,32 +86,6 @@ def launch_shrink(
     shrink_kernel[_shrink_grid(plan, launch, meta, v)](
         x, x.stride(0),
         *_shrink_arguments(storage, layer, meta, v),
-        **shrink_sizes(storage, meta.tile_rows, len(v), plan, launch), GEMV=plan.config.gemv,
-    )  # fmt: skip
-
-
-def launch_norm_shrink(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor,
-    storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan,
-) -> None:  # fmt: skip
-    """out [T, K] = rmsnorm(x) · weight, and v of out as launch_shrink leaves it."""
-    launch = _shrink_launch(plan, meta)
-    norm_shrink_kernel[_shrink_grid(plan, launch, meta, v)](
-        x, x.stride(0), weight, eps, out, out.stride(0),
-        *_shrink_arguments(storage, layer, meta, v),
-        **shrink_sizes(storage, meta.tile_rows, len(v), plan, launch),
-    )  # fmt: skip
-
-
-def launch_silu_shrink(
-    gate_up: torch.Tensor, out: torch.Tensor,
-    storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor, plan: SitePlan,
-) -> None:  # fmt: skip
-    """out [T, K] = silu(gate) · up, and v of out as launch_shrink leaves it; gate_up [T, 2K]."""
-    launch = _shrink_launch(plan, meta)
-    silu_shrink_kernel[_shrink_grid(plan, launch, meta, v)](
-        gate_up, gate_up.stride(0), out, out.stride(0),
-        *_shrink_arguments(storage, layer, meta, v),
         **shrink_sizes(storage, meta.tile_rows, len(v), plan, launch),
     )  # fmt: skip
 
@@ -169,7 +141,7 @@ def column_blocks(storage: SiteStorage, width: int) -> torch.Tensor:
 def shrink_sizes(
     storage: SiteStorage, tile_rows: int, planes: int, plan: SitePlan, launch: Launch
 ) -> dict[str, int | bool]:
-    """Compile-time arguments and compiler options of every shrink kernel (`gemv` apart)."""
+    """Compile-time arguments and compiler options of shrink."""
     config, k = plan.config, storage.spec.in_features
     return {
         "SLICES": storage.a.shape[2],
@@ -203,7 +175,6 @@ def expand_sizes(
         "BLOCK_N": launch.block,
         "ALIGN": plan.align,
         "ADD": add,
-        "GEMV": config.gemv,
         "FP8": storage.rank_scales is not None,
         "PDL": plan.pdl,
         "UPCAST": INTERPRETED,
@@ -220,7 +191,7 @@ def _shrink_grid(plan: SitePlan, launch: Launch, meta: BatchMetadata, v: torch.T
 
 
 def _shrink_arguments(storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor) -> tuple[object, ...]:
-    """What every shrink kernel takes after x, from `a` to `max_pages`."""
+    """What shrink takes after x, from `a` to `max_pages`."""
     a, pool = storage.a[layer], meta.pool
     return (
         a, _rank_scales(storage, layer), v, v.stride(2), v.stride(1), v.stride(0),

@@ -11,11 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# What becomes of x before A multiplies it: nothing, RMS norm (fused_norm.py), or silu(gate) · up (fused_silu.py).
-PLAIN = tl.constexpr(0)
-NORM = tl.constexpr(1)
-SILU = tl.constexpr(2)
-
 
 @triton.jit
 def dot(left, right, acc, UPCAST: tl.constexpr):
@@ -39,42 +34,9 @@ def page_rows(a, page, padded_k, SLICES: tl.constexpr, PAGE: tl.constexpr, RANKS
 
 
 @triton.jit
-def normed(t, factor, weight):
-    """RMS norm as Llama rounds it: t · factor to t's dtype, then times weight."""
-    return ((t.to(tl.float32) * factor).to(t.dtype).to(tl.float32) * weight.to(tl.float32)).to(t.dtype)
-
-
-@triton.jit
-def silu_mul(gate, up):
-    """silu(gate) · up as Llama rounds it: silu to gate's dtype, then the product."""
-    wide = gate.to(tl.float32)
-    return ((wide / (1.0 + tl.exp(-wide))).to(gate.dtype).to(tl.float32) * up.to(tl.float32)).to(gate.dtype)
-
-
-@triton.jit
-def load_tokens(rows_of_x, other, factor, k, inside, used, EVEN_K: tl.constexpr, PROLOGUE: tl.constexpr):
-    """A tile of what A multiplies, [BLOCK_K, TILE_ROWS], in x's dtype; 0 outside.
-
-    NORM: `other` is the norm's weight and factor [TILE_ROWS] is 1 / rms of each row. SILU: rows_of_x is the gate and
-    `other` the distance in elements from gate to up in a row.
-    """
-    mask = used[None, :] if EVEN_K else inside[:, None] & used[None, :]
-    pointers = rows_of_x[None, :] + k[:, None]
-    t = tl.load(pointers, mask=mask, other=0.0)
-    if PROLOGUE == NORM:
-        weight = tl.load(other + k) if EVEN_K else tl.load(other + k, mask=inside, other=0.0)
-        t = normed(t, factor[None, :], weight[:, None])
-    if PROLOGUE == SILU:
-        t = silu_mul(t, tl.load(pointers + other, mask=mask, other=0.0))
-    return t
-
-
-@triton.jit
 def sum_chunk(
     rows_of_a,
     rows_of_x,
-    other,
-    factor,
     used,
     first_k,
     last_k,
@@ -83,11 +45,10 @@ def sum_chunk(
     TILE_ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EVEN_K: tl.constexpr,
-    PROLOGUE: tl.constexpr,
     FP8: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """A[:, first_k:last_k] · t[:, first_k:last_k]ᵀ, float32 [RANKS, TILE_ROWS], t as load_tokens gives it.
+    """A[:, first_k:last_k] · t[:, first_k:last_k]ᵀ, float32 [RANKS, TILE_ROWS], t the rows of x.
 
     Ranks stand on the M side of the tensor-core tile and tokens on N ("swap-AB"): a page has 16 ranks however few
     tokens there are. EVEN_K: K is a multiple of BLOCK_K, so no load needs a mask along it.
@@ -98,9 +59,10 @@ def sum_chunk(
         inside = k < k_size
         if EVEN_K:
             w = tl.load(rows_of_a[:, None] + k[None, :])
+            t = tl.load(rows_of_x[None, :] + k[:, None], mask=used[None, :], other=0.0)
         else:
             w = tl.load(rows_of_a[:, None] + k[None, :], mask=inside[None, :], other=0.0)
-        t = load_tokens(rows_of_x, other, factor, k, inside, used, EVEN_K, PROLOGUE)
+            t = tl.load(rows_of_x[None, :] + k[:, None], mask=inside[:, None] & used[None, :], other=0.0)
         if FP8:
             w = w.to(t.dtype)  # exact: every e4m3 number is one of the wider type
         else:

@@ -1,7 +1,7 @@
 """Launch sizes of each site: read from configs/<GPU>.json, else from configs/default.json.
 
-A file is written by `python -m benchmarks.kernels.gpu_sweep`. Fields that fix the order of a sum (`split`, `inner`,
-`gemv`) depend on the site's shape alone, never on the batch: a row's bits do not depend on its company.
+A file is written by `python -m benchmarks.kernels.gpu_sweep`. Fields that fix the order of a sum (`split`, `inner`)
+depend on the site's shape alone, never on the batch: a row's bits do not depend on its company.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class SiteConfig:
     """Launch sizes of one site, for tiles of 16 rows (decode) and of 64 (prefill).
 
     split: chunks of K, summed apart; inner: chunks to a group (see tile.py)
-    gemv: tiles of one row skip the tensor cores; a row alone then has other bits than in company
-    fused_norm, fused_silu: whether the fused kernels beat the norm, or silu·mul, launched before shrink
     pdl: programmatic dependent launch (compute capability 9.0 and later; ignored elsewhere)
     """
 
@@ -58,9 +56,6 @@ class SiteConfig:
     # Blocks of 32: wider ones spill a register or two with one slice (Triton 3.9, sm_90).
     prefill_shrink: Launch = Launch(block=32, warps=4, stages=4, programs=3)
     prefill_expand: Launch = Launch(block=128, warps=4, stages=2, programs=3)
-    gemv: bool = False
-    fused_norm: bool = False
-    fused_silu: bool = False
     pdl: bool = True
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ def test_every_pair_of_factors_of_the_matrix_equals_the_reference(version: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", triton_setup.VERSIONS)
-def test_planes_fused_kernels_embeddings_fp8_and_partial_adapters_equal_the_reference(version: str) -> None:
+def test_planes_embeddings_fp8_and_partial_adapters_equal_the_reference(version: str) -> None:
     run_interpreted(version, "triton_cases")
 
 

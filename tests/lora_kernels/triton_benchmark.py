@@ -76,7 +76,7 @@ def the_sweep_writes_what_the_launches_read() -> None:
     for config in tried:
         read = tuning.parse_config(base, json.loads(json.dumps(gpu_sweep.changes(base, config))))
         assert read == config
-    other = replace(base, gemv=True)
+    other = replace(base, pdl=False)
     with tuning.using(other):
         assert tuning.config_for(gpu_grid.SITES["o"], torch.device("cpu")) is other
     assert tuning.config_for(gpu_grid.SITES["o"], torch.device("cpu")) == base

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 
 from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec, lora_apply, metadata, reference
-from lora_kernels.triton import backend, launch, tuning
+from lora_kernels.triton import backend, launch
 from tests.lora_kernels.factories import (
     activations,
     assert_near,
@@ -68,56 +67,6 @@ def ten_ranks_in_one_batch() -> None:
         alone = before[row : row + 1].clone()
         lora_apply(alone, x[row : row + 1], "site", 0, BatchMetadata.build([slot], [1], pool))
         assert torch.equal(alone[0], y[row])
-
-
-def a_vector_kernel_for_tiles_of_one_row() -> None:
-    """`gemv` on: near the reference, in tiles of one row and in others."""
-    for dtype in (torch.float32, BF16):
-        pool, _ = mixed_rank_pool(one_site(576, (64, 33)), dtype, "triton", ranks=(8, 40))
-        meta = BatchMetadata.build([0, 1], [1, 3], pool)
-        y, x = activations(meta, dtype)
-        expected = reference.lora_apply(y.clone(), x, "site", 0, meta)
-        matrix = lora_apply(y.clone(), x, "site", 0, meta)
-        with tuning.using(replace(tuning.untuned(576), gemv=True)):
-            assert_near(lora_apply(y, x, "site", 0, meta), expected, dtype)
-        assert torch.equal(y[1:], matrix[1:])
-
-
-def fused_norm_and_shrink() -> None:
-    """The normalised rows, and apply on them, in one launch less or not."""
-    for dtype, k, fused in ((torch.float32, 80, True), (BF16, 576, True), (BF16, 80, False)):
-        pool, _ = mixed_rank_pool(one_site(k, (64, 33)), dtype, "triton", ranks=(8, 40))
-        site = pool.site("site")
-        meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
-        y, x = activations(meta, dtype)
-        weight = torch.randn(k, generator=torch.Generator().manual_seed(1)).to(dtype)
-        out = torch.full_like(x, torch.nan)
-        with tuning.using(replace(tuning.untuned(k), fused_norm=fused)):
-            v = backend.norm_shrink(out, 3 * x, weight, 1e-5, site, 0, meta)
-        wide = (3 * x).float()
-        rows = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(dtype) * weight
-        torch.testing.assert_close(out, rows, rtol=2e-2 if dtype == BF16 else 1e-5, atol=1e-6)
-        expected = reference.lora_apply(y.clone(), out, "site", 0, meta)
-        backend.expand_planes(v, site, 0, meta, y)
-        assert_near(y, expected, dtype)
-
-
-def fused_activation_and_shrink() -> None:
-    """silu(gate) · up, and apply on it, in one launch less or not."""
-    for dtype, k, fused in ((torch.float32, 80, True), (BF16, 576, True), (BF16, 80, False)):
-        pool, _ = mixed_rank_pool(one_site(k, (64,)), dtype, "triton", ranks=(8, 40))
-        site = pool.site("site")
-        meta = BatchMetadata.build([1, -1, 0], [17, 2, 1], pool)
-        y, _ = activations(meta, dtype)
-        gate_up = torch.randn(meta.rows, 2 * k, generator=torch.Generator().manual_seed(1)).to(dtype)
-        out = torch.full((meta.rows, k), torch.nan, dtype=dtype)
-        with tuning.using(replace(tuning.untuned(k), fused_silu=fused)):
-            v = backend.silu_shrink(out, gate_up, site, 0, meta)
-        product = torch.nn.functional.silu(gate_up[:, :k]) * gate_up[:, k:]
-        torch.testing.assert_close(out, product, rtol=2e-2 if dtype == BF16 else 1e-5, atol=1e-6)
-        expected = reference.lora_apply(y.clone(), out, "site", 0, meta)
-        backend.expand_planes(v, site, 0, meta, y)
-        assert_near(y, expected, dtype)
 
 
 def an_embedding() -> None:
@@ -221,9 +170,6 @@ CASES: dict[str, Callable[[], None]] = {
     for case in (
         chunks_groups_and_totals_have_the_same_bits,
         ten_ranks_in_one_batch,
-        a_vector_kernel_for_tiles_of_one_row,
-        fused_norm_and_shrink,
-        fused_activation_and_shrink,
         an_embedding,
         pages_of_fp8,
         partial_targets_and_first_write,
