@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from marketplace.accounts.errors import Refusal
 
-class BillingError(Exception):
-    """Base of all refusals."""
+
+class BillingError(Refusal):
+    """Base of billing's refusals; one that sets no status of its own is a fault of the platform."""
+
+    code = "billing_error"
+    status = 500
 
 
 class InsufficientFunds(BillingError):
     """The wallet's available credit does not cover what is needed. Nothing was set aside."""
 
-    def __init__(self, available: int, needed: int) -> None:
-        super().__init__(f"available {available} nano-USD, needed {needed} nano-USD")
+    code = "insufficient_funds"
+    status = 402
+
+    def __init__(self, available: int, needed: int, message: str | None = None) -> None:
+        """Take both figures; without a `message` it is the hold of a prediction that is refused."""
+        super().__init__(
+            message
+            or f"This request may cost up to ${needed / 1e9:.6f} and ${available / 1e9:.6f} is available. "
+            "Nothing was charged. Top up, or lower max_tokens."
+        )
         self.available = available
         self.needed = needed
 
@@ -21,18 +34,31 @@ class InsufficientFunds(BillingError):
 class BudgetExceeded(BillingError):
     """The API key's budget does not cover what is needed. `spent` includes what open holds set aside."""
 
+    code = "budget_exceeded"
+    status = 429
+
     def __init__(self, limit: int, spent: int, needed: int) -> None:
-        super().__init__(f"key budget {limit} nano-USD, spent or held {spent} nano-USD, needed {needed} nano-USD")
+        """Keep the figures; the message leaves them out, since the holder of a key may not know its budget."""
+        super().__init__(
+            "This request could exceed the API key's budget. Nothing was charged.", headers={"x-should-retry": "false"}
+        )
         self.limit = limit
         self.spent = spent
         self.needed = needed
 
 
 class DuplicateRequest(BillingError):
-    """This prediction id or idempotency key was used before. `same_body` tells a retry from a conflict."""
+    """This prediction id or idempotency key was used before. `same_body` tells a retry (409) from a conflict (422)."""
 
     def __init__(self, prediction_id: UUID, state: str, same_body: bool) -> None:
-        super().__init__(f"prediction {prediction_id} exists ({state}), {'same' if same_body else 'another'} body")
+        """Name the earlier prediction."""
+        headers = {"x-should-retry": "false", "x-intarsia-prediction": str(prediction_id)}
+        if same_body:
+            message = f"This Idempotency-Key belongs to prediction {prediction_id} ({state}); it runs only once."
+            super().__init__(message, code="already_processed", status=409, headers=headers)
+        else:
+            message = "This Idempotency-Key was used with another body."
+            super().__init__(message, code="idempotency_key_reused", status=422, headers=headers)
         self.prediction_id = prediction_id
         self.state = state
         self.same_body = same_body
@@ -42,6 +68,7 @@ class HoldNotFound(BillingError):
     """There is no hold with this prediction id."""
 
     def __init__(self, prediction_id: UUID) -> None:
+        """Name the prediction."""
         super().__init__(f"no hold {prediction_id}")
         self.prediction_id = prediction_id
 
@@ -50,6 +77,7 @@ class HoldReleased(BillingError):
     """Usage arrived for a hold that was already released: the customer was promised it would cost nothing."""
 
     def __init__(self, prediction_id: UUID) -> None:
+        """Name the prediction."""
         super().__init__(f"hold {prediction_id} was released before this usage arrived")
         self.prediction_id = prediction_id
 
@@ -65,8 +93,14 @@ class TransactionNotReversible(BillingError):
 class InvalidTopUpAmount(BillingError):
     """The amount of a top-up is outside the allowed range. Amounts in cents."""
 
+    code = "invalid"
+    status = 400
+
     def __init__(self, amount_cents: int, minimum: int, maximum: int) -> None:
-        super().__init__(f"a top-up is between ${minimum // 100:,} and ${maximum // 100:,}, in whole cents")
+        """Name the range."""
+        super().__init__(
+            f"a top-up is between ${minimum // 100:,} and ${maximum // 100:,}, in whole cents", field="amount_cents"
+        )
         self.amount_cents = amount_cents
         self.minimum = minimum
         self.maximum = maximum
@@ -78,3 +112,10 @@ class PaymentMismatch(BillingError):
 
 class PaymentProviderUnavailable(BillingError):
     """Stripe could not be reached or refused the request; no money moved. Retrying is safe."""
+
+    code = "payment_provider_unavailable"
+    status = 503
+
+    def __init__(self) -> None:
+        """Say so; the reason is in the log (`stripe_gateway`), since the customer can do nothing about it."""
+        super().__init__("the payment provider cannot be reached; no money moved")

@@ -51,7 +51,9 @@ def post_transaction(
             for account in Account.objects.filter(pk__in=[account.pk for account, amount in lines if amount < 0])
             if account.kind == Account.Kind.CUSTOMER_CREDIT
         )
-        raise InsufficientFunds(available, max(-amount for _account, amount in lines)) from None
+        needed = max(-amount for _account, amount in lines)
+        message = f"{kind} {reference} takes {needed} nano-USD, and {available} nano-USD is available"
+        raise InsufficientFunds(available, needed, message) from None
     return row
 
 

@@ -95,7 +95,7 @@ def _translated(call: Callable[P, T]) -> Callable[P, T]:
             return call(*args, **kwargs)
         except stripe.StripeError as error:
             logger.error("Stripe %s: %s %s", call.__name__, type(error).__name__, error.code or error.http_status or "")
-            raise PaymentProviderUnavailable(f"Stripe: {type(error).__name__}") from error
+            raise PaymentProviderUnavailable from error
 
     return wrapper
 

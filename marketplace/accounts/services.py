@@ -34,18 +34,18 @@ def sign_up_user(*, email: str, password: str) -> User:
     try:
         validate_password(password, user)
     except ValidationError as error:
-        raise InvalidInput("weak_password", " ".join(error.messages), field="password") from None
+        raise InvalidInput(" ".join(error.messages), code="weak_password", field="password") from None
     user.set_password(password)
     try:
         user.full_clean(exclude=["password"], validate_unique=False, validate_constraints=False)
     except ValidationError as error:
-        raise InvalidInput("invalid", "; ".join(error.messages), field=next(iter(error.message_dict))) from None
+        raise InvalidInput("; ".join(error.messages), field=next(iter(error.message_dict))) from None
     with transaction.atomic():
         try:
             with transaction.atomic():
                 user.save(force_insert=True)
         except IntegrityError:
-            raise Conflict("email_taken", "an account with this e-mail exists already", field="email") from None
+            raise Conflict("an account with this e-mail exists already", code="email_taken", field="email") from None
         create_personal_organization(user=user)
     return user
 
@@ -57,7 +57,7 @@ def authenticate_user(*, email: str, password: str) -> User:
         make_password(password)  # as slow as a check, so that the time does not tell which addresses have an account
     elif user.check_password(password) and user.is_active:
         return user
-    raise InvalidCredentials("invalid_credentials", "e-mail or password is wrong")
+    raise InvalidCredentials("e-mail or password is wrong")
 
 
 @transaction.atomic
@@ -67,21 +67,21 @@ def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bo
     Raises InvalidInput for a bad or reserved slug, Conflict for a taken one, NotAllowed past the limit per user.
     """
     if not allow_reserved and slug in policies.RESERVED_SLUGS:
-        raise InvalidInput("reserved", f"the name {slug!r} is reserved; choose another", field="slug")
+        raise InvalidInput(f"the name {slug!r} is reserved; choose another", code="reserved", field="slug")
     # Locked, so that two requests at once cannot both be the last one allowed.
     User.objects.select_for_update().get(pk=owner.pk)
     if Membership.objects.filter(user=owner, role=Membership.Role.OWNER).count() >= MAX_ORGANIZATIONS_PER_USER:
-        raise NotAllowed("too_many_organizations", f"a user may own {MAX_ORGANIZATIONS_PER_USER} organizations")
+        raise NotAllowed(f"a user may own {MAX_ORGANIZATIONS_PER_USER} organizations", code="too_many_organizations")
     organization = Organization(slug=slug, name=name)
     try:
         organization.full_clean(validate_unique=False)
     except ValidationError as error:
-        raise InvalidInput("invalid", "; ".join(error.messages), field=next(iter(error.message_dict))) from None
+        raise InvalidInput("; ".join(error.messages), field=next(iter(error.message_dict))) from None
     try:
         with transaction.atomic():
             organization.save(force_insert=True)
     except IntegrityError:
-        raise Conflict("slug_taken", f"the name {slug!r} is taken; choose another", field="slug") from None
+        raise Conflict(f"the name {slug!r} is taken; choose another", code="slug_taken", field="slug") from None
     Membership.objects.create(organization=organization, user=owner, role=Membership.Role.OWNER)
     onboarding.open_organization(organization=organization)
     return organization
@@ -98,7 +98,7 @@ def create_personal_organization(*, user: User) -> Organization:
             return create_organization(owner=user, slug=slug, name=local)
         except (Conflict, InvalidInput):  # taken, or reserved
             slug = f"{local}-{secrets.token_hex(3)}"
-    raise Conflict("slug_taken", "no free name was found for the organization", field="email")
+    raise Conflict("no free name was found for the organization", code="slug_taken", field="email")
 
 
 def create_api_key(
@@ -115,11 +115,11 @@ def create_api_key(
     NotAllowed past the limit per organization.
     """
     if not scopes or not set(scopes) <= set(ApiKey.Scope.values):
-        raise InvalidInput("invalid", f"must name at least one of {', '.join(ApiKey.Scope.values)}", field="scopes")
+        raise InvalidInput(f"must name at least one of {', '.join(ApiKey.Scope.values)}", field="scopes")
     if not name.strip() or len(name) > 100:
-        raise InvalidInput("invalid", "must be 1 to 100 characters", field="name")
+        raise InvalidInput("must be 1 to 100 characters", field="name")
     if expires_at is not None and expires_at <= timezone.now():
-        raise InvalidInput("invalid", "must be in the future", field="expires_at")
+        raise InvalidInput("must be in the future", field="expires_at")
     text = generate_api_key()
     prefix = parse_api_key(text)
     assert prefix is not None, "a generated key parses"
@@ -127,7 +127,7 @@ def create_api_key(
         Organization.objects.select_for_update().get(pk=organization.pk)
         if _active_keys(organization).count() >= MAX_ACTIVE_KEYS:
             raise NotAllowed(
-                "too_many_keys", f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first"
+                f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first", code="too_many_keys"
             )
         key = ApiKey.objects.create(
             organization=organization,
@@ -156,7 +156,7 @@ def rotate_api_key(
     now = timezone.now()
     old = ApiKey.objects.select_for_update(of=("self",)).select_related("organization").get(pk=key.pk)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
-        raise Conflict("key_inactive", "this key is revoked or expired; create a new one")
+        raise Conflict("this key is revoked or expired; create a new one", code="key_inactive")
     # A key that was to end at a date keeps that date: rotation must not make access last longer than was granted.
     new = create_api_key(
         organization=old.organization,
@@ -173,7 +173,7 @@ def rotate_api_key(
 
 def authenticate_api_key(*, text: str) -> ApiKey:
     """Return the live key that `text` is, with its organization and maker. Raises InvalidCredentials."""
-    refused = InvalidCredentials("invalid_api_key", "the API key is not valid; create one under Keys")
+    refused = InvalidCredentials("the API key is not valid; create one under Keys", code="invalid_api_key")
     prefix = parse_api_key(text)
     if prefix is None:
         raise refused
@@ -183,9 +183,9 @@ def authenticate_api_key(*, text: str) -> ApiKey:
         raise refused
     now = timezone.now()
     if key.revoked_at is not None:
-        raise InvalidCredentials("revoked_api_key", "the API key has been revoked")
+        raise InvalidCredentials("the API key has been revoked", code="revoked_api_key")
     if key.expires_at is not None and key.expires_at <= now:
-        raise InvalidCredentials("expired_api_key", "the API key has expired")
+        raise InvalidCredentials("the API key has expired", code="expired_api_key")
     if key.last_used_at is None or now - key.last_used_at > LAST_USED_PRECISION:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
     return key

@@ -10,9 +10,8 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
 from marketplace.accounts import policies, selectors, services
-from marketplace.accounts.errors import InvalidCredentials
+from marketplace.accounts.errors import InvalidCredentials, NotFound
 from marketplace.accounts.models import ApiKey, Organization, User
-from marketplace.api.errors import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def resolve_caller(request: Request) -> Caller:
         key = request.auth
         wanted = _wanted_organization(request)
         if wanted and wanted != key.organization.slug:
-            raise Refusal(404, "not_found", "this key belongs to another organization", field="X-Organization")
+            raise NotFound("this key belongs to another organization", field="X-Organization")
         user = request.user if isinstance(request.user, User) else None
         return Caller(user=user, key=key, organization=key.organization, scopes=frozenset(key.scopes))
     if not isinstance(request.user, User):
@@ -77,7 +76,7 @@ def resolve_caller(request: Request) -> Caller:
     if wanted:
         membership = selectors.membership_in(user=request.user, slug=wanted)
         if membership is None:
-            raise Refusal(404, "not_found", "you are in no organization of this name", field="X-Organization")
+            raise NotFound("you are in no organization of this name", field="X-Organization")
     else:
         memberships = list(selectors.memberships_of(user=request.user)[:2])
         membership = memberships[0] if len(memberships) == 1 else None

@@ -9,7 +9,7 @@ from django.core.cache import cache
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 
-from marketplace.api.errors import Refusal
+from marketplace.accounts.errors import Refusal
 
 FAILURES_PER_EMAIL = 10
 FAILURE_WINDOW = 15 * 60  # seconds
@@ -41,7 +41,7 @@ class SignUpThrottle(AddressThrottle):
 def check_failures(email: str) -> None:
     """Raise Refusal 429 when too many passwords were wrong for this address, from wherever they came."""
     if int(cache.get(_failures_key(email), 0)) >= FAILURES_PER_EMAIL:
-        raise Refusal(429, "too_many_failures", "too many wrong passwords for this e-mail; wait 15 minutes")
+        raise Refusal("too many wrong passwords for this e-mail; wait 15 minutes", code="too_many_failures", status=429)
 
 
 def count_failure(email: str) -> None:

@@ -106,5 +106,5 @@ def _storage() -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         message = "the platform's storage is full" if full else "the platform's storage is not available"
         raise StorageUnavailable(
-            "storage_full" if full else "storage_unavailable", f"{message}; try again later"
+            f"{message}; try again later", code="storage_full" if full else "storage_unavailable"
         ) from error

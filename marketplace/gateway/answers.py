@@ -9,8 +9,9 @@ from typing import Any
 import aiohttp
 import orjson
 
+from marketplace.accounts.errors import Refusal
 from marketplace.gateway import sse
-from marketplace.gateway.errors import ApiError, unavailable
+from marketplace.gateway.errors import envelope, unavailable
 from marketplace.gateway.http import Receive, Send, send_json, start_response, wait_for_disconnect
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, charged_usage, describe, on_disconnect
 from marketplace.vault.errors import ReceiptRefused
@@ -28,7 +29,7 @@ async def relay_whole(
     headers: dict[str, str],
     tasks: set[asyncio.Task[None]],
 ) -> None:
-    """A non-streaming answer. Raises ApiError when the replica broke (the sweeper then finds out what it did)."""
+    """A non-streaming answer. Raises Refusal when the replica broke (the sweeper then finds out what it did)."""
     disconnected = asyncio.create_task(wait_for_disconnect(receive))
     on_disconnect(disconnected, prediction, tasks)
     try:
@@ -109,13 +110,8 @@ async def _pump(
     except (sse.StreamBroken, ReceiptRefused, TimeoutError, StopAsyncIteration) as error:
         logger.error("prediction %s: %s", prediction.id, error or "the stream ended early")
         await prediction.hand_to_sweeper()
-        lost = ApiError(
-            503,
-            "replica_lost",
-            "The replica was lost; what it delivered will be charged.",
-            "server_error",
-        )
-        return sse.event({"error": lost.envelope(), "intarsia": describe(prediction, None)}) + sse.DONE
+        lost = Refusal("The replica was lost; what it delivered will be charged.", code="replica_lost", status=503)
+        return sse.event({"error": envelope(lost), "intarsia": describe(prediction, None)}) + sse.DONE
     settlement = await asyncio.shield(prediction.settle(receipt))
     data["intarsia"] = describe(prediction, settlement)
     if "error" not in data:

@@ -18,8 +18,10 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from redis.asyncio import Redis
 
 from billing.pricing import BASIS_POINTS, worst_case_nano_usd
+from marketplace.accounts.errors import InvalidInput, NotFound, Refusal
+from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_stream, relay_whole
-from marketplace.gateway.errors import ApiError, unavailable
+from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.http import ClientGone, Receive, Scope, Send, headers_of, read_body, send_json
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts, Prediction
@@ -55,20 +57,22 @@ class Gateway:
         headers = {"x-request-id": request_id}
         try:
             await self._route(scope, receive, send, headers)
-        except ApiError as error:
-            await send_json(send, error.status, error.body(), {**headers, **error.headers})
+        except Refusal as refusal:
+            if refusal.status == 500:  # a fault of the platform: the server logs it and answers without detail
+                raise
+            await _refuse(send, refusal, headers)
         except ClientGone:
             return
         except (DatabaseError, PoolTimeout) as error:
             logger.error("request %s: database: %s", request_id, error)
-            failure = unavailable("The platform's database is away. Nothing was charged; try again.", code="database")
-            await send_json(send, failure.status, failure.body(), {**headers, **failure.headers})
+            away = unavailable("The platform's database is away. Nothing was charged; try again.", code="database")
+            await _refuse(send, away, headers)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         path, method = scope["path"], scope["method"]
         if path in COMPLETION_PATHS or path == "/v1/quote":
             if method != "POST":
-                raise ApiError(405, "method_not_allowed", f"Use POST {path}.", headers={"allow": "POST"})
+                raise method_not_allowed("POST", path)
             await self._predict(scope, receive, send, headers)
         elif path == "/healthz":
             async with self._ready.database.connection() as connection:
@@ -76,16 +80,16 @@ class Gateway:
             await send_json(send, 200, b'{"status":"ok"}', headers)
         elif path == "/v1/models":
             if method != "GET":
-                raise ApiError(405, "method_not_allowed", "Use GET /v1/models.", headers={"allow": "GET"})
+                raise method_not_allowed("GET", path)
             principal = await self._principal(scope)
             async with self._ready.database.connection() as connection:
                 rows = await self._offers.listing(connection, consumer_organization_id=principal.organization_id)
             data = [{**row, "object": "model"} for row in rows]
             await send_json(send, 200, orjson.dumps({"object": "list", "data": data}), headers)
         elif path == "/v1/embeddings":
-            raise ApiError(404, "not_offered", "Embeddings are not sold here: models are priced by their completions.")
+            raise NotFound("Embeddings are not sold here: models are priced by their completions.", code="not_offered")
         else:
-            raise ApiError(404, "not_found", f"There is no {path}; see /v1/chat/completions and /v1/models.")
+            raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
 
     @property
     def _ready(self) -> Parts:
@@ -171,6 +175,10 @@ class Gateway:
             await self._valkey.aclose()
 
 
+async def _refuse(send: Send, refusal: Refusal, headers: dict[str, str]) -> None:
+    await send_json(send, refusal.status, errors.body(refusal), {**headers, **refusal.headers})
+
+
 def _quote(prediction: Prediction) -> bytes:
     """`POST /v1/quote`: the worst case that a hold would set aside, and the price it comes from."""
     worst = prediction.worst_case_nano_usd
@@ -192,7 +200,6 @@ def _idempotency_key(scope: Scope) -> str | None:
         return None
     key = raw.decode("latin-1")
     if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
-        raise ApiError(
-            400, "invalid_idempotency_key", f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
-        )
+        message = f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
+        raise InvalidInput(message, code="invalid_idempotency_key")
     return key

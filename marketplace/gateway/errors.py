@@ -1,53 +1,79 @@
-"""Refusals of the hot path, in OpenAI's error envelope."""
+"""Refusals of the hot path, and the one place that renders any refusal in OpenAI's error envelope."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import orjson
 
+from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed, NotFound, Refusal
 
-@dataclass
-class ApiError(Exception):
-    """An answer that is not a prediction. `headers` are extra response headers, lower-case."""
-
-    status: int
-    code: str
-    message: str
-    type: str = "invalid_request_error"
-    param: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def body(self) -> bytes:
-        return orjson.dumps({"error": self.envelope()})
-
-    def envelope(self) -> dict[str, str | None]:
-        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+# OpenAI's `type` follows from the refusal: from its code where that says more than the status.
+_TYPE_OF_CODE = {"insufficient_funds": "billing_error", "budget_exceeded": "billing_error"}
+_TYPE_OF_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def unauthorized(message: str) -> ApiError:
-    return ApiError(401, "invalid_api_key", message, "authentication_error")
+class ReplicaRefusal(Refusal):
+    """A replica's refusal, handed on in its own words; `type` is the replica's."""
+
+    def __init__(
+        self, message: str, *, code: str, status: int, type: str, field: str | None, headers: Mapping[str, str]
+    ) -> None:
+        """Take over what the replica said."""
+        super().__init__(message, code=code, status=status, field=field, headers=headers)
+        self.type = type
 
 
-def not_found(name: str) -> ApiError:
-    return ApiError(
-        404, "model_not_found", f"The model {name!r} does not exist or is not for sale to you.", param="model"
-    )
+def envelope(refusal: Refusal) -> dict[str, str | None]:
+    """Return OpenAI's error object."""
+    return {"message": refusal.message, "type": _type_of(refusal), "param": refusal.field, "code": refusal.code}
 
 
-def revoked(name: str) -> ApiError:
-    return ApiError(
-        403,
-        "model_revoked",
-        f"The model {name!r} was withdrawn and answers no more requests. Nothing was charged.",
-        "permission_error",
-        "model",
-    )
+def body(refusal: Refusal) -> bytes:
+    """Return the JSON body of an answer that is a refusal."""
+    return orjson.dumps({"error": envelope(refusal)})
 
 
-def unavailable(message: str, *, code: str = "no_replica", retry_after: int = 2) -> ApiError:
-    return ApiError(503, code, message, "server_error", headers={"retry-after": str(retry_after)})
+def _type_of(refusal: Refusal) -> str:
+    if isinstance(refusal, ReplicaRefusal):
+        return refusal.type
+    if refusal.code in _TYPE_OF_CODE:
+        return _TYPE_OF_CODE[refusal.code]
+    fallback = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    return _TYPE_OF_STATUS.get(refusal.status, fallback)
 
 
-def bad_request(message: str, param: str | None = None, *, code: str = "invalid_request") -> ApiError:
-    return ApiError(400, code, message, param=param)
+def bad_request(message: str, param: str | None = None, *, code: str = "invalid_request") -> Refusal:
+    """Return a 400 about the body's field `param`."""
+    return InvalidInput(message, code=code, field=param)
+
+
+def unauthorized(message: str) -> Refusal:
+    """Return a 401."""
+    return InvalidCredentials(message, code="invalid_api_key")
+
+
+def revoked(message: str) -> Refusal:
+    """Return the 403 for a model that was withdrawn."""
+    return NotAllowed(f"{message} Nothing was charged.", code="model_revoked", field="model")
+
+
+def not_found(name: str) -> Refusal:
+    """Return the 404 for a model that does not exist or is not for sale to the caller."""
+    message = f"The model {name!r} does not exist or is not for sale to you."
+    return NotFound(message, code="model_not_found", field="model")
+
+
+def method_not_allowed(method: str, path: str) -> Refusal:
+    """Return the 405 that names the method to use."""
+    return Refusal(f"Use {method} {path}.", code="method_not_allowed", status=405, headers={"allow": method})
+
+
+def replica_failed(message: str) -> Refusal:
+    """Return the 502 for a replica that broke."""
+    return Refusal(message, code="replica_error", status=502)
+
+
+def unavailable(message: str, *, code: str = "no_replica", retry_after: int = 2) -> Refusal:
+    """Return a 503 that asks to try again after `retry_after` seconds."""
+    return Refusal(message, code=code, status=503, headers={"retry-after": str(retry_after)})

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from marketplace.gateway.errors import ApiError
+from marketplace.accounts.errors import Refusal
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,7 +26,7 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole request body. Raises ApiError 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
+    """The whole request body. Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -38,12 +38,16 @@ async def read_body(receive: Receive) -> bytes:
                 part = message.get("body", b"")
                 size += len(part)
                 if size > MAX_BODY_BYTES:
-                    raise ApiError(413, "body_too_large", f"The request body is over {MAX_BODY_BYTES} bytes.")
+                    raise Refusal(
+                        f"The request body is over {MAX_BODY_BYTES} bytes.", code="body_too_large", status=413
+                    )
                 parts.append(part)
                 if not message.get("more_body"):
                     return b"".join(parts)
     except TimeoutError:
-        raise ApiError(408, "body_timeout", f"The request body did not arrive within {BODY_SECONDS:.0f} s.") from None
+        raise Refusal(
+            f"The request body did not arrive within {BODY_SECONDS:.0f} s.", code="body_timeout", status=408
+        ) from None
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

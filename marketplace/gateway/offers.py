@@ -81,14 +81,14 @@ class Offers:
     async def find(
         self, connection: AsyncConnection[Any], name: ModelName, *, consumer_organization_id: uuid.UUID
     ) -> Offer:
-        """Raises ApiError 404 for what does not exist, is unpublished or is another's private model; 403 if revoked."""
+        """Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked."""
         row = await self._rows.get(name, lambda: self._load(connection, name))
         if row is None:
             raise not_found(str(name))
         if row["visibility"] == "private" and row["creator_organization_id"] != consumer_organization_id:
             raise not_found(str(name))
         if row["state"] != "published":
-            raise revoked(str(name))
+            raise revoked(f"The model {str(name)!r} was withdrawn and answers no more requests.")
         return Offer(
             model_id=row["model_id"],
             version_id=row["version_id"],
@@ -113,7 +113,7 @@ class Offers:
             return await cursor.fetchone()
 
     async def replicas(self, connection: AsyncConnection[Any], offer: Offer) -> list[ReplicaAddress]:
-        """Live replicas of the offer's base, best first. Raises ApiError 503 when there is none.
+        """Live replicas of the offer's base, best first. Raises Refusal 503 when there is none.
 
         Rendezvous hashing on the adapter keeps its requests, and so its weights and prefix cache, on one replica.
         """

@@ -20,10 +20,11 @@ import orjson
 from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from billing.errors import BillingError, BudgetExceeded, DuplicateRequest, InsufficientFunds
+from billing.errors import BillingError
 from billing.hotpath import HoldRequest, Settlement, expire_hold, place_hold, release_hold, settle_hold
 from billing.pricing import TokenUsage, worst_case_nano_usd
-from marketplace.gateway.errors import ApiError, unavailable
+from marketplace.accounts.errors import Refusal
+from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
@@ -78,7 +79,7 @@ class Prediction:
     async def hold(self, *, idempotency_key: str | None, replica_id: uuid.UUID) -> None:
         """Set the worst case aside; `replica_id` is the first candidate, noted for the sweeper.
 
-        Raises ApiError 402 (no money), 429 (budget), 409 or 422 (idempotency key reused).
+        Raises InsufficientFunds, BudgetExceeded, DuplicateRequest.
         """
         request = HoldRequest(
             prediction_id=self.id,
@@ -96,35 +97,16 @@ class Prediction:
             replica_id=replica_id,
             expires_at=datetime.fromtimestamp(self._deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
         )
-        try:
-            async with self._parts.database.connection() as connection:
-                await place_hold(connection, request)
-        except InsufficientFunds as error:
-            raise ApiError(
-                402,
-                "insufficient_funds",
-                f"This request may cost up to ${error.needed / 1e9:.6f} and ${error.available / 1e9:.6f} is available. "
-                "Nothing was charged. Top up, or lower max_tokens.",
-                "billing_error",
-            ) from None
-        except BudgetExceeded:
-            raise ApiError(
-                429,
-                "budget_exceeded",
-                "This request could exceed the API key's budget. Nothing was charged.",
-                "billing_error",
-                headers={"x-should-retry": "false"},
-            ) from None
-        except DuplicateRequest as error:
-            raise _duplicate(error) from None
+        async with self._parts.database.connection() as connection:
+            await place_hold(connection, request)
 
     async def dispatch(self, path: str, candidates: list[ReplicaAddress], request_id: str) -> aiohttp.ClientResponse:
         """Send the ticketed request to the first replica that takes it; its 200 response, body unread. The replica
         logs `request_id`.
 
-        Raises ApiError with the replica's refusal, or 503; the hold is released by then.
+        Raises Refusal with the replica's refusal, or 503; the hold is released by then.
         """
-        refusal: ApiError = unavailable("No replica could be reached. Nothing was charged; try again.")
+        refusal: Refusal = unavailable("No replica could be reached. Nothing was charged; try again.")
         for replica in candidates:
             self.replica = replica
             try:
@@ -271,36 +253,22 @@ def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str,
     }
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
-    """The replica's refusal in our words; anything unexpected is a 502 without its text."""
+async def _refusal(response: aiohttp.ClientResponse) -> Refusal:
+    """The replica's refusal in its own words; anything unexpected is a 502 without its text."""
     headers = {"retry-after": value} if (value := response.headers.get("retry-after")) else {}
     try:
         error = orjson.loads(await response.read())["error"]
-        message, code = str(error["message"]), str(error.get("code") or "replica_error")
-        kind, param = str(error.get("type") or "invalid_request_error"), error.get("param")
+        message = str(error["message"])
+        code = str(error.get("code") or "replica_error")
+        kind = str(error.get("type") or "invalid_request_error")
+        param = error.get("param")
     except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        return ApiError(502, "replica_error", "The replica failed. Nothing was charged; try again.", "server_error")
+        return replica_failed("The replica failed. Nothing was charged; try again.")
     finally:
         response.release()
     if code == "adapter_revoked":
-        return ApiError(
-            403, "model_revoked", "This model was withdrawn. Nothing was charged.", "permission_error", "model"
-        )
+        return revoked("This model was withdrawn.")
     if response.status == 401:  # our ticket, so our fault: never the client's
         logger.error("a replica refused our ticket: %s", message)
-        return ApiError(502, "replica_error", "The replica refused the request. Nothing was charged.", "server_error")
-    return ApiError(response.status, code, message, kind, param, headers)
-
-
-def _duplicate(error: DuplicateRequest) -> ApiError:
-    headers = {"x-should-retry": "false", "x-intarsia-prediction": str(error.prediction_id)}
-    if not error.same_body:
-        return ApiError(
-            422, "idempotency_key_reused", "This Idempotency-Key was used with another body.", headers=headers
-        )
-    return ApiError(
-        409,
-        "already_processed",
-        f"This Idempotency-Key belongs to prediction {error.prediction_id} ({error.state}); it runs only once.",
-        headers=headers,
-    )
+        return replica_failed("The replica refused the request. Nothing was charged.")
+    return ReplicaRefusal(message, code=code, status=response.status, type=kind, field=param, headers=headers)

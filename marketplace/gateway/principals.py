@@ -11,8 +11,9 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from marketplace.accounts.api_keys import digest_api_key, parse_api_key
+from marketplace.accounts.errors import NotAllowed
 from marketplace.gateway.cache import TtlCache
-from marketplace.gateway.errors import ApiError, unauthorized
+from marketplace.gateway.errors import unauthorized
 from marketplace.web.playground import PREFIX as PLAYGROUND_PREFIX
 from marketplace.web.playground import PlaygroundTokenError, verify_playground_token
 
@@ -55,7 +56,7 @@ class Authenticator:
         self._keys: TtlCache[str, _KeyRow | None] = TtlCache(seconds=2, size=10_000)
 
     async def authenticate(self, connection: AsyncConnection[Any], authorization: bytes | None) -> Principal:
-        """Raises ApiError 401 (bad credentials) or 403 (a good key without the `predict` scope)."""
+        """Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope)."""
         if not authorization:
             raise unauthorized("No API key: send 'Authorization: Bearer ik_…'. Create one under Dashboard → API keys.")
         scheme, _, credential = authorization.decode("latin-1").partition(" ")
@@ -77,7 +78,7 @@ class Authenticator:
         if row.expires_at is not None and row.expires_at <= now:
             raise unauthorized("This API key has expired.")
         if "predict" not in row.scopes:
-            raise ApiError(403, "missing_scope", "This API key may not make predictions.", "permission_error")
+            raise NotAllowed("This API key may not make predictions.", code="missing_scope")
         return Principal(row.organization_id, row.organization_slug, row.id)
 
     async def _load(self, connection: AsyncConnection[Any], prefix: str) -> _KeyRow | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from marketplace.gateway.errors import ApiError
+from marketplace.accounts.errors import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RateLimiter:
         self._script = valkey.register_script(_SCRIPT)
 
     async def check(self, organization_id: uuid.UUID) -> RateState:
-        """Raises ApiError 429 with Retry-After.
+        """Raises Refusal 429 with Retry-After.
 
         When Valkey is away the request passes, with a logged warning: holds still bound what can be spent.
         """
@@ -61,11 +61,10 @@ class RateLimiter:
             return RateState(BURST)
         if not allowed:
             wait = math.ceil(retry_us / 1e6)
-            raise ApiError(
-                429,
-                "rate_limited",
+            raise Refusal(
                 f"More than {REQUESTS_PER_SECOND} requests a second. Nothing was charged; wait {wait} s.",
-                "rate_limit_error",
+                code="rate_limited",
+                status=429,
                 headers={"retry-after": str(wait), **RateState(0).headers()},
             )
         return RateState(int(remaining))

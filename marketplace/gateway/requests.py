@@ -64,14 +64,14 @@ class PredictionRequest:
 
 
 def parse_model_name(value: object) -> ModelName:
-    """Raises ApiError 400."""
+    """Raises Refusal 400."""
     if not isinstance(value, str) or not (match := MODEL_PATTERN.match(value)):
         raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model")
     return ModelName(match[1], match[2], int(match[3]) if match[3] else None)
 
 
 def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
-    """Raises ApiError 400 naming the field."""
+    """Raises Refusal 400 naming the field."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:

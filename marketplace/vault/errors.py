@@ -1,9 +1,11 @@
-"""The vault's refusals. `code` goes on the wire, `status` is the HTTP status; messages never hold key material."""
+"""The vault's refusals. Their messages never hold key material."""
 
 from __future__ import annotations
 
+from marketplace.accounts.errors import Refusal
 
-class VaultError(Exception):
+
+class VaultError(Refusal):
     """Base of the vault's refusals."""
 
     code = "vault_error"

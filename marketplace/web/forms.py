@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.utils import timezone
@@ -72,6 +72,8 @@ class KeyForm(PlainForm):
 class TopUpForm(PlainForm):
     """Dollars to add to the wallet."""
 
+    FIELD_NAMES: ClassVar = {"amount_cents": "amount"}  # argument of `start_top_up` → field
+
     amount = forms.DecimalField(
         label="Amount in dollars",
         min_value=Decimal(MIN_TOP_UP_CENTS) / 100,
@@ -96,6 +98,13 @@ def _per_million(label: str) -> forms.DecimalField:
 
 class PriceForm(PlainForm):
     """Dollars per million tokens, and a flat price per prediction."""
+
+    FIELD_NAMES: ClassVar = {  # argument of `set_price` → field
+        "input_micro_usd_per_mtok": "input",
+        "cached_input_micro_usd_per_mtok": "cached_input",
+        "output_micro_usd_per_mtok": "output",
+        "per_prediction_nano_usd": "per_prediction",
+    }
 
     input = _per_million("Input")
     cached_input = _per_million("Cached input")

@@ -17,9 +17,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.accounts.models import Organization
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
-from marketplace.api.errors import Refusal, not_found
+from marketplace.api.errors import not_found
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
 from marketplace.catalog import selectors as catalog_selectors
@@ -41,12 +42,12 @@ class HasScope(BasePermission):
         if not request.user:
             return False
         if view.staff_only and not view.caller.is_operator:
-            raise Refusal(403, "staff_only", "only the platform's staff may do this")
+            raise NotAllowed("only the platform's staff may do this", code="staff_only")
         needed = view.scopes.get(str(method), ())
         if needed and not view.caller.scopes & set(needed):
             if view.caller.organization is None:
                 raise organization_required()
-            raise Refusal(403, "scope_missing", f"this needs the scope {' or '.join(needed)}")
+            raise NotAllowed(f"this needs the scope {' or '.join(needed)}", code="scope_missing")
         return True
 
 
@@ -73,7 +74,7 @@ class ControlView(APIView):
         """Authenticate, then resolve the caller; a body that is too large is refused before anything reads it."""
         length = str(request.META.get("CONTENT_LENGTH") or "0")
         if not length.isdigit() or int(length) > self.max_body_size:
-            raise Refusal(413, "body_too_large", f"a request body may have {self.max_body_size} bytes")
+            raise Refusal(f"a request body may have {self.max_body_size} bytes", code="body_too_large", status=413)
         super().perform_authentication(request)
         self.caller = resolve_caller(request)
 
@@ -135,13 +136,15 @@ class UnknownPath(ControlView):
     schema = None
 
     def _refuse(self, request: Request, **_: Any) -> Response:
-        raise Refusal(404, "not_found", "there is no such operation; see /api/v1/schema")
+        raise NotFound("there is no such operation; see /api/v1/schema")
 
     get = post = put = patch = delete = _refuse
 
 
 def organization_required() -> Refusal:
     """The refusal for a signed-in user who did not say for which of several organizations they act."""
-    return Refusal(
-        400, "organization_required", "say which organization, in the header X-Organization", field="X-Organization"
+    return InvalidInput(
+        "say which organization, in the header X-Organization",
+        code="organization_required",
+        field="X-Organization",
     )

@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts import policies, selectors, services
-from marketplace.accounts.errors import InvalidCredentials
+from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.models import ApiKey, Membership, User
-from marketplace.api.errors import Refusal, not_found
+from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
 from marketplace.api.serializers import Key, NewKey, Organizations, key_data, membership_data, new_key_data
 from marketplace.api.serializers import organization_data as organization_data_of
@@ -54,8 +54,10 @@ class CreateTokenView(ControlView):
             raise
         membership = _chosen_membership(user, wanted.get("organization"))
         if not policies.may_grant(policies.scopes_of_role(membership.role), wanted["scopes"]):
-            raise Refusal(
-                403, "scope_missing", f"the role {membership.role} does not carry these scopes", field="scopes"
+            raise NotAllowed(
+                f"the role {membership.role} does not carry these scopes",
+                code="scope_missing",
+                field="scopes",
             )
         key, text = services.create_api_key(
             organization=membership.organization,
@@ -115,7 +117,7 @@ class OrganizationsView(ControlView):
     def post(self, request: Request) -> Response:
         """Create an organization owned by the signed-in user, with its wallet. A key cannot do this."""
         if self.caller.user is None or self.caller.key is not None:
-            raise Refusal(403, "session_required", "sign in on the web site to create an organization")
+            raise NotAllowed("sign in on the web site to create an organization", code="session_required")
         wanted = self.parse(self.CreateOrganization)
         organization = services.create_organization(owner=self.caller.user, slug=wanted["slug"], name=wanted["name"])
         return Response(organization_data_of(organization, Membership.Role.OWNER), status=201)
@@ -131,4 +133,4 @@ def _chosen_membership(user: User, slug: str | None) -> Membership:
     if len(memberships) == 1:
         return memberships[0]
     names = ", ".join(one.organization.slug for one in memberships) or "none"
-    raise Refusal(400, "organization_required", f"name the organization; yours are: {names}", field="organization")
+    raise InvalidInput(f"name the organization; yours are: {names}", code="organization_required", field="organization")

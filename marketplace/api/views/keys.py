@@ -11,9 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts import policies, selectors, services
+from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.models import ApiKey
 from marketplace.api.budgets import Limits, create_limited_key, rotate_limited_key
-from marketplace.api.errors import Refusal, not_found
+from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
 from marketplace.api.serializers import (
     CreatorSigningKey,
@@ -43,7 +44,9 @@ class KeyView(ControlView):
     def require_grant(self, scopes: list[str]) -> None:
         """Nobody hands out, or renews, more than they may (`policies.may_grant`)."""
         if not policies.may_grant(self.caller.scopes, scopes):
-            raise Refusal(403, "scope_missing", "a key can only be given scopes that you may hand out", field="scopes")
+            raise NotAllowed(
+                "a key can only be given scopes that you may hand out", code="scope_missing", field="scopes"
+            )
 
 
 class KeysView(KeyView):
@@ -94,7 +97,7 @@ class DeleteKeyView(KeyView):
         key = self.own_key(key_id)
         is_itself = isinstance(request.auth, ApiKey) and request.auth.pk == key.pk
         if not is_itself and ApiKey.Scope.ACCOUNT not in self.caller.scopes:
-            raise Refusal(403, "scope_missing", "this needs the scope account")
+            raise NotAllowed("this needs the scope account", code="scope_missing")
         services.revoke_api_key(key=key)
         return Response(status=204)
 

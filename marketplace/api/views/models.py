@@ -9,7 +9,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.errors import Refusal, not_found
+from marketplace.accounts.errors import InvalidInput, Refusal
+from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
 from marketplace.api.serializers import (
     BaseWithConfig,
@@ -67,7 +68,9 @@ class ModelsView(ControlView):
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:
-                raise Refusal(401, "not_authenticated", "sign in, or send an API key, to see your own models")
+                raise Refusal(
+                    "sign in, or send an API key, to see your own models", code="not_authenticated", status=401
+                )
             found = selectors.models_of(organization=self.organization)
         else:
             found = selectors.published_models(
@@ -183,4 +186,8 @@ def _chosen_base(name: str | None) -> BaseModel:
     if len(found) == 1:
         return found[0]
     message = "there is no such base model" if not found else "there are several: give the fingerprint"
-    raise Refusal(400, "unknown_base" if not found else "ambiguous_base", f"{message}; see /api/v1/bases", field="base")
+    raise InvalidInput(
+        f"{message}; see /api/v1/bases",
+        code="unknown_base" if not found else "ambiguous_base",
+        field="base",
+    )

@@ -12,7 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
 
-from marketplace.api.errors import Refusal, not_found
+from marketplace.accounts.errors import InvalidInput, Refusal
+from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
 from marketplace.api.parsers import RawParser
 from marketplace.api.serializers import (
@@ -71,10 +72,9 @@ class VersionsView(ControlView):
         wanted = self.parse(self.StartVersion)
         signing_key = selectors.signing_key_of(organization=self.organization, key_id=wanted["signing_key_id"])
         if signing_key is None:
-            raise Refusal(
-                400,
-                "unknown_signing_key",
+            raise InvalidInput(
                 "not a signing key of this organization; register it",
+                code="unknown_signing_key",
                 field="signing_key_id",
             )
         intake = vault_selectors.public_keys().intake
@@ -132,10 +132,12 @@ class PackageView(ControlView):
         version = self.owned_version(version_id)
         offset = request.headers.get("Upload-Offset", "")
         if not (offset.isascii() and offset.isdigit() and len(offset) <= 12):
-            raise Refusal(400, "invalid", "must be where this chunk starts, in bytes", field="Upload-Offset")
+            raise InvalidInput("must be where this chunk starts, in bytes", field="Upload-Offset")
         length = int(request.META.get("CONTENT_LENGTH") or 0)
         if length == 0:
-            raise Refusal(411, "length_required", "send Content-Length and at least one byte", field="Content-Length")
+            raise Refusal(
+                "send Content-Length and at least one byte", code="length_required", status=411, field="Content-Length"
+            )
         reached = services.append_package_chunk(version=version, offset=int(offset), stream=request.data, length=length)
         return Response(status=204, headers={"Upload-Offset": str(reached)})
 

@@ -9,8 +9,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization
-from marketplace.catalog.errors import InvalidInput
 from marketplace.catalog.models import BaseModel, Model, Version
 from marketplace.catalog.services.listings import ListingText, create_model, set_price, update_model
 from sealed_weights import FormatError, base_fingerprint
@@ -31,15 +31,15 @@ def register_base_directory(*, name: str, directory: Path) -> BaseModel:
     path = directory / "config.json"
     try:
         if path.stat().st_size > _MAX_CONFIG_SIZE:
-            raise InvalidInput("invalid", f"{path}: larger than {_MAX_CONFIG_SIZE} bytes", field="base")
+            raise InvalidInput(f"{path}: larger than {_MAX_CONFIG_SIZE} bytes", field="base")
         config = json.loads(path.read_bytes())
         context_length = int(config["max_position_embeddings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput("invalid", f"{path}: not a model configuration ({error})", field="base") from None
+        raise InvalidInput(f"{path}: not a model configuration ({error})", field="base") from None
     try:
         fingerprint = base_fingerprint(directory)
     except FormatError as error:
-        raise InvalidInput("invalid", f"{directory}: {error}", field="base") from None
+        raise InvalidInput(f"{directory}: {error}", field="base") from None
     return register_base(name=name, fingerprint=fingerprint.hex(), config=config, context_length=context_length)
 
 

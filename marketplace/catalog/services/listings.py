@@ -9,8 +9,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
 
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.models import Organization
-from marketplace.catalog.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
 
 MAX_MODELS_PER_ORGANIZATION = 500
@@ -42,18 +42,18 @@ class ListingText:
 def create_model(*, organization: Organization, slug: str, base_model: BaseModel, text: ListingText) -> Model:
     """Create a listing without a version. Raises InvalidInput, Conflict for a taken slug, NotAllowed past the limit."""
     if text.title is None:
-        raise InvalidInput("required", "a model needs a title", field="title")
+        raise InvalidInput("a model needs a title", code="required", field="title")
     model = Model(organization=organization, slug=slug, base_model=base_model)
     _apply(model, text)
     with transaction.atomic():
         Organization.objects.select_for_update().get(pk=organization.pk)
         if Model.objects.filter(organization=organization).count() >= MAX_MODELS_PER_ORGANIZATION:
-            raise NotAllowed("too_many_models", f"an organization may list {MAX_MODELS_PER_ORGANIZATION} models")
+            raise NotAllowed(f"an organization may list {MAX_MODELS_PER_ORGANIZATION} models", code="too_many_models")
         try:
             with transaction.atomic():
                 model.save(force_insert=True)
         except IntegrityError:
-            raise Conflict("slug_taken", f"{organization.slug}/{slug} exists already", field="slug") from None
+            raise Conflict(f"{organization.slug}/{slug} exists already", code="slug_taken", field="slug") from None
     return model
 
 
@@ -81,9 +81,7 @@ def set_price(
         cached_input_micro_usd_per_mtok = input_micro_usd_per_mtok
     if cached_input_micro_usd_per_mtok > input_micro_usd_per_mtok:
         # A hold is taken for uncached input: dearer cached tokens could cost more than was set aside.
-        raise InvalidInput(
-            "invalid", "must not be above the input price", field="cached_input_micro_usd_per_mtok"
-        )  # fmt: skip
+        raise InvalidInput("must not be above the input price", field="cached_input_micro_usd_per_mtok")
     price = Price(
         model=model,
         input_micro_usd_per_mtok=input_micro_usd_per_mtok,
@@ -99,7 +97,7 @@ def set_price(
 def record_evaluation(*, version: Version, dataset: str, rows: int, correct: int, base_correct: int) -> Evaluation:
     """Record what the platform measured on `rows` held-out rows. Raises InvalidInput."""
     if rows < 1 or not (0 <= correct <= rows and 0 <= base_correct <= rows):
-        raise InvalidInput("invalid", "correct counts must be between 0 and the number of rows", field="rows")
+        raise InvalidInput("correct counts must be between 0 and the number of rows", field="rows")
     evaluation = Evaluation(version=version, dataset=dataset, rows=rows, correct=correct, base_correct=base_correct)
     _clean(evaluation)
     evaluation.save(force_insert=True)
@@ -120,11 +118,10 @@ def _apply(model: Model, text: ListingText) -> list[str]:
 
 def _check_examples(examples: Sequence[dict[str, Any]]) -> None:
     if len(examples) > MAX_EXAMPLES:
-        raise InvalidInput("invalid", f"at most {MAX_EXAMPLES} messages", field="example_messages")
+        raise InvalidInput(f"at most {MAX_EXAMPLES} messages", field="example_messages")
     for example in examples:
         if example["role"] not in ("system", "user", "assistant") or len(example["content"]) > MAX_EXAMPLE_LENGTH:
             raise InvalidInput(
-                "invalid",
                 f"each needs a role (system, user, assistant) and at most {MAX_EXAMPLE_LENGTH} characters",
                 field="example_messages",
             )
@@ -135,4 +132,4 @@ def _clean(instance: models.Model, *, validate_unique: bool = True) -> None:
         instance.full_clean(validate_unique=validate_unique, validate_constraints=validate_unique)
     except ValidationError as error:
         field = next(iter(error.message_dict))
-        raise InvalidInput("invalid", " ".join(error.message_dict[field]), field=field) from None
+        raise InvalidInput(" ".join(error.message_dict[field]), field=field) from None

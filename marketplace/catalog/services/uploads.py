@@ -10,9 +10,10 @@ from pathlib import Path
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.accounts.errors import Conflict, InvalidInput
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import CatalogError, Conflict, InvalidInput, PackageRefused, TooLarge
+from marketplace.catalog.errors import PackageRefused, TooLarge
 from marketplace.catalog.models import Version
 from marketplace.catalog.services.versions import State, move_version
 from marketplace.vault import services as vault_services
@@ -38,12 +39,12 @@ def append_package_chunk(*, version: Version, offset: int, stream: ByteStream, l
     Raises Conflict if the upload is closed, OffsetMismatch with the right offset, TooLarge, StorageUnavailable.
     """
     if not 0 < length <= MAX_CHUNK_SIZE:
-        raise TooLarge("chunk_too_large", f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes")
+        raise TooLarge(f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes", code="chunk_too_large")
     # The row lock makes chunks of one version take turns; it is held for one local write of at most 8 MiB.
     locked = Version.objects.select_for_update().get(pk=version.pk)
     _require_uploading(locked)
     if offset + length > locked.package_size and offset == blobs.part_size(locked.id):
-        raise TooLarge("package_too_large", f"this upload was announced as {locked.package_size} bytes")
+        raise TooLarge(f"this upload was announced as {locked.package_size} bytes", code="package_too_large")
     return blobs.append(locked.id, offset=offset, stream=stream, length=length)
 
 
@@ -55,14 +56,14 @@ def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) 
     Raises InvalidInput, Conflict, PackageRefused, StorageUnavailable.
     """
     if not _DIGEST.fullmatch(digest):
-        raise InvalidInput("invalid", "must be 64 lower-case hex digits", field="digest")
+        raise InvalidInput("must be 64 lower-case hex digits", field="digest")
     if version.package_digest == digest:
         return version
     _require_uploading(version)
     arrived = blobs.part_size(version.id)
     if arrived != version.package_size:
         raise Conflict(
-            "upload_incomplete", f"{arrived} of {version.package_size} bytes have arrived; continue the upload"
+            f"{arrived} of {version.package_size} bytes have arrived; continue the upload", code="upload_incomplete"
         )
     # A full part never changes again (no chunk fits), so the long read needs no lock.
     try:
@@ -71,7 +72,7 @@ def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) 
         _refuse(version, refusal)
         raise
     if found != digest:
-        raise PackageRefused("digest_mismatch", "the uploaded package has another digest", field="digest")
+        raise PackageRefused("the uploaded package has another digest", code="digest_mismatch", field="digest")
     _accept(version, digest, wrapped_data_key)
     return version
 
@@ -80,7 +81,7 @@ def expire_abandoned_uploads() -> int:
     """Refuse uploads a day old and delete parts that no open upload owns. Returns how many versions expired."""
     expired = 0
     for version in Version.objects.filter(state=State.UPLOADING, created_at__lt=timezone.now() - UPLOAD_LIFETIME):
-        refusal = PackageRefused("upload_expired", "the upload was not completed within 24 hours", field="package")
+        refusal = PackageRefused("the upload was not completed within 24 hours", code="upload_expired", field="package")
         expired += _refuse(version, refusal)
     for version_id, written_at in blobs.parts():
         # Young strays may belong to a transaction that is about to commit.
@@ -92,21 +93,23 @@ def expire_abandoned_uploads() -> int:
 
 def _require_uploading(version: Version) -> None:
     if version.state != State.UPLOADING:
-        raise Conflict("upload_closed", f"version {version.number} is {version.state}; start a new version")
+        raise Conflict(f"version {version.number} is {version.state}; start a new version", code="upload_closed")
 
 
 def _check_package(version: Version, path: Path) -> str:
     """Return the digest of the package at `path` if signature and header are this version's; raises PackageRefused."""
     key = version.signing_key
     if key is None or key.revoked_at is not None:
-        raise PackageRefused("signing_key_revoked", "the signing key of this version is revoked", field="signing_key")
+        raise PackageRefused(
+            "the signing key of this version is revoked", code="signing_key_revoked", field="signing_key"
+        )
     try:
         header = read_header(path)
         digest = verify_signature(path, bytes(key.public_key))
     except FormatError as error:
-        raise PackageRefused("malformed_package", str(error), field="package") from None
+        raise PackageRefused(str(error), code="malformed_package", field="package") from None
     except SignatureError as error:
-        raise PackageRefused("wrong_signature", str(error), field="package") from None
+        raise PackageRefused(str(error), code="wrong_signature", field="package") from None
     expected = (
         ("creator_id", header.creator_id, version.model.organization_id),
         ("model_id", header.model_id, version.model_id),
@@ -115,11 +118,11 @@ def _check_package(version: Version, path: Path) -> str:
     )
     for field, found, wanted in expected:
         if found != wanted:
-            raise PackageRefused("wrong_header", f"header {field}: must be {wanted}, is {found}", field=field)
+            raise PackageRefused(f"header {field}: must be {wanted}, is {found}", code="wrong_header", field=field)
     return digest
 
 
-def _refuse(version: Version, refusal: CatalogError) -> bool:
+def _refuse(version: Version, refusal: PackageRefused) -> bool:
     report = {"refusal": {"field": refusal.field, "rule": refusal.code, "message": refusal.message}}
     moved = move_version(version, State.REFUSED, from_state=State.UPLOADING, report=report, strict=False)
     if moved:
@@ -134,13 +137,13 @@ def _accept(version: Version, digest: str, wrapped_data_key: bytes) -> None:
     locked = Version.objects.select_for_update().get(pk=version.pk)
     _require_uploading(locked)
     if Version.objects.filter(package_digest=digest).exists():
-        raise Conflict("package_known", "this package is already another version", field="digest")
+        raise Conflict("this package is already another version", code="package_known", field="digest")
     try:
         vault_services.accept_data_key(version=locked, wrapped=wrapped_data_key, digest=digest)
     except DataKeyRefused:
         raise PackageRefused(
-            "wrong_data_key",
             "the data key is not wrapped to the platform's key for this package",
+            code="wrong_data_key",
             field="wrapped_data_key",
         ) from None
     blobs.keep(version.id, digest)

@@ -9,8 +9,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max
 from django.utils import timezone
 
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.models import Organization
-from marketplace.catalog.errors import Conflict, InvalidInput, NotAllowed, TooLarge
+from marketplace.catalog.errors import TooLarge
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import tasks as vault_tasks
 from marketplace.vault.models import SigningKey
@@ -32,20 +33,20 @@ def register_signing_key(*, organization: Organization, public_key: bytes) -> Si
     try:
         load_public_key(public_key)
     except FormatError:
-        raise InvalidInput("invalid", "must be the 32 bytes of an Ed25519 public key", field="public_key") from None
+        raise InvalidInput("must be the 32 bytes of an Ed25519 public key", field="public_key") from None
     with transaction.atomic():
         Organization.objects.select_for_update().get(pk=organization.pk)
         key = SigningKey.objects.filter(public_key=public_key).first()
         if key is None:
             if SigningKey.objects.filter(organization=organization, revoked_at=None).count() >= MAX_SIGNING_KEYS:
-                raise NotAllowed("too_many_keys", f"an organization may have {MAX_SIGNING_KEYS} signing keys")
+                raise NotAllowed(f"an organization may have {MAX_SIGNING_KEYS} signing keys", code="too_many_keys")
             try:
                 with transaction.atomic():
                     return SigningKey.objects.create(organization=organization, public_key=public_key)
             except IntegrityError:  # another organization registered it in this moment
                 key = SigningKey.objects.get(public_key=public_key)
     if key.organization_id != organization.id or key.revoked_at is not None:
-        raise Conflict("key_taken", "this key cannot be registered; create a new one", field="public_key")
+        raise Conflict("this key cannot be registered; create a new one", code="key_taken", field="public_key")
     return key
 
 
@@ -53,20 +54,22 @@ def register_signing_key(*, organization: Organization, public_key: bytes) -> Si
 def start_version(*, model: Model, signing_key: SigningKey, package_size: int, changelog: str = "") -> Version:
     """Open an upload as the model's next version number. Raises InvalidInput, TooLarge, Conflict, NotAllowed."""
     if model.kind != Model.Kind.ADAPTER:
-        raise Conflict("not_an_adapter", "a base model has no package to upload")
+        raise Conflict("a base model has no package to upload", code="not_an_adapter")
     if not 0 < package_size <= MAX_PACKAGE_SIZE:
-        raise TooLarge("package_too_large", f"a package may have 1 to {MAX_PACKAGE_SIZE} bytes", field="package_size")
+        raise TooLarge(
+            f"a package may have 1 to {MAX_PACKAGE_SIZE} bytes", code="package_too_large", field="package_size"
+        )
     if len(changelog) > 10_000:
-        raise InvalidInput("invalid", "at most 10000 characters", field="changelog")
+        raise InvalidInput("at most 10000 characters", field="changelog")
     if signing_key.organization_id != model.organization_id or signing_key.revoked_at is not None:
-        raise InvalidInput("unknown_signing_key", "not a signing key of this organization", field="signing_key")
+        raise InvalidInput("not a signing key of this organization", code="unknown_signing_key", field="signing_key")
     # One lock order everywhere: organization, model, version.
     Organization.objects.select_for_update().get(pk=model.organization_id)
     open_uploads = Version.objects.filter(model__organization_id=model.organization_id, state=State.UPLOADING).count()
     if open_uploads >= MAX_OPEN_UPLOADS:
         raise NotAllowed(
-            "too_many_uploads",
             f"{MAX_OPEN_UPLOADS} uploads are open; finish one, or wait for the oldest to expire",
+            code="too_many_uploads",
         )
     Model.objects.select_for_update().get(pk=model.pk)
     newest = Version.objects.filter(model=model).aggregate(newest=Max("number"))["newest"] or 0
@@ -88,7 +91,7 @@ def publish_version(*, version: Version) -> Version:
     if version.state == State.PUBLISHED:
         return version
     if version.state == State.VERIFIED and not version.model.prices.exists():
-        raise Conflict("no_price", "set a price first")
+        raise Conflict("set a price first", code="no_price")
     move_version(version, State.PUBLISHED, published_at=timezone.now())
     return version
 
@@ -128,7 +131,7 @@ def move_version(
     )
     version.refresh_from_db()
     if not moved and strict:
-        raise Conflict("wrong_state", f"version {version.number} is {version.state} and cannot become {to}")
+        raise Conflict(f"version {version.number} is {version.state} and cannot become {to}", code="wrong_state")
     return bool(moved)
 
 

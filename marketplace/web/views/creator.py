@@ -13,14 +13,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from billing import selectors as billing
+from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
-from marketplace.catalog.errors import CatalogError
 from marketplace.catalog.models import Model, Price, Version
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.charts import build_day_chart
 from marketplace.web.forms import MICRO_PER_USD, NANO_PER_USD, PriceForm, RevokeForm
+from marketplace.web.refusals import show_as_message, show_in_form
 
 DAYS = 30
 CUSTODY_ROWS = 200
@@ -45,8 +46,8 @@ def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             services.set_price(model=model, **form.amounts())
-        except CatalogError as error:
-            form.add_error(None, error.message)
+        except Refusal as refusal:
+            show_in_form(form, refusal, field_names=form.FIELD_NAMES)
         else:
             messages.success(request, "The new price holds from the next prediction on. Running ones keep theirs.")
             return redirect("web:my_model", slug=slug)
@@ -75,8 +76,8 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
                 return _model_page(request, model, None, form, status=400)
             services.revoke_version(version=version, reason=form.cleaned_data["reason"])
             messages.success(request, f"Version {number} is revoked. Replicas drop its weights within five seconds.")
-    except CatalogError as error:
-        messages.error(request, f"Nothing changed: {error.message}.")
+    except Refusal as refusal:
+        show_as_message(request, refusal, prefix="Nothing changed.")
     return redirect("web:my_model", slug=slug)
 
 

@@ -16,9 +16,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 from billing import selectors as billing
 from billing.services import set_key_budget
 from marketplace.accounts import policies, selectors, services
-from marketplace.accounts.errors import AccountsError
+from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import KeyForm
+from marketplace.web.refusals import show_in_form
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -47,8 +48,8 @@ def keys(request: HttpRequest, acting: Acting) -> HttpResponse:
                 set_key_budget(
                     api_key=key, monthly_limit_nano_usd=form.monthly_limit_nano_usd, total_limit_nano_usd=None
                 )
-    except AccountsError as error:
-        form.add_error(error.field if error.field in form.fields else None, error.message)
+    except Refusal as refusal:
+        show_in_form(form, refusal)
         return _page(request, acting, form, status=400)
     return render(request, "web/key_created.html", {"key": key, "text": text}, status=201)
 

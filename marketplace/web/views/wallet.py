@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -13,13 +11,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from billing import selectors as billing
-from billing.errors import InvalidTopUpAmount, PaymentMismatch, PaymentProviderUnavailable
+from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.models import TopUp
 from billing.top_ups import refresh_top_up, start_top_up
+from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import TopUpForm
-
-logger = logging.getLogger(__name__)
+from marketplace.web.refusals import show_in_form
 
 SUGGESTED_USD = (10, 25, 100, 500)
 # Coming back from Checkout asks Stripe about the newest few only; webhooks bring the rest.
@@ -45,12 +43,9 @@ def wallet(request: HttpRequest, acting: Acting) -> HttpResponse:
                     cancel_url=f"{back}?checkout=cancelled",
                 )
                 return redirect(top_up.checkout_url)
-            except InvalidTopUpAmount as error:
-                form.add_error("amount", str(error))
-            except PaymentProviderUnavailable as error:
-                logger.warning("top-up not started: %s", error)
-                form.add_error(None, "Stripe did not answer. No money moved. Try again in a minute.")
-                status = 503
+            except Refusal as refusal:
+                show_in_form(form, refusal, field_names=form.FIELD_NAMES)
+                status = refusal.status
     elif request.GET.get("checkout") == "cancelled":
         messages.info(request, "You left the payment page. No money moved.")
     elif request.GET.get("checkout") == "done":

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.catalog import services
-from marketplace.catalog.errors import Conflict, InvalidInput, NotAllowed, TooLarge
+from marketplace.catalog.errors import TooLarge
 from marketplace.catalog.models import Version
 from marketplace.catalog.services import versions
 from tests.marketplace.catalog.factories import Creator, make_model, make_version, set_price

@@ -15,11 +15,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from marketplace.accounts import services as accounts
-from marketplace.accounts.errors import AccountsError
+from marketplace.accounts.errors import Refusal
 from marketplace.accounts.models import Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.catalog import services as catalog
-from marketplace.catalog.errors import CatalogError
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 
 BASE_SLUG = "smollm2-135m-instruct"
@@ -97,7 +96,7 @@ class Command(BaseCommand):
                     text=BASE_LISTING,
                     **BASE_PRICE,
                 )
-        except (AccountsError, CatalogError) as error:
+        except Refusal as error:
             raise CommandError(error.message) from None
         names = ", ".join(organization.slug for organization in organizations.values())
         self.stdout.write(f"organizations: {names}; base listing: {listing.full_name}")
