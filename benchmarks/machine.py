@@ -1,22 +1,31 @@
-"""The machine a figure was measured on, as data."""
+"""The machine a figure was measured on, as data, and the folder of results for that kind of machine."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
-# What the kernels of this project or of its peers choose their code by.
+RESULTS = Path(__file__).parent / "results"
+# The features by which the kernels of this project and of its peers choose their code, oldest first.
 INSTRUCTION_SETS = (
-    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16",
-    "asimd", "bf16", "sve", "i8mm",
-)  # fmt: skip
+    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16"),
+    *("asimd", "bf16", "sve", "i8mm"),
+)
+# The newest of these that a processor has names its kind, unless its generation is known.
+_NAMING_FEATURES = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
+# AMD's generations by CPU family, and whether the processor has AVX-512.
+_AMD_GENERATIONS = {("23", False): "zen2", ("25", False): "zen3", ("25", True): "zen4", ("26", True): "zen5"}
 
 
 def describe() -> dict[str, object]:
-    """CPU, memory, GPU, software and load right now: plain values, ready for JSON."""
+    """Return CPU, memory, GPU, software and current load as plain values, ready for JSON."""
     fields = _cpu_fields()
     flags = set((fields.get("flags") or fields.get("Features") or "").split())
     return {
@@ -38,8 +47,31 @@ def describe() -> dict[str, object]:
     }
 
 
+def cpu_kind(about: Mapping[str, Any] | None = None) -> str:
+    """Return the folder name for figures of this CPU, such as "zen4-2-cores"; `about` is a result of `describe`."""
+    about = about or describe()
+    features = about["instruction_sets"]
+    family = str(about["family_model_stepping"]).partition("/")[0]
+    newest = next((name.replace("_", "-") for name in _NAMING_FEATURES if name in features), about["architecture"])
+    generation = _AMD_GENERATIONS.get((family, "avx512f" in features)) if "AMD" in about["cpu"] else None
+    return f"{generation or newest}-{about['cores']}-cores"
+
+
+def gpu_kind() -> str:
+    """Return the folder name for figures of the first GPU, such as "nvidia-h100-80gb-hbm3". Raises without CUDA."""
+    return re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
+
+
+def write_suite(folder: Path, suite: str, report: Mapping[str, Any]) -> Path:
+    """Write one suite's report as JSON into `folder`, which is created where necessary. Returns the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{suite}.json"
+    file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return file
+
+
 def _cpu_fields() -> dict[str, str]:
-    """Fields of the first processor in /proc/cpuinfo; none where there is no such file."""
+    """Return the fields of the first processor in /proc/cpuinfo; an empty dict where that file does not exist."""
     fields: dict[str, str] = {}
     try:
         text = Path("/proc/cpuinfo").read_text()

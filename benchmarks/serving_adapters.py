@@ -1,6 +1,6 @@
 """What adapter memory costs: cold starts by level, plain and sealed, and what loads do to running completions.
 
-`python -m benchmarks.serving_adapters` prints two tables and writes benchmarks/results/serving_adapters.json. Bars:
+`python -m benchmarks.serving_adapters` prints two tables and writes serving_adapters.json. Bars:
 cold start of a rank-16 adapter p50 <= 30 ms; inter-token p99 while adapters are loaded <= 1.2 x that of the same
 requests on resident adapters.
 """
@@ -24,7 +24,6 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.serving.__main__ import DEFAULT_BASE
 from benchmarks.serving.adapters import write_adapters
-from benchmarks.serving.worker import ROOT
 from sealed_weights import BaseSpec, CreatorIdentity, SealedPackage, seal_package
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.sealed import SealedAdapterSource
@@ -199,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repetitions", type=int, default=4)
     parser.add_argument("--seed", type=int, default=20261121)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS / machine.cpu_kind(), help="folder of the results")
     options = parser.parse_args(argv)
     folder = options.work / f"adapters-{options.seed}"
     write_adapters(options.base, folder, options.seed)
@@ -228,8 +227,7 @@ def main(argv: list[str] | None = None) -> int:
     with running(config(16), base, plain) as engine:
         report["storm"] = found = asyncio.run(storm(engine, all_digests, options))
     print("storm", json.dumps(found, default=lambda v: round(v, 3)))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "serving_adapters.json").write_text(json.dumps(report, indent=1) + "\n")
+    machine.write_suite(options.out, "serving_adapters", report)
     worst = max(report[kind]["cold_start_p50"] for kind in sources)  # type: ignore[index]
     held = worst <= COLD_BAR_MS and found["p99_ratio"] <= ITL_BAR  # type: ignore[operator]
     ratio = found["p99_ratio"]

@@ -1,6 +1,6 @@
 """All products of a model's forward pass, ours and torch's, each beside what the machine could do at most.
 
-    python -m benchmarks.serving_linear [--rows 1 8 32] [--threads 2] [--out FILE]
+    python -m benchmarks.serving_linear [--rows 1 8 32] [--threads 2] [--out FOLDER]
 
 The shapes are SmolLM2-135M's: 30 layers of qkv, o, gate_up and down, and the head. Up to 64 rows the head is in the
 sum, as in decoding; above, as in prefill, it is not. Every contender is called once in a round, and the medians of the
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -32,7 +31,6 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MOST_ROWS_WITH_HEAD = 64
 SECONDS_PER_POINT = 2.5
 MULTIPLY_ROUNDS = 400_000
-RESULTS = Path(__file__).parent / "results"
 
 # The instruction that does the most multiply-adds a second with weights of a type, by instruction set.
 INSTRUCTIONS = {
@@ -192,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, default=RESULTS / "serving_linear.json")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS / machine.cpu_kind(), help="folder of the results")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
@@ -208,9 +206,8 @@ def main() -> None:
     for rows in arguments.rows:
         figures += measure(rows, weights, ours, limits, library.instruction_set)
     print_table(figures)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     result = {"machine": description, "kernels": library.instruction_set, "figures": [asdict(each) for each in figures]}
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    machine.write_suite(arguments.out, "serving_linear", result)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ and adapter are judged apart: the adapter, Gaussian on all sites of all layers, 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 from pathlib import Path
 
 import torch
 
-from benchmarks.machine import describe
+from benchmarks import machine
 from benchmarks.serving.__main__ import DEFAULT_BASE
 from benchmarks.serving.worker import ROOT
 from lora_kernels import AdapterPool, LoraPair, PoolSpec
@@ -81,16 +80,15 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS / machine.cpu_kind(), help="folder of the results")
     args = parser.parse_args()
     windows = cut(Tokenizer.from_dir(args.base), args.text, args.windows, args.length)
     results: dict[str, dict[str, float]] = {}
     base = measure(BASE_TYPES, args.base, windows, args.threads, results, adapted=False)
     adapted = measure(ADAPTER_TYPES, args.base, windows, args.threads, results, adapted=True)
     show(results, "adapter's effect", compare(base, adapted, windows))
-    report = {"machine": describe(), "model": args.base.name, "results": results}
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "serving_quality.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    report = {"machine": machine.describe(), "model": args.base.name, "results": results}
+    machine.write_suite(args.out, "serving_quality", report)
 
 
 def cut(tokenizer: Tokenizer, texts: list[Path], count: int, length: int) -> list[list[int]]:

@@ -17,7 +17,6 @@ from benchmarks.kernels import cpu, plot, report
 from benchmarks.kernels.grid import DTYPES, points
 from benchmarks.kernels.limits import measure_limits
 
-RESULTS = Path(__file__).parents[1] / "results"
 VLLM_OPS = "VLLM_LORA_OPS"
 
 
@@ -37,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=1800, metavar="SECONDS", help="start no CPU point after that")
     parser.add_argument("--resume", action="store_true", help="keep the points of an earlier results file")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: one for this kind of machine)")
     parser.add_argument(
         "--vllm-ops", type=Path, default=os.environ.get(VLLM_OPS), metavar="FILE",
         help=f"vllm/lora/ops/torch_ops/lora_ops.py of an installed or unzipped vLLM wheel (default: ${VLLM_OPS})",
@@ -60,8 +59,9 @@ def _gpu_status(options: argparse.Namespace) -> int:
 
 def _cpu_status(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / f"kernels_cpu_{options.threads}t{'_quick' if options.quick else ''}.json"
+    out = options.out or machine.RESULTS / machine.cpu_kind()
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"kernels_cpu{'_quick' if options.quick else ''}.json"
     results = report.read_json(file) if options.resume and file.exists() else []
     done = {result.point for result in results}
     wanted = [point for point in points(options.quick, tuple(options.dtype or DTYPES)) if point not in done]

@@ -25,7 +25,6 @@ from benchmarks.kernels.gpu_grid import GpuInputs, GpuPoint, make_inputs, points
 from benchmarks.kernels.gpu_peers import PeerMissingError
 from benchmarks.kernels.gpu_prefill import PREFILL_SHARE, Prefill, measure_prefill
 
-RESULTS = Path(__file__).parents[1] / "results"
 REPLAYS = 15
 # Twice the largest second-level cache in use (H200: 50 MB, B200: 126 MB).
 FLUSH_BYTES = 256 * 2**20
@@ -66,16 +65,16 @@ class Promise:
         return self.value <= self.bar if self.at_most else self.value >= self.bar
 
 
-def run(*, quick: bool, seed: int, out: Path, resume: bool = False, budget: float = 1500.0) -> int:
+def run(*, quick: bool, seed: int, out: Path | None, resume: bool = False, budget: float = 1500.0) -> int:
     """Measure the grid and the prefill, print tables, write JSON under `out`. 0 when every promise holds, else 1.
 
     Raises RuntimeError where there is no CUDA device.
     """
     if not torch.cuda.is_available():
         raise RuntimeError("the GPU benchmark needs a CUDA device")
+    out = out or machine.RESULTS / machine.gpu_kind()
     out.mkdir(parents=True, exist_ok=True)
-    name = torch.cuda.get_device_name().replace(" ", "_")
-    file = out / f"kernels_{name}{'_quick' if quick else ''}.json"
+    file = out / f"kernels_gpu{'_quick' if quick else ''}.json"
     results = read_json(file) if resume and file.exists() else []
     done = {result.point for result in results}
     bandwidth = copy_bandwidth()
@@ -224,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels.gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="20 points of the grid")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="folder of the results (default: one for this kind of GPU)")
     parser.add_argument("--resume", action="store_true", help="keep the points of an earlier results file")
     parser.add_argument("--budget", type=float, default=1500, metavar="SECONDS", help="start no point after that")
     options = parser.parse_args(arguments)

@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
                         if _takes_part(contender, scenario, repetition, options.peer_repetitions):
                             _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
                 promised = report.promises(results, bounds, size, about["ready_seconds"])
-                report.write(options.out, results, promised, bounds, about)
+                machine.write_suite(options.out, "serving", report.as_data(results, promised, bounds, about))
     print(report.table(results), report.promise_table(promised), sep="\n\n")
     return int(any(item.holds is False for item in promised))
 
@@ -202,7 +202,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("--base", type=Path, default=DEFAULT_BASE, help="Hugging Face folder of the base model")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks", help="generated data")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS / machine.cpu_kind(), help="folder of the results")
     parser.add_argument("--scenarios", type=lambda text: text.split(","), default=list(workload.SCENARIOS))
     parser.add_argument("--concurrency", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16, 32])
     parser.add_argument("--repetitions", type=int, default=3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 import statistics
 import sys
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks import machine
-from benchmarks.serving.worker import ROOT
 from lora_kernels import AdapterPool, LoraPair
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.attention import PagedKV
@@ -158,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batches", type=lambda text: [*map(int, text.split(","))], default=list(BATCHES))
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--peft", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: one for this kind of GPU)")
     options = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print("error: no CUDA device here; nothing was measured", file=sys.stderr)
@@ -181,8 +179,7 @@ def main(argv: list[str] | None = None) -> int:
             f"{row['tokens_per_s']:.0f} | {row['roofline']:.0%} | {peft} |"
         )
     report = {"machine": machine.describe(), "copy_gb_s": copy / 1e9, "layers": options.layers, "rows": rows}
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "serving_gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    machine.write_suite(options.out or machine.RESULTS / machine.gpu_kind(), "serving_gpu", report)
     return int(any(row["overhead"] > 0.10 for row in rows))
 
 

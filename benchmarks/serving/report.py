@@ -184,39 +184,20 @@ def promise_table(promised: list[Promise]) -> str:
     return "\n".join(lines)
 
 
-def write(folder: Path, results: Results, promised: list[Promise], limits: Limits, about: dict[str, Any]) -> None:
-    """serving.json, serving.md and, where matplotlib is installed, serving.png."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = about | {
+def from_file(file: Path) -> tuple[Results, list[Promise]]:
+    """Read the cells and promises of an earlier run."""
+    data = json.loads(file.read_text(encoding="utf-8"))
+    results = Results()
+    results.cells += [Cell(**cell) for cell in data["cells"]]
+    promised = [Promise(one["text"], one["value"], one["bar"], one["at_most"]) for one in data["promises"]]
+    return results, promised
+
+
+def as_data(results: Results, promised: list[Promise], limits: Limits, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything measured, and what it was measured on, ready for JSON."""
+    return {
+        **about,
         "limits": asdict(limits),
         "promises": [asdict(item) | {"holds": item.holds} for item in promised],
         "cells": [asdict(cell) for cell in results.cells],
     }
-    (folder / "serving.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    machine = ", ".join(
-        f"{name} {value}" for name, value in about["machine"].items() if not isinstance(value, list | dict)
-    )
-    text = f"# Serving, measured\n\nMachine: {machine}.\n\n{promise_table(promised)}\n\n{table(results)}\n"
-    (folder / "serving.md").write_text(text, encoding="utf-8")
-    _plot(folder / "serving.png", results)
-
-
-def _plot(path: Path, results: Results) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("no plot: matplotlib is not installed (pip install -e '.[bench]')")
-        return
-    places, engines = results.places(), results.engines()
-    figure = Figure(figsize=(max(8.0, 1.1 * len(places)), 4.5), layout="constrained")
-    axes = figure.subplots()
-    width = 0.8 / max(1, len(engines))
-    for index, engine in enumerate(engines):
-        heights = [results.figure(engine, *key) or 0 for key in places]
-        axes.bar([place + index * width for place in range(len(places))], heights, width, label=engine)
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(places))])
-    axes.set_xticklabels([f"{scenario}\n{concurrency} clients" for scenario, concurrency in places], fontsize=8)
-    axes.set_ylabel("output tokens a second")
-    axes.legend(fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)

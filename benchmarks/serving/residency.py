@@ -20,7 +20,6 @@ from benchmarks import machine
 from benchmarks.serving.__main__ import DEFAULT_BASE, model_tokenizer
 from benchmarks.serving.adapters import write_adapters
 from benchmarks.serving.replica import Replica
-from benchmarks.serving.worker import ROOT
 from benchmarks.serving.workload import ADAPTERS, Item, adapter_names, prompts
 from serving.cores import available_cores
 
@@ -32,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.residency", description=__doc__)
     parser.add_argument("--base", type=Path, default=DEFAULT_BASE)
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS / machine.cpu_kind(), help="folder of the results")
     parser.add_argument("--registered", type=int, default=2000)
     parser.add_argument("--resident", type=int, default=64)
     parser.add_argument("--requests", type=int, default=96, help="of one repetition")
@@ -43,8 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     adapters = options.work / f"adapters-{options.seed}"
     registry = options.work / f"registry-{options.seed}-{options.registered}"
-    for folder in (options.work, options.out):
-        folder.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
     write_adapters(options.base, adapters, options.seed)
     register(adapters, registry, options.registered)
     streams = _streams(options)
@@ -80,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         "resident": options.resident, "concurrency": options.concurrency, "tokens_per_s": results, "share": share,
         "cold_start_p50_ms": extra,
     }  # fmt: skip
-    (options.out / "residency.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    machine.write_suite(options.out, "residency", report)
     return int(share < 0.8 or extra > 30)
 
 

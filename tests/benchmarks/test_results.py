@@ -1,0 +1,49 @@
+"""The page of results, and the folder that results of a machine belong to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import machine, results
+
+
+def test_the_committed_page_is_what_the_script_generates() -> None:
+    assert results.PAGE.read_text(encoding="utf-8") == results.page(), "run `python -m benchmarks.results`"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(machine.RESULTS.glob("zen*/*.json")), ids=lambda file: f"{file.parent.name}-{file.stem}"
+)
+def test_every_file_lies_in_the_folder_of_its_machine(file: Path) -> None:
+    assert machine.cpu_kind(json.loads(file.read_text(encoding="utf-8"))["machine"]) == file.parent.name
+
+
+@pytest.mark.parametrize(
+    ("cpu", "family", "features", "kind"),
+    [
+        ("AMD EPYC", "25/1/1", ["avx2"], "zen3-8-cores"),
+        ("AMD EPYC", "25/17/1", ["avx2", "avx512f"], "zen4-8-cores"),
+        ("Intel(R) Xeon(R)", "6/143/8", ["avx2", "avx512f", "avx512_bf16", "amx_bf16"], "amx-bf16-8-cores"),
+        ("Neoverse-V2", "?/?/?", ["asimd"], "asimd-8-cores"),
+        ("mystery", "?/?/?", [], "riscv64-8-cores"),
+    ],
+)
+def test_a_kind_is_the_generation_or_the_newest_instructions(
+    cpu: str, family: str, features: list[str], kind: str
+) -> None:
+    about = {
+        "cpu": cpu,
+        "family_model_stepping": family,
+        "instruction_sets": features,
+        "architecture": "riscv64",
+        "cores": 8,
+    }
+    assert machine.cpu_kind(about) == kind
+
+
+def test_a_suite_is_written_into_a_new_folder(tmp_path: Path) -> None:
+    file = machine.write_suite(tmp_path / "kind", "suite", {"figure": 1})
+    assert file == tmp_path / "kind" / "suite.json" and json.loads(file.read_text()) == {"figure": 1}
