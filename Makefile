@@ -6,23 +6,23 @@ PORT ?= 8000
 VENV_PYTHON := .venv/bin/python
 
 demo: setup
-	@$(VENV_PYTHON) -m marketplace.local_stack demo
+	@$(VENV_PYTHON) -m devstack demo
 
 run: setup
-	@$(VENV_PYTHON) -m marketplace.local_stack run --port $(PORT)
+	@$(VENV_PYTHON) -m devstack run --port $(PORT)
 
 stop status clean:
-	@$(VENV_PYTHON) -m marketplace.local_stack $@
+	@$(VENV_PYTHON) -m devstack $@
 
 setup:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: $(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(PYTHON) -m marketplace.local_stack.bootstrap
+	@$(PYTHON) -m devstack.bootstrap
 
 setup-dev: browser triton
 
 tools: setup
-	@$(PYTHON) -m marketplace.local_stack.bootstrap --dev
+	@$(PYTHON) -m devstack.bootstrap --dev
 
 browser: tools
 	@$(VENV_PYTHON) -m tests.browser

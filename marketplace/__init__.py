@@ -1,1 +1,1 @@
-"""The Django project: accounts, catalogue, vault, control API, web pages, the metered gateway, the local stack."""
+"""The Django project: accounts, catalogue, vault, control API, web pages, the metered gateway."""

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from marketplace.local_stack.errors import LocalStackError
-from marketplace.local_stack.state import State
+from devstack.errors import LocalStackError
+from devstack.state import State
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable")
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from marketplace.local_stack.postgres import prepare_postgres, remove_postgres
-from marketplace.local_stack.state import free_port
-from marketplace.local_stack.supervisor import die_with_parent
-from marketplace.local_stack.valkey import prepare_valkey
+from devstack.postgres import prepare_postgres, remove_postgres
+from devstack.state import free_port
+from devstack.supervisor import die_with_parent
+from devstack.valkey import prepare_valkey
 
 MARKER = "INTARSIA_TEST_SERVICES"
 

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from marketplace.local_stack.errors import LocalStackError
-from marketplace.local_stack.state import State
+from devstack.errors import LocalStackError
+from devstack.state import State
 
 # 3.9.0: what new installs bring; 3.6.0: what comes with torch 2.11, the oldest in use. The interpreter of 3.6 takes
 # one-element arrays for integers, which numpy 2.4 refuses.

@@ -9,8 +9,8 @@ import stripe
 from django.conf import settings
 
 from billing import stripe_gateway
-from billing.stripe_double.core import StripeDouble
-from billing.stripe_double.http_client import DoubleHTTPClient
+from devstack.stripe_double.core import StripeDouble
+from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import Organization
 from tests.billing.support import make_organization
 

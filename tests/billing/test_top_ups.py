@@ -23,10 +23,10 @@ from billing.models import Account, Incident, LedgerTransaction, StripeEvent, To
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import statement, wallet
 from billing.services import credit_top_up, refresh_top_up, reverse_transaction
-from billing.stripe_double.core import StripeDouble
-from billing.stripe_double.faults import Fault, FaultKind, WebhookFaults
-from billing.stripe_double.http_client import DoubleHTTPClient
 from billing.top_ups import fail_top_up
+from devstack.stripe_double.core import StripeDouble
+from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
+from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import Organization
 from tests.billing.top_ups import WEBHOOK, assert_credited_once, balance, begin, pay, post, work
 

@@ -12,7 +12,7 @@ from billing.models import Account, LedgerTransaction, Outbox, StripeEvent, TopU
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import wallet
 from billing.services import start_top_up
-from billing.stripe_double.core import StripeDouble
+from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Organization
 
 WEBHOOK = "/webhooks/stripe"

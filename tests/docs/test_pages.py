@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from marketplace.local_stack.state import REPOSITORY
+from devstack.state import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "examples" / "README.md"]
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())

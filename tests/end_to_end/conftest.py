@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from marketplace.local_stack.demo.platform_client import PlatformClient
-from marketplace.local_stack.lock import read_stack
-from marketplace.local_stack.postgres import remove_postgres
-from marketplace.local_stack.state import REPOSITORY, State
-from marketplace.local_stack.supervisor import die_with_parent
+from devstack.demo.platform_client import PlatformClient
+from devstack.lock import read_stack
+from devstack.postgres import remove_postgres
+from devstack.state import REPOSITORY, State
+from devstack.supervisor import die_with_parent
 
 START_SECONDS = 180
 
@@ -48,7 +48,7 @@ class Platform:
             "serving": "-m serving",
             "worker": "celery -A marketplace.config.celery worker",
             "beat": "celery -A marketplace.config.celery beat",
-            "stripe-double": "billing.stripe_double",
+            "stripe-double": "devstack.stripe_double",
             "valkey": "valkey-server",
             "postgres": "/postgres -D",
         }
@@ -77,7 +77,7 @@ def platform() -> Iterator[Platform]:
     environment = {**os.environ, "INTARSIA_HOME": str(folder), "BASE_MODEL": str(base), "OMP_NUM_THREADS": "2"}
     log = (folder / "run.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, "-m", "marketplace.local_stack", "run", "--port", "0"],
+        [sys.executable, "-m", "devstack", "run", "--port", "0"],
         cwd=REPOSITORY,
         env=environment,
         stdout=log,

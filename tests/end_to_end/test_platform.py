@@ -15,9 +15,9 @@ import httpx
 import openai
 import pytest
 
+from devstack.samples import SampleCreators
+from devstack.state import REPOSITORY
 from examples.score import is_right, read_heldout
-from marketplace.local_stack.samples import SampleCreators
-from marketplace.local_stack.state import REPOSITORY
 from tests.end_to_end.conftest import Platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from marketplace.local_stack.state import REPOSITORY
+from devstack.state import REPOSITORY
 
 PROGRAM = """
 import json, resource, sys

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from marketplace.local_stack.bootstrap import base_gguf
-from marketplace.local_stack.state import State
+from devstack.bootstrap import base_gguf
+from devstack.state import State
 from serving.models.attention import PagedKV, PrefillChunk, StepInputs
 from serving.models.config import ModelConfig
 from serving.models.convert_gguf import ConversionError, convert

@@ -1,0 +1,107 @@
+"""`python -m devstack run | demo | stop | status | clean`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+
+from devstack.console import console, fail
+from devstack.errors import LocalStackError
+from devstack.lock import is_running, read_stack
+from devstack.postgres import remove_postgres
+from devstack.state import State
+
+DEFAULT_PORT = 8000
+STOP_SECONDS = 60
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from devstack.stack import LocalStack
+
+    # Port 0 takes a free one; the demo asks for that, so that it never collides with anything.
+    port = None if arguments.port == 0 else arguments.port
+    LocalStack(State.open(), port=port).serve(samples=arguments.samples)
+    return 0
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from devstack.demo.run import run_demo
+
+    return run_demo(State.open())
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    state = State.open()
+    if not is_running(state):
+        console.print("nothing is running")
+        return 0
+    info = read_stack(state)
+    if info is None:
+        raise LocalStackError("the platform is still starting or already stopping.\nTry again in a few seconds.")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(info["pid"]), signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    while is_running(state):
+        if time.monotonic() > deadline:
+            raise LocalStackError(f"pid {info['pid']} did not stop within {STOP_SECONDS} s.\nSee {state.logs}.")
+        time.sleep(0.1)
+    console.print("stopped")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    state = State.open()
+    if not is_running(state):
+        console.print("nothing is running")
+        return 1
+    info = read_stack(state)
+    console.print(f"running at {info['url']} (pid {info['pid']})" if info else "starting")
+    return 0
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    state = State.open()
+    if is_running(state):
+        raise LocalStackError("the platform is running.\nStop it first with `make stop`.")
+    remove_postgres(state.secrets["instance"])
+    for entry in state.root.iterdir():
+        if entry.name != "base":  # the converted base model is derived data, slow to make and never stale
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    console.print(f"removed everything in {state.root} but the base model")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m devstack", description="The platform on this machine.")
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="start everything and keep it running")
+    run.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the web process; 0 takes a free one")
+    run.add_argument("--samples", action=argparse.BooleanOptionalAction, default=True, help="publish the sample models")
+    run.set_defaults(action=_run)
+    for name, action, text in (
+        ("demo", _demo, "start everything, run the whole business once, stop"),
+        ("stop", _stop, "stop what runs"),
+        ("status", _status, "say what runs"),
+        ("clean", _clean, "delete all state but the base model"),
+    ):
+        commands.add_parser(name, help=text).set_defaults(action=action)
+    arguments = parser.parse_args()
+    try:
+        return int(arguments.action(arguments))
+    except LocalStackError as error:
+        fail(str(error))
+        return 1
+    except OSError as error:
+        fail(f"{error.strerror or error}: {error.filename or ''}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

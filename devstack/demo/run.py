@@ -1,0 +1,229 @@
+"""The demonstration, step by step. Its last line of output is one JSON object with the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+import httpx
+import openai
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from devstack.console import console, fail, heading, line, step
+from devstack.demo.platform_client import PlatformClient
+from devstack.demo.predictions import Answer, Consumer, held_out, total_predictions
+from devstack.demo.process import RunningStack, running_stack
+from devstack.samples import SampleCreator, SampleCreators
+from devstack.state import State
+
+TOP_UP_CENTS = 2_500
+LEAST_GAIN_POINTS = 40
+REVOKE_LIMIT_SECONDS = 5.0
+
+
+def run_demo(state: State) -> int:
+    """Exit status 0 when every figure is what it must be, 1 with the reasons otherwise."""
+    started = time.monotonic()
+    with running_stack(state) as stack:
+        figures, problems = asyncio.run(_demonstrate(state, stack))
+    line(f"the whole demonstration took {time.monotonic() - started:.0f} s; nothing is left running")
+    for problem in problems:
+        fail(problem)
+    print(json.dumps(figures), flush=True)
+    return 1 if problems else 0
+
+
+async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any], list[str]]:
+    creators = SampleCreators(state, stack.url).all()
+    operator = PlatformClient(state, stack.url, "staff", ["account"])
+    before = operator.wait_until_settled()
+
+    heading("Three creators publish: sealed on their machine, verified by the replica")
+    pushes = await asyncio.gather(*(asyncio.to_thread(_push, creator) for creator in creators))
+    versions = {creator.role: pushed for creator, pushed in zip(creators, pushes, strict=True)}
+    models = {creator.role: creator.model_name for creator in creators}
+
+    heading("A consumer tops up and creates an API key")
+    account = PlatformClient(state, stack.url, "consumer", ["account"])
+    with step(f"top-up of ${TOP_UP_CENTS / 100:.2f} through Stripe's client and Checkout (the project's double)"):
+        available = account.top_up(TOP_UP_CENTS)
+    line(f"wallet: ${available / 1e9:.9f}")
+    consumer = Consumer(stack.url, account.create_prediction_key())
+
+    heading("All three models at once, with the unmodified openai package")
+    answers = await _ask_all(consumer, models)
+
+    heading("Held-out accuracy, measured through the metered API")
+    counts, measured = await _measure(consumer, models)
+    answers += measured
+    _record(operator, models, counts)
+
+    batches = _batches(stack)
+    line(f"most adapters in one batch: {batches}")
+
+    heading("Custody: every release of the finance model's key")
+    console.print(creators[0].cli("custody", creators[0].model_name).rstrip())
+
+    heading("Kill switch")
+    seconds, last_answers = await _revoke(consumer, creators[2], versions["telecom"])
+    answers += last_answers
+    line(f"refused {seconds:.2f} s after the creator said so; a new version takes its place")
+    _push(creators[2])
+    await consumer.close()
+
+    heading("The money")
+    summary = operator.wait_until_settled()
+    _show_money(account, before, summary, creators)
+    account.log_out()
+    operator.log_out()
+    return _figures(before, summary, counts, batches, seconds, answers)
+
+
+def _push(creator: SampleCreator) -> dict[str, Any]:
+    started = time.monotonic()
+    pushed = creator.push()
+    report = pushed["report"]
+    line(f"[green]✓[/green] intarsia push {creator.model_name} [dim]{time.monotonic() - started:.1f} s[/dim]")
+    line(
+        f"  [dim]version {pushed['version']}, rank {report['rank']}, {', '.join(report['targets'])}, "
+        f"{pushed['size'] / 2**20:.1f} MiB sealed, digest {pushed['digest'][:16]}…[/dim]"
+    )
+    return pushed
+
+
+async def _ask_all(consumer: Consumer, models: dict[str, str]) -> list[Answer]:
+    started = time.monotonic()
+    calls, modes = [], []
+    for role, name in models.items():
+        row = held_out(role)[0]
+        calls += [consumer.ask(name, row.messages), consumer.ask_streaming(name, row.messages)]
+        modes += ["whole", "streamed"]
+    answers = list(await asyncio.gather(*calls))
+    table = Table("model", "mode", "answer", "tokens in+out", "cost $", "first token", box=None, padding=(0, 2))
+    for answer, mode in zip(answers, modes, strict=True):
+        table.add_row(
+            answer.model,
+            mode,
+            answer.text.strip(),
+            f"{answer.prompt_tokens}+{answer.completion_tokens}",
+            f"{answer.cost_nano_usd / 1e9:.9f}",
+            f"{answer.first_token_seconds:.2f} s" if mode == "streamed" else "",
+        )
+    console.print(table)
+    line(f"[dim]{len(answers)} predictions in {time.monotonic() - started:.1f} s[/dim]")
+    return answers
+
+
+async def _measure(consumer: Consumer, models: dict[str, str]) -> tuple[dict[str, dict[str, int]], list[Answer]]:
+    columns = ("  {task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("predictions", total=total_predictions(len(models)))
+        counts, answers = await consumer.accuracy(models, lambda: progress.advance(task))
+    table = Table("model", "held-out rows", "base", "adapter", box=None, padding=(0, 2))
+    for role, name in models.items():
+        c = counts[role]
+        table.add_row(
+            name,
+            str(c["rows"]),
+            f"{100 * c['base_correct'] / c['rows']:.1f} %",
+            f"{100 * c['correct'] / c['rows']:.1f} %",
+        )
+    console.print(table)
+    return counts, answers
+
+
+def _record(operator: PlatformClient, models: dict[str, str], counts: dict[str, dict[str, int]]) -> None:
+    for role, name in models.items():
+        operator.post(f"models/{name}/evaluations", {"dataset": "held-out", **counts[role]})
+
+
+def _batches(stack: RunningStack) -> int:
+    """The replica's own gauge."""
+    text = httpx.get(f"{stack.replica_url}/metrics", timeout=5).text
+    found = re.search(r"^\w*max_adapters_in_one_batch\S* ([\d.]+)", text, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def _show_money(
+    account: PlatformClient,
+    before: dict[str, Any],
+    summary: dict[str, Any],
+    creators: list[SampleCreator],
+) -> None:
+    wallet = account.get("wallet")
+    line(f"consumer's wallet     ${wallet['available_nano_usd'] / 1e9:.9f}  (held: {wallet['held_nano_usd']})")
+    for creator in creators:
+        earned = json.loads(creator.cli("earnings", "--json"))
+        line(f"{creator.listing['org_slug']:<21} ${earned['total_nano_usd'] / 1e9:.9f}  earned in all")
+    line(f"platform's revenue    ${summary['platform_nano_usd'] / 1e9:.9f}  in all")
+    line(f"ledger sum            {summary['ledger_sum_nano_usd']} nano-dollars over all accounts")
+    line(f"predictions           {summary['predictions'] - before['predictions']} in this demonstration")
+
+
+async def _revoke(consumer: Consumer, creator: SampleCreator, version: dict[str, Any]) -> tuple[float, list[Answer]]:
+    """Revoke one version and call it until it is refused. Returns the seconds that took, and the answers until then."""
+    name = f"{creator.model_name}@{version['version']}"
+    messages = held_out(creator.role)[0].messages
+    answers = [await consumer.ask(name, messages)]
+    started = time.monotonic()
+    revoking = asyncio.create_task(asyncio.to_thread(creator.cli, "revoke", name, "--reason", "demonstration", "--yes"))
+    while True:
+        try:
+            answers.append(await consumer.ask(name, messages))
+        except openai.PermissionDeniedError as error:
+            seconds = time.monotonic() - started
+            await revoking
+            line(f"{name}: {error.status_code} {error.code}")
+            return seconds, answers
+        if time.monotonic() - started > 60:
+            await revoking
+            return time.monotonic() - started, answers
+
+
+def _figures(
+    before: dict[str, Any],
+    summary: dict[str, Any],
+    counts: dict[str, dict[str, int]],
+    batches: int,
+    revoke_seconds: float,
+    answers: list[Answer],
+) -> tuple[dict[str, Any], list[str]]:
+    """The last line's object, and what is wrong with it."""
+
+    def during(name: str) -> int:
+        return int(summary[name]) - int(before[name])
+
+    figures: dict[str, Any] = {
+        "predictions": during("predictions"),
+        "charged_nano_usd": during("charged_nano_usd"),
+        "creator_nano_usd": during("creator_nano_usd"),
+        "platform_nano_usd": during("platform_nano_usd"),
+        "ledger_sum_nano_usd": summary["ledger_sum_nano_usd"],
+        "accuracy": {
+            role: {"base": c["base_correct"] / c["rows"], "adapter": c["correct"] / c["rows"]}
+            for role, c in counts.items()
+        },
+        "max_adapters_in_one_batch": batches,
+        "revoke_seconds": round(revoke_seconds, 3),
+    }
+    problems = []
+    if figures["predictions"] != len(answers):
+        problems.append(f"{len(answers)} predictions were answered, {figures['predictions']} are on the bill")
+    if figures["charged_nano_usd"] != sum(answer.cost_nano_usd for answer in answers):
+        problems.append("the bill is not the sum of what the answers said they cost")
+    if figures["charged_nano_usd"] != figures["creator_nano_usd"] + figures["platform_nano_usd"]:
+        problems.append("charges are not creators' plus platform's shares")
+    if figures["ledger_sum_nano_usd"] != 0:
+        problems.append("the ledger does not sum to zero")
+    for role, accuracy in figures["accuracy"].items():
+        if 100 * (accuracy["adapter"] - accuracy["base"]) < LEAST_GAIN_POINTS:
+            problems.append(f"{role}: the adapter is less than {LEAST_GAIN_POINTS} points above the base")
+    if batches < 2:
+        problems.append("no batch held several adapters")
+    if revoke_seconds > REVOKE_LIMIT_SECONDS:
+        problems.append(f"a revoked version still answered after {REVOKE_LIMIT_SECONDS} s")
+    return figures, problems

@@ -1,0 +1,104 @@
+"""The sample accounts, and the three sample creators: each pushes its adapter with the real `intarsia` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from devstack.errors import LocalStackError
+from devstack.private_file import write_private
+from devstack.state import REPOSITORY, State
+
+EXAMPLES = REPOSITORY / "examples"
+ROLES = ("staff", "finance", "health", "telecom", "consumer")
+
+
+def sample_credentials(state: State) -> Path:
+    """A 0600 file: role → e-mail and password. One generated password serves all sample accounts."""
+    path = state.root / "keys" / "sample-credentials.json"
+    if not path.exists():
+        logins = {
+            role: {"email": f"{role}@intarsia.example", "password": state.secrets["sample_password"]} for role in ROLES
+        }
+        write_private(path, json.dumps(logins, indent=1))
+    return path
+
+
+@dataclass(frozen=True)
+class SampleCreator:
+    """One sample creator at its own machine: a configuration folder with its login and its signing key."""
+
+    state: State
+    url: str
+    role: str
+    listing: dict[str, Any]
+
+    @property
+    def model_name(self) -> str:
+        return f"{self.listing['org_slug']}/{self.listing['slug']}"
+
+    @property
+    def adapter(self) -> Path:
+        return EXAMPLES / "adapters" / self.role
+
+    def is_published(self) -> bool:
+        """Whether a version is for sale now (the public catalogue knows)."""
+        answer = httpx.get(f"{self.url}/models/{self.model_name}", timeout=10)
+        return answer.status_code == 200
+
+    def cli(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run `intarsia …` as this creator; its standard output. Raises LocalStackError with what it said."""
+        home = self.state.root / "creators" / self.role
+        home.mkdir(parents=True, exist_ok=True)
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(home),
+            "INTARSIA_CONFIG_DIR": str(home),
+            "INTARSIA_URL": self.url,
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+        }
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("intarsia")), *arguments],
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        if done.returncode != 0:
+            raise LocalStackError(f"`intarsia {' '.join(arguments)}` failed:\n{(done.stderr + done.stdout)[-2000:]}")
+        return done.stdout
+
+    def log_in(self) -> None:
+        """`intarsia login`, with the password on standard input."""
+        login = json.loads(sample_credentials(self.state).read_text())[self.role]
+        self.cli("login", "--url", self.url, "--email", login["email"], "--password-stdin", stdin=login["password"])
+
+    def push(self) -> dict[str, Any]:
+        """login, check, push, price and publish a new version; what `push --json` said."""
+        self.log_in()
+        listing = EXAMPLES / self.role / "model.json"
+        output = self.cli("push", str(self.adapter), "--listing", str(listing), "--publish", "--json")
+        answer: dict[str, Any] = json.loads(output)
+        return answer
+
+
+class SampleCreators:
+    """The three of them."""
+
+    def __init__(self, state: State, url: str) -> None:
+        self._state, self._url = state, url
+
+    def all(self) -> list[SampleCreator]:
+        return [self.one(role) for role in ("finance", "health", "telecom")]
+
+    def one(self, role: str) -> SampleCreator:
+        listing = json.loads((EXAMPLES / role / "model.json").read_text())
+        return SampleCreator(self._state, self._url, role, listing)

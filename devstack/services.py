@@ -1,0 +1,176 @@
+"""The processes of the platform on one machine: command, environment, readiness, how to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from devstack.postgres import PostgresServer
+from devstack.state import REPOSITORY, State
+from devstack.supervisor import ProcessSpec
+from devstack.valkey import ValkeyServer
+
+REPLICA_NAME = "local-0"
+# What children may inherit of the user's environment; secrets are added one by one.
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "USER",
+    "XDG_CACHE_HOME",
+    "OMP_NUM_THREADS",
+    "LD_LIBRARY_PATH",
+)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Loopback ports of one start."""
+
+    web: int
+    replica: int
+    stripe: int
+
+
+def answers(url: str, expected: set[int]) -> Callable[[], bool]:
+    """A readiness check: `url` answers with one of the expected statuses within a second."""
+
+    def check() -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=1) as response:
+                return response.status in expected
+        except urllib.error.HTTPError as error:
+            return error.code in expected
+        except OSError:
+            return False
+
+    return check
+
+
+class Services:
+    """Builds the process specifications of one start."""
+
+    def __init__(
+        self, state: State, ports: Ports, postgres: PostgresServer, valkey: ValkeyServer, inherited: dict[str, str]
+    ) -> None:
+        self.state, self.ports, self._postgres, self._valkey = state, ports, postgres, valkey
+        self._inherited = {name: inherited[name] for name in _INHERITED if name in inherited}
+
+    @property
+    def web_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.web}"
+
+    @property
+    def replica_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.replica}"
+
+    @property
+    def stripe_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.stripe}"
+
+    def platform_environment(self) -> dict[str, str]:
+        """For the web process, worker, beat and management commands (see marketplace/config/env.py)."""
+        secrets = self.state.secrets
+        return self._inherited | {
+            "PYTHONUNBUFFERED": "1",
+            "DJANGO_SETTINGS_MODULE": "marketplace.config.settings",
+            "DATABASE_URL": self._postgres.url("intarsia"),
+            "VALKEY_URL": self._valkey.url(),
+            "SECRET_KEY": secrets["secret_key"],
+            "API_KEY_PEPPER": secrets["api_key_pepper"],
+            "ENROLMENT_TOKEN": secrets["enrolment_token"],
+            "ROOT_KEY_FILE": str(self.state.root / "keys" / "root.key"),
+            "BLOB_DIR": str(self.state.root / "blobs"),
+            "PUBLIC_URL": self.web_url,
+            "STRIPE_API_KEY": secrets["stripe_api_key"],
+            "STRIPE_API_BASE": self.stripe_url,
+            "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"],
+        }
+
+    def postgres(self) -> ProcessSpec:
+        return ProcessSpec(
+            name="postgres",
+            command=self._postgres.command(),
+            environment={"PATH": "/usr/bin:/bin"},
+            ready=self._postgres.is_ready,
+            stop_signal=signal.SIGINT,  # "fast": disconnects clients, no waiting for them
+            working_directory="/",
+            popen_arguments=self._postgres.account.popen_arguments(),
+        )
+
+    def valkey(self) -> ProcessSpec:
+        return ProcessSpec(name="valkey", command=self._valkey.command(), environment={}, ready=self._valkey.is_ready)
+
+    def stripe_double(self) -> ProcessSpec:
+        secrets = self.state.secrets
+        return self._python(
+            "stripe-double",
+            ["-m", "devstack.stripe_double", "--port", str(self.ports.stripe),
+             "--state-file", str(self.state.root / "stripe-double.json"),
+             "--webhook-url", f"{self.web_url}/webhooks/stripe"],
+            self._inherited
+            | {"STRIPE_API_KEY": secrets["stripe_api_key"], "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"]},
+            answers(f"{self.stripe_url}/v1/events", {200, 401}),
+        )  # fmt: skip
+
+    def web(self) -> ProcessSpec:
+        return self._python(
+            "web",
+            ["-m", "uvicorn", "marketplace.config.asgi:application", "--host", "127.0.0.1", "--port",
+             str(self.ports.web), "--lifespan", "on", "--no-access-log", "--log-level", "warning",
+             "--timeout-graceful-shutdown", "5"],
+            self.platform_environment(),
+            answers(f"{self.web_url}/healthz", {200}),
+        )  # fmt: skip
+
+    def worker(self) -> ProcessSpec:
+        return self._python(
+            "worker",
+            ["-m", "celery", "-A", "marketplace.config.celery", "worker", "--concurrency", "2", "--loglevel", "WARNING",
+             "--without-gossip", "--without-mingle"],
+            self.platform_environment(),
+            lambda: True,
+        )  # fmt: skip
+
+    def beat(self) -> ProcessSpec:
+        schedule = self.state.run / "beat-schedule"
+        return self._python(
+            "beat",
+            ["-m", "celery", "-A", "marketplace.config.celery", "beat", "--loglevel", "WARNING", "--schedule",
+             str(schedule), "--pidfile="],
+            self.platform_environment(),
+            lambda: True,
+        )  # fmt: skip
+
+    def replica(self) -> ProcessSpec:
+        return self._python(
+            "serving",
+            ["-m", "serving", "--model", str(self.state.base_model), "--host", "127.0.0.1", "--port",
+             str(self.ports.replica), "--platform-url", self.web_url, "--advertise-url", self.replica_url,
+             "--state-dir", str(self.state.root / "replica"), "--replica-name", REPLICA_NAME,
+             "--adapter-memory-mb", "256"],
+            self._inherited | {"PYTHONUNBUFFERED": "1", "ENROLMENT_TOKEN": self.state.secrets["enrolment_token"]},
+            answers(f"{self.replica_url}/readyz", {200}),
+        )  # fmt: skip
+
+    def manage(self, *arguments: str) -> list[str]:
+        """argv of a management command."""
+        return [sys.executable, str(REPOSITORY / "manage.py"), *arguments]
+
+    def _python(
+        self, name: str, arguments: list[str], environment: dict[str, str], ready: Callable[[], bool]
+    ) -> ProcessSpec:
+        return ProcessSpec(
+            name=name,
+            command=[sys.executable, *arguments],
+            environment=environment | {"PYTHONPATH": str(REPOSITORY)},
+            ready=ready,
+            working_directory=str(Path(REPOSITORY)),
+        )

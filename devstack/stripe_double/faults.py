@@ -1,0 +1,86 @@
+"""Bad luck on demand: lost connections, refusals, and webhooks that come twice, late or in another order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from devstack.stripe_double.messages import ConnectionDropped, Refused, Request
+
+T = TypeVar("T")
+
+
+class FaultKind(StrEnum):
+    DROP_BEFORE_COMMIT = "drop_before_commit"  # nothing happened, no answer
+    DROP_AFTER_COMMIT = "drop_after_commit"  # it happened, the answer is lost
+    CONFLICT = "conflict"  # 409
+    RATE_LIMIT = "rate_limit"  # 429
+    SERVER_ERROR = "server_error"  # 500
+
+
+_REFUSALS = {
+    FaultKind.CONFLICT: (409, "invalid_request_error", "idempotency_key_in_use"),
+    FaultKind.RATE_LIMIT: (429, "invalid_request_error", "rate_limit"),
+    FaultKind.SERVER_ERROR: (500, "api_error", None),
+}
+
+
+@dataclass
+class Fault:
+    """Hits the next `times` requests of `method` whose path contains `path`."""
+
+    kind: FaultKind
+    path: str = "/v1/"
+    method: str = "POST"
+    times: int = 1
+
+
+@dataclass
+class WebhookFaults:
+    """What happens to every batch of webhooks. `seed` makes the shuffling repeatable."""
+
+    copies: int = 1
+    delay_seconds: float = 0.0
+    shuffle: bool = False
+    seed: int = 0
+
+    def apply(self, batch: Sequence[T]) -> list[T]:
+        """The batch as it will be sent."""
+        sent = [delivery for delivery in batch for _copy in range(self.copies)]
+        if self.shuffle:
+            random.Random(self.seed).shuffle(sent)
+        return sent
+
+
+@dataclass
+class FaultPlan:
+    """The faults that wait for their request, first come first served."""
+
+    requests: list[Fault] = field(default_factory=list)
+    webhooks: WebhookFaults = field(default_factory=WebhookFaults)
+
+    def before_commit(self, request: Request) -> None:
+        """Raise ConnectionDropped or Refused if a fault says so; nothing has happened yet."""
+        kind = self._take(request, frozenset(_REFUSALS) | {FaultKind.DROP_BEFORE_COMMIT})
+        if kind is FaultKind.DROP_BEFORE_COMMIT:
+            raise ConnectionDropped
+        if kind is not None:
+            status, error_type, code = _REFUSALS[kind]
+            raise Refused(status, error_type, f"Injected fault: {kind}", code=code)
+
+    def after_commit(self, request: Request) -> None:
+        """Raise ConnectionDropped if a fault says so; the state is saved."""
+        if self._take(request, frozenset({FaultKind.DROP_AFTER_COMMIT})) is not None:
+            raise ConnectionDropped
+
+    def _take(self, request: Request, kinds: frozenset[FaultKind]) -> FaultKind | None:
+        for fault in self.requests:
+            if fault.kind in kinds and fault.method == request.method and fault.path in request.path:
+                fault.times -= 1
+                if fault.times <= 0:
+                    self.requests.remove(fault)
+                return fault.kind
+        return None

@@ -1,0 +1,91 @@
+"""The checkout page for browsers: plain HTML that says what it is, works without JavaScript."""
+
+from __future__ import annotations
+
+from html import escape
+
+from devstack.stripe_double.messages import JsonObject, Response
+
+_HEADERS = {
+    "content-type": "text/html; charset=utf-8",
+    "cache-control": "no-store",
+    # No form-action: paying redirects to the shop, which is another origin.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1a1f36; --soft: #4f566b; --page: #f6f8fa; --card: #fff; --line: #d5dbe1;
+  --go: #4338ca; --go-ink: #fff; --warn: #fff4d6; --warn-ink: #6b4700; }
+@media (prefers-color-scheme: dark) { :root { --ink: #f5f6f8; --soft: #b6bdc9; --page: #12151c; --card: #1c212b;
+  --line: #394150; --go: #a5b4fc; --go-ink: #14172a; --warn: #3d2f0a; --warn-ink: #ffe2a3; } }
+* { box-sizing: border-box; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; padding: 1rem; background: var(--page);
+  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; }
+main { width: 100%; max-width: 26rem; background: var(--card); border: 1px solid var(--line); border-radius: .75rem;
+  padding: 1.5rem; }
+.double { margin: 0 0 1.25rem; padding: .6rem .8rem; border-radius: .5rem; background: var(--warn);
+  color: var(--warn-ink); font-size: .9rem; }
+h1 { margin: 0; font-size: 1rem; font-weight: 500; color: var(--soft); }
+.amount { margin: .1rem 0 1.25rem; font-size: 2.25rem; font-weight: 650; font-variant-numeric: tabular-nums; }
+dl { margin: 0 0 1.5rem; display: grid; grid-template-columns: auto 1fr; gap: .35rem 1rem; }
+dt { color: var(--soft); } dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
+button, .button { display: block; width: 100%; padding: .75rem; border: 1px solid transparent; border-radius: .5rem;
+  font: inherit; font-weight: 600; text-align: center; text-decoration: none; cursor: pointer; }
+.pay { background: var(--go); color: var(--go-ink); }
+.cancel { margin-top: .6rem; background: transparent; color: var(--ink); border-color: var(--line); }
+button:focus-visible, .button:focus-visible { outline: 3px solid var(--go); outline-offset: 2px; }
+"""
+
+
+def _page(status: int, title: str, content: str) -> Response:
+    text = f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title><style>{_STYLE}</style></head>
+<body><main>
+<p class="double"><strong>Test double of Stripe.</strong> No card is charged and no real money moves.</p>
+{content}
+</main></body></html>
+"""
+    return Response(status, text.encode(), _HEADERS)
+
+
+def checkout_page(session: JsonObject | None) -> Response:
+    """The page of a session in any state; 404 for None."""
+    if session is None:
+        return _page(404, "No such page", "<h1>There is no such checkout page.</h1>")
+    if session["status"] == "expired":
+        return _page(
+            410,
+            "Checkout expired",
+            "<h1>This checkout page has expired. Nothing was charged.</h1>" + _back(session, "Go back"),
+        )
+    if session["status"] == "complete":
+        done = f'<h1>This is paid.</h1><a class="button pay" href="{escape(success_url(session))}">Continue</a>'
+        return _page(200, "Paid", done)
+    dollars = f"${session['amount_total'] // 100:,}.{session['amount_total'] % 100:02d}"
+    return _page(
+        200,
+        f"Pay {dollars} · test double",
+        f"""<h1>{escape(session["_description"])}</h1>
+<p class="amount">{dollars}</p>
+<dl><dt>Card</dt><dd>4242 4242 4242 4242 (test)</dd><dt>Reference</dt>
+<dd>{escape(session["client_reference_id"] or session["id"])}</dd></dl>
+<form method="post" action="/checkout/{escape(session["id"])}">
+<button class="pay" id="pay">Pay {dollars}</button></form>
+{_back(session, "Cancel and go back")}""",
+    )
+
+
+def success_url(session: JsonObject) -> str:
+    """Where a paid customer goes; Stripe's one placeholder is filled in."""
+    return str(session["success_url"]).replace("{CHECKOUT_SESSION_ID}", session["id"])
+
+
+def _back(session: JsonObject, label: str) -> str:
+    if not session["cancel_url"]:
+        return ""
+    return (
+        f'<form method="post" action="/checkout/{escape(session["id"])}/cancel">'
+        f'<button class="cancel" id="cancel">{escape(label)}</button></form>'
+    )
