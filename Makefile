@@ -33,6 +33,8 @@ triton: tools
 lint: tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/djangofmt --quiet --check templates
+	@.venv/bin/djangofmt check --quiet templates
 	@.venv/bin/lint-imports --no-cache
 	@.venv/bin/mypy
 

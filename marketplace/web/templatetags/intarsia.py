@@ -8,6 +8,19 @@ from django import template
 
 register = template.Library()
 
+# The colour of a state's tag, as a class of components.css.
+TONES = {
+    "published": "good",
+    "credited": "good",
+    "verified": "accent",
+    "uploading": "warn",
+    "verifying": "warn",
+    "pending": "warn",
+    "failed": "bad",
+    "refused": "bad",
+    "revoked": "bad",
+}
+
 
 def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
     """`amount` counted in 10^-digits dollars, exactly, with at least `minimum` decimals: 1500, 9 → $0.0000015."""
@@ -67,3 +80,9 @@ def cents(amount: Any) -> str:
 def words(identifier: Any) -> str:
     """A machine's name for something, in words: top_up → top up."""
     return str(identifier).replace("_", " ")
+
+
+@register.filter
+def tone(state: Any) -> str:
+    """Return the class that colours the tag of a version's or a top-up's state; empty for a plain tag."""
+    return TONES.get(str(state), "")

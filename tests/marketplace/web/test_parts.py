@@ -13,12 +13,13 @@ import pytest
 import time_machine
 from django.conf import settings
 
+from marketplace.catalog.models import Version
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar, build_day_chart
 from marketplace.web.middleware import build_policy
 from marketplace.web.playground import PlaygroundTokenError, issue_playground_token, verify_playground_token
 from marketplace.web.snippets import build_snippets
-from marketplace.web.templatetags.intarsia import usd, usd_cents, usd_micro
+from marketplace.web.templatetags.intarsia import tone, usd, usd_cents, usd_micro
 from tests.marketplace.web.conftest import World
 
 ATTACKS = [
@@ -71,6 +72,11 @@ def test_a_balance_is_never_rounded_up() -> None:
     assert usd_cents(-9_999_999_999) == "−$9.99"
     assert usd_cents(9_999_999) == "$0.009999999"
     assert usd_micro(200_000) == "$0.20"
+
+
+def test_every_state_of_a_version_but_retired_has_a_colour() -> None:
+    assert {state: tone(state) for state in Version.State.values if not tone(state)} == {"retired": ""}
+    assert tone("created") == ""
 
 
 def test_a_day_chart_fills_gaps_and_keeps_small_days_visible() -> None:

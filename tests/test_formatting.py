@@ -1,0 +1,16 @@
+"""What the formatters cannot say by themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent
+LINE_LENGTH = 120
+
+
+def test_no_line_of_a_template_is_longer_than_the_limit() -> None:
+    templates = sorted((REPOSITORY / "templates").rglob("*.html"))
+    assert templates
+    for path in templates:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert len(line) <= LINE_LENGTH, f"{path.relative_to(REPOSITORY)}:{number} has {len(line)} characters"
