@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import typer
+
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError, NotLoggedIn, Refused
 from creator_cli.identity import load_identity, register_identity
@@ -148,6 +150,4 @@ def _read_stdin(what: str) -> str:
 def _ask_password() -> str:
     if not sys.stdin.isatty():
         raise Refused("nobody is there to ask for the password: add --password-stdin", field="password-stdin")
-    import typer
-
     return str(typer.prompt("Password", hide_input=True, err=True))

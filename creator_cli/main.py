@@ -1,6 +1,6 @@
 """The `intarsia` command: its sub-commands, and the one place where errors become messages and exit codes.
 
-Nothing heavy is imported here: `intarsia --help` answers at once.
+Nothing heavy is imported here: `intarsia --version` answers at once. `lazy_commands` imports the command that is run.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from creator_cli.commands import account, adapters, custody, models, money
 from creator_cli.commands.options import JSON_KEY
 from creator_cli.errors import CliError, Interrupted
+from creator_cli.lazy_commands import LazyGroup
+from creator_cli.settings import load_settings
+from creator_cli.streams import print_document, print_error
 
 
-class _ErrorBoundary(TyperGroup):
-    """Turns every exception of a command into one message and an exit code; INTARSIA_DEBUG=1 shows the traceback."""
+class _ErrorBoundary(LazyGroup):
+    """Turn every exception of a command into one message and an exit code; INTARSIA_DEBUG=1 shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -34,7 +35,7 @@ class _ErrorBoundary(TyperGroup):
         except Exception as error:
             if hasattr(error, "format_message"):  # a usage error: the parser shows it better
                 raise
-            if _debug():
+            if load_settings().debug:
                 raise
             raise typer.Exit(_report(_as_cli_error(error), ctx)) from None
 
@@ -52,18 +53,10 @@ def _as_cli_error(error: Exception) -> CliError:
 
 
 def _report(error: CliError, ctx: Any) -> int:
-    from creator_cli.output import Output, show_error
-
     if ctx.meta.get(JSON_KEY):
-        Output(as_json=True).document(error.to_json())
-    show_error(error.message, error.hint)
+        print_document(error.to_json())
+    print_error(error.message, error.hint)
     return error.exit_code
-
-
-def _debug() -> bool:
-    from creator_cli.settings import load_settings
-
-    return load_settings().debug
 
 
 app = typer.Typer(
@@ -77,6 +70,7 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
+        # The one import inside a function: every other command would pay 10 ms for it.
         from importlib.metadata import version
 
         typer.echo(f"intarsia {version('intarsia')}")
@@ -93,24 +87,6 @@ def root(
 
     Start with: intarsia login, then intarsia push DIR --listing model.json --publish
     """
-
-
-for _command in (
-    account.login,
-    account.logout,
-    account.whoami,
-    adapters.check,
-    adapters.push,
-    models.status,
-    models.versions,
-    models.publish,
-    models.price,
-    models.retire,
-    models.revoke,
-    money.earnings,
-):
-    app.command()(_command)
-app.add_typer(custody.app, name="custody")
 
 
 def main() -> None:

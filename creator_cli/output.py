@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from creator_cli.settings import load_settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from creator_cli.streams import print_document, printable
 
 # Wide enough that nothing is cut where the output goes to a file or another program.
 _WIDTH_WITHOUT_TERMINAL = 200
-
-
-def printable(text: object) -> str:
-    """`text` without control characters: what a server says must not steer the terminal."""
-    return "".join(character if character.isprintable() else " " for character in str(text))
 
 
 def size_text(count: int) -> str:
@@ -39,8 +37,7 @@ class Output:
 
     def document(self, value: Any) -> None:
         """Print the JSON document."""
-        sys.stdout.write(json.dumps(value, indent=None if not sys.stdout.isatty() else 2) + "\n")
-        sys.stdout.flush()
+        print_document(value)
 
     def say(self, text: str) -> None:
         """One line of the result, for people."""
@@ -53,10 +50,6 @@ class Output:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
         """A table for people; `right` names the columns of numbers."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in columns:
             table.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -66,9 +59,6 @@ class Output:
 
     def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
         """Names and values, one below the other."""
-        from rich.table import Table
-        from rich.text import Text
-
         table = Table.grid(padding=(0, 2))
         for name, value in pairs:
             table.add_row(Text(name, style="dim"), Text("" if value is None else printable(value), overflow="fold"))
@@ -77,8 +67,6 @@ class Output:
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         """A progress bar over `total` bytes on standard error; yields a function that is told how many are done."""
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
         console = self._console(sys.stderr)
         columns = (
             TextColumn("{task.description}"),
@@ -103,14 +91,5 @@ class Output:
 
     @staticmethod
     def _console(stream: Any) -> Console:
-        from rich.console import Console
-
         width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
         return Console(file=stream, width=width, no_color=load_settings().no_color)
-
-
-def show_error(message: str, hint: str | None) -> None:
-    """One short message on standard error, and the next command to run."""
-    sys.stderr.write(f"error: {printable(message)}\n")
-    if hint:
-        sys.stderr.write(f"next:  {printable(hint)}\n")

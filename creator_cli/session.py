@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from creator_cli.control_api import ControlApi
 from creator_cli.errors import NotLoggedIn
 from creator_cli.names import parse_platform_url
 from creator_cli.private_files import read_json, write_json
 from creator_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from creator_cli.control_api import ControlApi
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,5 @@ def load_session(settings: Settings) -> Session:
 
 def open_api(settings: Settings) -> ControlApi:
     """The control API with the session's token; raises NotLoggedIn."""
-    from creator_cli.control_api import ControlApi
-
     session = load_session(settings)
     return ControlApi(session.url, session.token)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import platformdirs
+
 APPLICATION = "intarsia"
 
 
@@ -42,7 +44,5 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def _folder(given: str | None, default: str) -> Path:
     if given:
         return Path(given).expanduser().absolute()
-    import platformdirs
-
     folder: Path = getattr(platformdirs, default)(APPLICATION, appauthor=False)
     return folder

@@ -7,6 +7,10 @@ from typing import Annotated
 import typer
 
 from creator_cli.commands.options import AsJson
+from creator_cli.login import LoginRequest, log_in, log_out
+from creator_cli.output import Output
+from creator_cli.session import open_api
+from creator_cli.settings import load_settings
 
 
 def login(
@@ -25,10 +29,6 @@ def login(
 
     Example: intarsia login --url https://intarsia.example --email you@example.com
     """
-    from creator_cli.login import LoginRequest, log_in
-    from creator_cli.output import Output
-    from creator_cli.settings import load_settings
-
     request = LoginRequest(url, email, organization, password_stdin, token_stdin, expires_days, trust_new_key)
     out = Output(as_json=as_json)
     result = log_in(load_settings(), request, out)
@@ -44,10 +44,6 @@ def logout(as_json: AsJson = False) -> None:
 
     Example: intarsia logout
     """
-    from creator_cli.login import log_out
-    from creator_cli.output import Output
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     revoked = log_out(load_settings(), out)
     if as_json:
@@ -61,10 +57,6 @@ def whoami(as_json: AsJson = False) -> None:
 
     Example: intarsia whoami
     """
-    from creator_cli.output import Output
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
         me = api.me()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from creator_cli.adapters import CheckedAdapter, check_against, check_against_any, read_base_config
 from creator_cli.commands.options import AsJson
-
-if TYPE_CHECKING:
-    from creator_cli.adapters import CheckedAdapter
+from creator_cli.control_api import ControlApi
+from creator_cli.errors import Refused
+from creator_cli.listing import read_listing
+from creator_cli.names import parse_model_name
+from creator_cli.output import Output, size_text
+from creator_cli.push import PushRequest
+from creator_cli.push import push as run_push
+from creator_cli.session import open_api, platform_url
+from creator_cli.settings import load_settings
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A folder with adapter_config.json and adapter_model.safetensors.")
@@ -28,18 +35,10 @@ def check(
 
     Example: intarsia check ./my-adapter
     """
-    from creator_cli.adapters import check_against, check_against_any, read_base_config
-    from creator_cli.output import Output
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     if base_config:
         checked = check_against(folder, read_base_config(base_config))
     else:
-        from creator_cli.control_api import ControlApi
-        from creator_cli.errors import Refused
-        from creator_cli.session import platform_url
-
         url = platform_url(load_settings())
         if url is None:
             raise Refused(
@@ -71,15 +70,6 @@ def push(
 
     Example: intarsia push ./my-adapter --listing model.json --publish
     """
-    from creator_cli.errors import Refused
-    from creator_cli.listing import read_listing
-    from creator_cli.names import parse_model_name
-    from creator_cli.output import Output, size_text
-    from creator_cli.push import PushRequest
-    from creator_cli.push import push as run_push
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     read = read_listing(listing) if listing else None
     named = parse_model_name(model) if model else None
     if read and named and read.name != named:
@@ -109,8 +99,6 @@ def push(
 
 
 def _facts(checked: CheckedAdapter) -> list[tuple[str, object]]:
-    from creator_cli.output import size_text
-
     summary = checked.summary
     return [
         ("base", checked.base.name),

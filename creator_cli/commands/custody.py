@@ -9,6 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from creator_cli.commands.options import AsJson, ModelArgument
+from creator_cli.custody import check_live_chain, verify_file
+from creator_cli.custody import export as write_export
+from creator_cli.known_platforms import KnownPlatforms
+from creator_cli.names import parse_model_name
+from creator_cli.output import Output
+from creator_cli.session import open_api
+from creator_cli.settings import load_settings
 
 
 class _ShowByDefault(TyperGroup):
@@ -22,6 +29,7 @@ class _ShowByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_ShowByDefault,
+    add_completion=False,
     no_args_is_help=True,
     help="Show who held the keys of a model, and when: intarsia custody ORG/SLUG [--export FILE].",
 )
@@ -37,14 +45,6 @@ def show(
 
     Example: intarsia custody acme/triage --export custody.json
     """
-    from creator_cli.custody import check_live_chain
-    from creator_cli.custody import export as write_export
-    from creator_cli.known_platforms import KnownPlatforms
-    from creator_cli.names import parse_model_name
-    from creator_cli.output import Output
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     settings = load_settings()
     with open_api(settings) as api:
@@ -86,11 +86,6 @@ def verify(
 
     Example: intarsia custody verify custody.json
     """
-    from creator_cli.custody import verify_file
-    from creator_cli.known_platforms import KnownPlatforms
-    from creator_cli.output import Output
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     chain, url = verify_file(file, KnownPlatforms.load(load_settings()))
     if as_json:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from creator_cli.commands.options import AsJson, ModelArgument, VersionArgument, Yes, confirm
-
-if TYPE_CHECKING:
-    from creator_cli.output import Output
-    from creator_cli.records import ListedModel, Price, Version
+from creator_cli.errors import CliError, Refused
+from creator_cli.names import dollars, parse_dollars, parse_model_name
+from creator_cli.output import Output, size_text
+from creator_cli.records import ListedModel, Price, Version
+from creator_cli.releases import find_version, wait_until_dark
+from creator_cli.session import open_api
+from creator_cli.settings import load_settings
 
 
 def status(
@@ -23,12 +26,6 @@ def status(
 
     Example: intarsia status acme/triage
     """
-    from creator_cli.errors import CliError
-    from creator_cli.names import parse_model_name
-    from creator_cli.output import Output
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
         if model is None:
@@ -46,11 +43,6 @@ def versions(model: ModelArgument, as_json: AsJson = False) -> None:
 
     Example: intarsia versions acme/triage
     """
-    from creator_cli.names import parse_model_name
-    from creator_cli.output import Output, size_text
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
         found = list(api.versions(parse_model_name(model)))
@@ -78,11 +70,6 @@ def publish(version: VersionArgument, as_json: AsJson = False) -> None:
 
     Example: intarsia publish acme/triage@3
     """
-    from creator_cli.output import Output
-    from creator_cli.releases import find_version
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     with open_api(load_settings()) as api:
         published = api.publish_version(find_version(api, version).id)
     _show_version(published, Output(as_json=as_json))
@@ -102,12 +89,6 @@ def price(
 
     Example: intarsia price acme/triage --input 0.06 --output 0.24
     """
-    from creator_cli.errors import CliError, Refused
-    from creator_cli.names import parse_dollars, parse_model_name
-    from creator_cli.output import Output
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     name = parse_model_name(model)
     with open_api(load_settings()) as api:
@@ -134,11 +115,6 @@ def retire(version: VersionArgument, yes: Yes = False, as_json: AsJson = False) 
 
     Example: intarsia retire acme/triage@2 --yes
     """
-    from creator_cli.output import Output
-    from creator_cli.releases import find_version
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     with open_api(load_settings()) as api:
         found = find_version(api, version)
         confirm(f"Retire {version}? It cannot be published again.", yes=yes)
@@ -156,11 +132,6 @@ def revoke(
 
     Example: intarsia revoke acme/triage@2 --reason "trained on the wrong data" --yes
     """
-    from creator_cli.output import Output
-    from creator_cli.releases import find_version, wait_until_dark
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
         found = find_version(api, version)
@@ -197,8 +168,6 @@ def _show_models(models: list[ListedModel], out: Output) -> None:
 
 
 def _show_model(model: ListedModel, newest: Version | None, out: Output) -> None:
-    from creator_cli.output import size_text
-
     if out.as_json:
         out.document({**_model_json(model), "newest": newest.to_json() if newest else None})
         return
@@ -227,8 +196,6 @@ def _show_version(version: Version, out: Output) -> None:
 
 
 def _show_price(model: str, price: Price | None, out: Output) -> None:
-    from creator_cli.names import dollars
-
     if out.as_json:
         out.document({"model": model, "price": price.to_json() if price else None})
     elif price is None:
@@ -245,8 +212,6 @@ def _show_price(model: str, price: Price | None, out: Output) -> None:
 
 
 def _price_text(price: Price | None) -> str:
-    from creator_cli.names import dollars
-
     if price is None:
         return "not set"
     return f"{dollars(price.input_micro_usd_per_mtok, 6)} / {dollars(price.output_micro_usd_per_mtok, 6)}"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from creator_cli.commands.options import AsJson
+from creator_cli.names import dollars
+from creator_cli.output import Output
+from creator_cli.session import open_api
+from creator_cli.settings import load_settings
 
 
 def earnings(as_json: AsJson = False) -> None:
@@ -12,11 +16,6 @@ def earnings(as_json: AsJson = False) -> None:
 
     Example: intarsia earnings
     """
-    from creator_cli.names import dollars
-    from creator_cli.output import Output
-    from creator_cli.session import open_api
-    from creator_cli.settings import load_settings
-
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
         found = api.earnings()
@@ -38,7 +37,5 @@ def earnings(as_json: AsJson = False) -> None:
 
 
 def _row(line: dict[str, Any], what: str) -> tuple[object, ...]:
-    from creator_cli.names import dollars
-
     earned = dollars(int(line.get("creator_nano_usd", 0)), 9)
     return line.get(what) or "–", line.get("predictions"), line.get("consumers"), earned

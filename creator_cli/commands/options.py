@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
+
+from creator_cli.errors import CliError, Refused
 
 JSON_KEY = "intarsia.json"
 
@@ -26,10 +29,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something that cannot be undone; raises Refused where nobody can be asked."""
-    import sys
-
-    from creator_cli.errors import CliError, Refused
-
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,0 +1,84 @@
+"""The sub-commands of `intarsia`, each imported when it is run and not before.
+
+`intarsia --help` and completion read the table below; they import none of the commands, and so neither HTTP nor crypto.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command by its name: the module of `creator_cli.commands` and the attribute that hold it, its line of help."""
+
+    name: str
+    module: str
+    attribute: str
+    summary: str
+
+    def load(self) -> Any:
+        """Import the module and return the command that typer makes of the function or sub-application."""
+        found = getattr(import_module(f"creator_cli.commands.{self.module}"), self.attribute)
+        if not isinstance(found, typer.Typer):
+            application = typer.Typer(add_completion=False)
+            application.command(self.name)(found)
+            found = application
+        return typer.main.get_command(found)
+
+
+COMMANDS = (
+    LazyCommand(
+        "login", "account", "login", "Log in, make the signing key of this machine and pin the platform's key."
+    ),
+    LazyCommand(
+        "logout",
+        "account",
+        "logout",
+        "Revoke the token where possible and forget it. Signing key and pinned keys stay.",
+    ),
+    LazyCommand("whoami", "account", "whoami", "Show for whom this machine is logged in."),
+    LazyCommand(
+        "check", "adapters", "check", "Check an adapter on this machine, as the platform will. Nothing is uploaded."
+    ),
+    LazyCommand("push", "adapters", "push", "Check, seal and upload an adapter as the next version of a model."),
+    LazyCommand("status", "models", "status", "Show your models, or one model with its newest version."),
+    LazyCommand("versions", "models", "versions", "List the versions of a model, newest first."),
+    LazyCommand("publish", "models", "publish", "Offer a verified version for sale."),
+    LazyCommand(
+        "price", "models", "price", "Set the price of a model from the next prediction on; without options, show it."
+    ),
+    LazyCommand("retire", "models", "retire", "Take a version off sale for good."),
+    LazyCommand(
+        "revoke",
+        "models",
+        "revoke",
+        "Pull the kill switch: replicas refuse a version, stop what runs and wipe it within seconds.",
+    ),
+    LazyCommand("earnings", "money", "earnings", "Show what your models earned, in all, by model and by day (UTC)."),
+    LazyCommand(
+        "custody",
+        "custody",
+        "app",
+        "Show who held the keys of a model, and when: intarsia custody ORG/SLUG [--export FILE].",
+    ),
+)
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists its commands from the table and imports the one that is run."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._lazy = {command.name: command for command in COMMANDS}
+        self.commands = {command.name: TyperCommand(command.name, help=command.summary) for command in COMMANDS}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return name, imported command and the rest of `args`; fails as the plain group does for an unknown name."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, self._lazy[name].load() if name is not None else listed, rest

@@ -1,0 +1,25 @@
+"""What every command writes, and how: one JSON document, one error. Without rich, so that a refusal is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def printable(text: object) -> str:
+    """`text` without control characters: what a server says must not steer the terminal."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
+def print_document(value: Any) -> None:
+    """Print the JSON document of a command on standard output, on one line where that is no terminal."""
+    sys.stdout.write(json.dumps(value, indent=2 if sys.stdout.isatty() else None) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(message: str, hint: str | None) -> None:
+    """Print one short message on standard error, and the next command to run."""
+    sys.stderr.write(f"error: {printable(message)}\n")
+    if hint:
+        sys.stderr.write(f"next:  {printable(hint)}\n")
