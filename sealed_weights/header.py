@@ -60,9 +60,17 @@ class PackageHeader:
     def uncommitted_bytes(self) -> bytes:
         """The first 132 bytes: everything that the commitment commits to."""
         return _LAYOUT.pack(
-            MAGIC, self.suite, self.creator_id.bytes, self.model_id.bytes, self.version, self.base_fingerprint,
-            self.chunk_size, self.chunk_count, self.plaintext_length, self.salt,
-        )  # fmt: skip
+            MAGIC,
+            self.suite,
+            self.creator_id.bytes,
+            self.model_id.bytes,
+            self.version,
+            self.base_fingerprint,
+            self.chunk_size,
+            self.chunk_count,
+            self.plaintext_length,
+            self.salt,
+        )
 
     def to_bytes(self) -> bytes:
         """The 164 header bytes as stored."""
@@ -97,9 +105,17 @@ class PackageHeader:
             raise FormatError("header magic: not a sealed package")
         _, suite, creator, model, version, base, size, count, length, salt = _LAYOUT.unpack(data[:UNCOMMITTED_SIZE])
         header = cls(
-            suite, UUID(bytes=creator), UUID(bytes=model), version, base, size, count, length, salt,
-            data[UNCOMMITTED_SIZE:],
-        )  # fmt: skip
+            suite=suite,
+            creator_id=UUID(bytes=creator),
+            model_id=UUID(bytes=model),
+            version=version,
+            base_fingerprint=base,
+            chunk_size=size,
+            chunk_count=count,
+            plaintext_length=length,
+            salt=salt,
+            commitment=data[UNCOMMITTED_SIZE:],
+        )
         header.check()
         return header
 

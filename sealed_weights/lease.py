@@ -23,10 +23,19 @@ from sealed_weights.strict_json import Fields, to_base64
 from sealed_weights.wrap import fingerprint, hpke_open
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
-_FIELDS = frozenset({
-    "release_id", "replica_id", "model_id", "version", "digest", "expires_at", "evidence_hash", "ciphertext",
-    "signature",
-})  # fmt: skip
+_FIELDS = frozenset(
+    {
+        "release_id",
+        "replica_id",
+        "model_id",
+        "version",
+        "digest",
+        "expires_at",
+        "evidence_hash",
+        "ciphertext",
+        "signature",
+    }
+)
 
 
 class ReplicaKeypair:
@@ -79,9 +88,15 @@ class LeaseGrant:
     def info(self) -> bytes:
         """Canonical bytes of every field: the HPKE info, and part of what the vault signs."""
         return encode(
-            "intarsia/lease/v1", self.release_id, self.replica_id, self.model_id, self.version, self.digest,
-            self.expires_at, self.evidence_hash,
-        )  # fmt: skip
+            "intarsia/lease/v1",
+            self.release_id,
+            self.replica_id,
+            self.model_id,
+            self.version,
+            self.digest,
+            self.expires_at,
+            self.evidence_hash,
+        )
 
 
 @dataclass(frozen=True, slots=True)

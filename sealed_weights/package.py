@@ -87,9 +87,18 @@ def seal_package(
     range. Does not run intake: call `check_adapter` first.
     """
     return _seal(
-        source_dir, destination, os.urandom(32), dek, identity, creator_id, model_id, version, base_fingerprint,
-        progress, chunk_size,
-    )  # fmt: skip
+        source_dir,
+        destination,
+        os.urandom(32),
+        dek,
+        identity,
+        creator_id,
+        model_id,
+        version,
+        base_fingerprint,
+        progress,
+        chunk_size,
+    )
 
 
 def _seal(
@@ -117,9 +126,17 @@ def _seal(
         prefix = payload.frame_prefix(bytes(config), tensors_size)
         length = len(prefix) + tensors_size
         header = PackageHeader(
-            SUITE, creator_id, model_id, version, base_fingerprint, chunk_size, -(-length // chunk_size), length, salt,
+            SUITE,
+            creator_id,
+            model_id,
+            version,
+            base_fingerprint,
+            chunk_size,
+            -(-length // chunk_size),
+            length,
+            salt,
             bytes(32),
-        )  # fmt: skip
+        )
         header.check()
         keys = derive_chunk_keys(dek, header)
         header = commit(header, keys)

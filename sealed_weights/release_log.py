@@ -23,10 +23,20 @@ from sealed_weights.strict_json import Fields, to_base64
 GENESIS_HASH = bytes(32)
 FIRST_SEQUENCE = 1
 
-_ENTRY_FIELDS = frozenset({
-    "sequence", "creator_id", "model_id", "version", "digest", "replica_id", "replica_key_fingerprint", "purpose",
-    "released_at", "previous_hash",
-})  # fmt: skip
+_ENTRY_FIELDS = frozenset(
+    {
+        "sequence",
+        "creator_id",
+        "model_id",
+        "version",
+        "digest",
+        "replica_id",
+        "replica_key_fingerprint",
+        "purpose",
+        "released_at",
+        "previous_hash",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +57,18 @@ class ReleaseEntry:
     def hash(self) -> bytes:
         """SHA-256 over the canonical encoding of every field; the next row's `previous_hash`."""
         encoded = encode(
-            "intarsia/release/v1", self.sequence, self.creator_id, self.model_id, self.version, self.digest,
-            self.replica_id, self.replica_key_fingerprint, self.purpose, self.released_at, self.previous_hash,
-        )  # fmt: skip
+            "intarsia/release/v1",
+            self.sequence,
+            self.creator_id,
+            self.model_id,
+            self.version,
+            self.digest,
+            self.replica_id,
+            self.replica_key_fingerprint,
+            self.purpose,
+            self.released_at,
+            self.previous_hash,
+        )
         return hashlib.sha256(encoded).digest()
 
     def to_json(self) -> dict[str, str | int]:

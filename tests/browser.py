@@ -48,8 +48,17 @@ def install_browser() -> None:
     ):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         _run(*as_root, "apt-get", "update", "-q", env=environment)
-        _run(*as_root, "apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium", "fonts-dejavu-core",
-             env=environment)  # fmt: skip
+        _run(
+            *as_root,
+            "apt-get",
+            "install",
+            "-y",
+            "-q",
+            "--no-install-recommends",
+            "chromium",
+            "fonts-dejavu-core",
+            env=environment,
+        )
         return
     _unpack_without_rights()
 

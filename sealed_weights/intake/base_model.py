@@ -17,10 +17,21 @@ LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 
 # What decides the function that the weights compute. File paths, dtypes, library versions and token ids do not.
 _ARCHITECTURE_FIELDS = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "vocab_size", "hidden_act", "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias",
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "hidden_act",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
     "sliding_window",
-)  # fmt: skip
+)
 _BLOCK = 1 << 20
 
 

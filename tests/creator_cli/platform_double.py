@@ -29,9 +29,10 @@ from sealed_weights import (
     unwrap_dek_from_creator,
 )
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
+from tests.creator_cli.platform_bodies import NOW, earnings_body, model_body, shown, version_body
 
-EMAIL, PASSWORD = "ada@acme.example", "correct horse battery staple"
-NOW = "2026-01-02T03:04:05Z"
+EMAIL = "ada@acme.example"
+PASSWORD = "correct horse battery staple"
 
 
 class Refuse(Exception):
@@ -39,7 +40,11 @@ class Refuse(Exception):
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None, **headers: str) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.field, self.headers = status, code, message, field, headers
+        self.status = status
+        self.code = code
+        self.message = message
+        self.field = field
+        self.headers = headers
 
 
 def b64url(data: bytes) -> str:
@@ -118,9 +123,13 @@ class Platform:
         organization = {"id": str(self.organization_id), "slug": "acme", "name": "Acme", "role": "owner"}
         key = {"id": str(self.key_id), "name": "test", "scopes": self.scopes, "expires_at": None}
         return 200, {
-            "email": EMAIL, "is_staff": False, "organization": organization, "organizations": [organization],
-            "scopes": self.scopes, "key": key,
-        }  # fmt: skip
+            "email": EMAIL,
+            "is_staff": False,
+            "organization": organization,
+            "organizations": [organization],
+            "scopes": self.scopes,
+            "key": key,
+        }
 
     def delete_key(self) -> tuple[int, Any]:
         if "account" not in self.scopes:
@@ -141,13 +150,7 @@ class Platform:
         name = f"acme/{body['slug']}"
         if name in self.models:
             raise Refuse(409, "slug_taken", f"{name} exists already", "slug")
-        texts = {"summary": "", "industry": "", "tags": [], "visibility": "public", "card_markdown": ""}
-        self.models[name] = {
-            "id": str(uuid.uuid4()), "name": name, "organization": "acme", "kind": "adapter",
-            "base": {"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64}, "price": None,
-            "newest_version": None, "evaluation": None, "example_messages": [], **texts, **body,
-        }  # fmt: skip
-        self.models[name]["base"] = {"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64}
+        self.models[name] = model_body(name, body)
         return 201, self.models[name]
 
     def model(self, name: str) -> dict[str, Any]:
@@ -158,9 +161,11 @@ class Platform:
     def set_price(self, name: str, body: dict[str, Any]) -> tuple[int, Any]:
         self.prices_set += 1
         price = {
-            "cached_input_micro_usd_per_mtok": body["input_micro_usd_per_mtok"], "per_prediction_nano_usd": 0,
-            **body, "created_at": NOW,
-        }  # fmt: skip
+            "cached_input_micro_usd_per_mtok": body["input_micro_usd_per_mtok"],
+            "per_prediction_nano_usd": 0,
+            **body,
+            "created_at": NOW,
+        }
         self.model(name)["price"] = price
         return 201, price
 
@@ -169,18 +174,15 @@ class Platform:
         if body["signing_key_id"] not in self.signing_keys:
             raise Refuse(400, "unknown_signing_key", "register it", "signing_key_id")
         number = 1 + sum(version["model"] == name for version in self.versions.values())
-        version = {
-            "id": str(uuid.uuid4()), "model": name, "model_id": model["id"], "number": number, "state": "uploading",
-            "changelog": body["changelog"], "package_digest": None, "package_size": body["package_size"],
-            "base_fingerprint": BASE_FINGERPRINT, "created_at": NOW, "published_at": None,
-            "creator_id": str(self.organization_id), "uploaded_bytes": 0, "report": {}, "state_changed_at": NOW,
-        }  # fmt: skip
+        version = version_body(model, self.organization_id, number, body)
         self.versions[version["id"]] = version
         self.parts[version["id"]] = bytearray()
         return 201, {
-            **version, "base_config": BASE_CONFIG, "upload_url": "http://elsewhere.example/upload",
+            **version,
+            "base_config": BASE_CONFIG,
+            "upload_url": "http://elsewhere.example/upload",
             "intake_key": self.intake_json(),
-        }  # fmt: skip
+        }
 
     def intake_json(self) -> dict[str, str]:
         public = self.intake.public_bytes()
@@ -203,7 +205,7 @@ class Platform:
                     version.update(state="refused", report={"refusal": self.refusal})
                 else:
                     self.verify(version)
-        return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+        return 200, shown(version)
 
     def verify(self, version: dict[str, Any]) -> None:
         """As a replica does: open with the data key, parse strictly."""
@@ -226,7 +228,7 @@ class Platform:
     def complete(self, version_id: str, body: dict[str, Any]) -> tuple[int, Any]:
         version = self.version(version_id)
         if version["package_digest"] == body["digest"]:
-            return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+            return 200, shown(version)
         if len(self.parts[version_id]) != version["package_size"]:
             raise Refuse(409, "upload_incomplete", "continue the upload")
         try:
@@ -241,7 +243,7 @@ class Platform:
         except Exception:
             raise Refuse(422, "wrong_data_key", "the data key is not for this package", "wrapped_data_key") from None
         version.update(package_digest=body["digest"], state="verifying")
-        return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+        return 200, shown(version)
 
     def act(self, version_id: str, verb: str) -> tuple[int, Any]:
         version = self.version(version_id)
@@ -251,37 +253,39 @@ class Platform:
         if verb == "publish":
             version["published_at"] = NOW
             self.model(version["model"])["newest_version"] = version["number"]
-        return 200, {key: value for key, value in version.items() if key not in ("dek", "polls")}
+        return 200, shown(version)
 
     def custody(self, name: str) -> tuple[int, Any]:
         model_id = self.model(name)["id"]
         ended = {v["number"] for v in self.versions.values() if v["state"] == "revoked"}
         releases = [
             {
-                **entry.to_json(), "entry_hash": b64url(entry.hash()), "replica": "cpu-1",
-                "lease_expires_at": "2099-01-01T00:00:00Z", "lease_revoked_at": NOW if entry.version in ended else None,
+                **entry.to_json(),
+                "entry_hash": b64url(entry.hash()),
+                "replica": "cpu-1",
+                "lease_expires_at": "2099-01-01T00:00:00Z",
+                "lease_revoked_at": NOW if entry.version in ended else None,
             }
-            for entry in reversed(self.chain) if str(entry.model_id) == model_id
-        ]  # fmt: skip
+            for entry in reversed(self.chain)
+            if str(entry.model_id) == model_id
+        ]
         vault = b64url(self.vault.public_key().public_bytes_raw())
         return 200, {
-            "model": name, "creator_id": str(self.organization_id), "vault_public_key": vault,
-            "checkpoint": self.checkpoint(), "releases": releases,
-        }  # fmt: skip
+            "model": name,
+            "creator_id": str(self.organization_id),
+            "vault_public_key": vault,
+            "checkpoint": self.checkpoint(),
+            "releases": releases,
+        }
 
     def export(self) -> tuple[int, Any]:
         return 200, {
-            "format": "intarsia/custody/v1", "creator_id": str(self.organization_id),
+            "format": "intarsia/custody/v1",
+            "creator_id": str(self.organization_id),
             "vault_public_key": base64.b64encode(self.vault.public_key().public_bytes_raw()).decode(),
-            "checkpoint": self.checkpoint(), "releases": [entry.to_json() for entry in self.chain],
-        }  # fmt: skip
+            "checkpoint": self.checkpoint(),
+            "releases": [entry.to_json() for entry in self.chain],
+        }
 
     def earnings(self) -> tuple[int, Any]:
-        line = {
-            "predictions": 3, "consumers": 2, "completion_tokens": 30, "charged_nano_usd": 1250,
-            "creator_nano_usd": 1000, "day": None, "model": None,
-        }  # fmt: skip
-        return 200, {
-            "payable_nano_usd": 1000, "total_nano_usd": 1000, "predictions": 3, "consumers": 2,
-            "by_day": [{**line, "day": "2026-01-02"}], "by_model": [{**line, "model": "acme/triage"}],
-        }  # fmt: skip
+        return 200, earnings_body()

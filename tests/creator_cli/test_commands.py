@@ -198,9 +198,19 @@ def test_help_loads_nothing_heavy_and_no_command_loads_torch_or_django(tmp_path:
 
 def test_every_command_has_help_with_an_example(machine: Machine) -> None:
     for command in (
-        "login", "logout", "whoami", "check", "push", "status", "versions", "publish", "price", "retire", "revoke",
+        "login",
+        "logout",
+        "whoami",
+        "check",
+        "push",
+        "status",
+        "versions",
+        "publish",
+        "price",
+        "retire",
+        "revoke",
         "earnings",
-    ):  # fmt: skip
+    ):
         assert f"Example: intarsia {command}" in machine.ok(command, "--help").stdout.replace("\n", " ")
     assert "verify" in machine.ok("custody", "--help").stdout
 

@@ -88,10 +88,17 @@ def _add_a_field(value: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "tamper",
     [
-        _drop_row, _cut_the_end, _change_a_time, _change_a_purpose, _swap, _remove_the_checkpoint,
-        _sign_with_another_key, _say_it_is_somebody_elses, _add_a_field,
+        _drop_row,
+        _cut_the_end,
+        _change_a_time,
+        _change_a_purpose,
+        _swap,
+        _remove_the_checkpoint,
+        _sign_with_another_key,
+        _say_it_is_somebody_elses,
+        _add_a_field,
     ],
-)  # fmt: skip
+)
 def test_a_tampered_export_is_refused(creator: Machine, export: Path, tamper: Callable[[dict[str, Any]], None]) -> None:
     value = json.loads(export.read_text())
     tamper(value)

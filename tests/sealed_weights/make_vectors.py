@@ -44,9 +44,7 @@ VAULT_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(128, 160)))
 def seal_vector(folder: Path, destination: Path) -> str:
     """Seal the vector's adapter with the fixed salt; the same bytes every time."""
     write_adapter(folder, adapter_tensors(rank=16), r=16)
-    sealed = _seal(
-        folder, destination, SALT, DEK, IDENTITY, CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT, None, 4096
-    )  # fmt: skip
+    sealed = _seal(folder, destination, SALT, DEK, IDENTITY, CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT, None, 4096)
     return sealed.digest
 
 
@@ -58,29 +56,49 @@ def main() -> None:
 
     context = {"creator_id": str(CREATOR_ID), "purpose": "vector"}
     kek = bytes(range(160, 192))
-    _write("key-wrap-v1", {
-        "kek": kek.hex(), "key": DEK.hex(), "context": context, "wrapped": wrap_key(kek, DEK, context).hex(),
-    })  # fmt: skip
+    _write(
+        "key-wrap-v1",
+        {
+            "kek": kek.hex(),
+            "key": DEK.hex(),
+            "context": context,
+            "wrapped": wrap_key(kek, DEK, context).hex(),
+        },
+    )
 
     platform = PlatformKeypair.generate()
     wrapped = wrap_dek_for_platform(
         DEK, platform.public_bytes(), creator_id=CREATOR_ID, model_id=MODEL_ID, version=1, digest=digest
     )
-    _write("platform-wrap-v1", {
-        "private": platform.private_bytes().hex(), "fingerprint": platform.fingerprint(platform.public_bytes()),
-        "creator_id": str(CREATOR_ID), "model_id": str(MODEL_ID), "version": 1, "digest": digest,
-        "dek": DEK.hex(), "wrapped": wrapped.hex(),
-    })  # fmt: skip
+    _write(
+        "platform-wrap-v1",
+        {
+            "private": platform.private_bytes().hex(),
+            "fingerprint": platform.fingerprint(platform.public_bytes()),
+            "creator_id": str(CREATOR_ID),
+            "model_id": str(MODEL_ID),
+            "version": 1,
+            "digest": digest,
+            "dek": DEK.hex(),
+            "wrapped": wrapped.hex(),
+        },
+    )
 
     vault_public = VAULT_KEY.public_key().public_bytes_raw().hex()
     replica_private = bytes(range(192, 224))
     replica = ReplicaKeypair.from_private_bytes(replica_private)
     grant = LeaseGrant(UUID(int=1), UUID(int=2), MODEL_ID, 1, digest, 1_800_000_030, bytes(32))
     lease = seal_lease(grant, DEK, replica.public_bytes(), VAULT_KEY)
-    _write("lease-v1", {
-        "replica_private": replica_private.hex(), "vault_public": vault_public, "dek": DEK.hex(),
-        "info": grant.info().hex(), "lease": lease.to_json(),
-    })  # fmt: skip
+    _write(
+        "lease-v1",
+        {
+            "replica_private": replica_private.hex(),
+            "vault_public": vault_public,
+            "dek": DEK.hex(),
+            "info": grant.info().hex(),
+            "lease": lease.to_json(),
+        },
+    )
 
     entry = ReleaseEntry(
         1,
@@ -96,10 +114,14 @@ def main() -> None:
     )
     second = replace(entry, sequence=2, purpose="verify", released_at=1_800_000_010_000_000, previous_hash=entry.hash())
     checkpoint = sign_checkpoint(2, second.hash(), CREATOR_ID, VAULT_KEY)
-    _write("release-log-v1", {
-        "vault_public": vault_public, "entries": [entry.to_json(), second.to_json()],
-        "checkpoint": checkpoint.to_json(),
-    })  # fmt: skip
+    _write(
+        "release-log-v1",
+        {
+            "vault_public": vault_public,
+            "entries": [entry.to_json(), second.to_json()],
+            "checkpoint": checkpoint.to_json(),
+        },
+    )
 
 
 def _write(name: str, value: dict[str, Any]) -> None:

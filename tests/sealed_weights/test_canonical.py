@@ -29,9 +29,8 @@ def test_different_contexts_never_share_an_encoding(first: dict[str, str], secon
 def test_the_layout_is_lengths_and_bytes() -> None:
     encoded = encode("d", "é", 1, UUID(int=2), b"")
     assert encoded.hex() == (
-        "0000000164" "00000004" "00000002c3a9" "000000080000000000000001"
-        "0000001000000000000000000000000000000002" "00000000"
-    )  # fmt: skip
+        "00000001640000000400000002c3a9000000080000000000000001000000100000000000000000000000000000000200000000"
+    )
 
 
 @pytest.mark.parametrize("value", [-1, 2**64])

@@ -67,9 +67,11 @@ def test_a_reader_written_from_the_specification_alone_opens_the_vector() -> Non
     head, length = data[:164], struct.unpack(">Q", data[92:100])[0]
     size, count = struct.unpack(">II", data[84:92])
     material = HKDF(
-        algorithm=SHA512(), length=68, salt=head[100:132],
+        algorithm=SHA512(),
+        length=68,
+        salt=head[100:132],
         info=b"intarsia/package/v1" + hashlib.sha256(head[:132]).digest(),
-    ).derive(bytes.fromhex(vector["dek"]))  # fmt: skip
+    ).derive(bytes.fromhex(vector["dek"]))
     assert material[32:64] == head[132:]
     plain, leaves = b"", b""
     for index in range(count):
@@ -103,9 +105,13 @@ def test_the_platform_wrap_vector_unwraps() -> None:
     keypair = PlatformKeypair.from_private_bytes(bytes.fromhex(vector["private"]))
     assert keypair.fingerprint(keypair.public_bytes()) == vector["fingerprint"]
     dek = unwrap_dek_from_creator(
-        bytes.fromhex(vector["wrapped"]), keypair, creator_id=UUID(vector["creator_id"]),
-        model_id=UUID(vector["model_id"]), version=vector["version"], digest=vector["digest"],
-    )  # fmt: skip
+        bytes.fromhex(vector["wrapped"]),
+        keypair,
+        creator_id=UUID(vector["creator_id"]),
+        model_id=UUID(vector["model_id"]),
+        version=vector["version"],
+        digest=vector["digest"],
+    )
     assert dek.hex() == vector["dek"]
 
 

@@ -20,9 +20,17 @@ PUBLIC = [
 ]
 GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
 MEMBER = [
-    "/dashboard/", "/dashboard/keys", "/dashboard/usage", "/dashboard/usage?days=90", "/dashboard/wallet",
-    "/dashboard/models", "/dashboard/earnings", "/accounts/email/", "/accounts/password/change/", "/accounts/logout/",
-]  # fmt: skip
+    "/dashboard/",
+    "/dashboard/keys",
+    "/dashboard/usage",
+    "/dashboard/usage?days=90",
+    "/dashboard/wallet",
+    "/dashboard/models",
+    "/dashboard/earnings",
+    "/accounts/email/",
+    "/accounts/password/change/",
+    "/accounts/logout/",
+]
 CREATOR = ["/dashboard/models/transactions", "/dashboard/models/transactions/custody", "/dashboard/custody.json"]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
 

@@ -28,9 +28,14 @@ from tests.marketplace.web.conftest import World, build_world
 
 pytestmark = pytest.mark.browser
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-quic", "--no-first-run",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-component-update",
+    "--disable-sync",
+]
 WIDTHS = (1280, 360)
 MODEL = "/models/ledgerline/transactions"
 

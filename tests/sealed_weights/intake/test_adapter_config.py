@@ -34,10 +34,17 @@ def test_a_file_written_by_peft_passes() -> None:
 def test_peft_itself_writes_only_keys_that_pass(tmp_path: Path) -> None:
     peft = importlib.import_module("peft")
     written = peft.LoraConfig(
-        r=8, lora_alpha=16, target_modules=["q_proj"], task_type="CAUSAL_LM", use_rslora=True, lora_dropout=0.1,
-        rank_pattern={"layers.0.self_attn.q_proj": 4}, alpha_pattern={"layers.0.self_attn.q_proj": 8},
-        layers_to_transform=[0, 1], init_lora_weights="gaussian",
-    )  # fmt: skip
+        r=8,
+        lora_alpha=16,
+        target_modules=["q_proj"],
+        task_type="CAUSAL_LM",
+        use_rslora=True,
+        lora_dropout=0.1,
+        rank_pattern={"layers.0.self_attn.q_proj": 4},
+        alpha_pattern={"layers.0.self_attn.q_proj": 8},
+        layers_to_transform=[0, 1],
+        init_lora_weights="gaussian",
+    )
     written.save_pretrained(tmp_path)
     config = parse_adapter_config((tmp_path / "adapter_config.json").read_bytes())
     assert config.r == 8 and config.use_rslora
@@ -179,10 +186,11 @@ def test_text_that_is_not_strict_json_is_refused(data: bytes, rule: str) -> None
 
 def test_patterns_and_scaling_follow_peft() -> None:
     config = parse(
-        r=8, lora_alpha=16,
+        r=8,
+        lora_alpha=16,
         rank_pattern={"layers.0.self_attn.q_proj": 4, "q_proj": 2, "^model.layers.1.self_attn.v_proj": 16},
         alpha_pattern={"v_proj": 32},
-    )  # fmt: skip
+    )
     ranks = [
         config.rank_of(f"model.layers.{layer}.self_attn.{name}") for layer in (0, 1) for name in ("q_proj", "v_proj")
     ]

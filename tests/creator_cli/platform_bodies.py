@@ -1,0 +1,79 @@
+"""Answers of the control API as the platform double gives them, in the fields and with the defaults of the real one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from tests.creator_cli.adapters import BASE_FINGERPRINT
+
+NOW = "2026-01-02T03:04:05Z"
+_KEPT_BACK = ("dek", "polls")  # what the double notes on a version for itself
+
+
+def model_body(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A listing as it is after it was created with `body`."""
+    return {
+        "id": str(uuid.uuid4()),
+        "name": name,
+        "organization": "acme",
+        "kind": "adapter",
+        "summary": "",
+        "industry": "",
+        "tags": [],
+        "visibility": "public",
+        "card_markdown": "",
+        "price": None,
+        "newest_version": None,
+        "evaluation": None,
+        "example_messages": [],
+        **body,
+        "base": {"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64},
+    }
+
+
+def version_body(model: dict[str, Any], creator_id: uuid.UUID, number: int, body: dict[str, Any]) -> dict[str, Any]:
+    """A version whose upload has been opened with `body`."""
+    return {
+        "id": str(uuid.uuid4()),
+        "model": model["name"],
+        "model_id": model["id"],
+        "number": number,
+        "state": "uploading",
+        "changelog": body["changelog"],
+        "package_digest": None,
+        "package_size": body["package_size"],
+        "base_fingerprint": BASE_FINGERPRINT,
+        "created_at": NOW,
+        "published_at": None,
+        "creator_id": str(creator_id),
+        "uploaded_bytes": 0,
+        "report": {},
+        "state_changed_at": NOW,
+    }
+
+
+def shown(version: dict[str, Any]) -> dict[str, Any]:
+    """A version as its own organization sees it."""
+    return {key: value for key, value in version.items() if key not in _KEPT_BACK}
+
+
+def earnings_body() -> dict[str, Any]:
+    """Three predictions of one model on one day."""
+    line = {
+        "predictions": 3,
+        "consumers": 2,
+        "completion_tokens": 30,
+        "charged_nano_usd": 1250,
+        "creator_nano_usd": 1000,
+        "day": None,
+        "model": None,
+    }
+    return {
+        "payable_nano_usd": 1000,
+        "total_nano_usd": 1000,
+        "predictions": 3,
+        "consumers": 2,
+        "by_day": [{**line, "day": "2026-01-02"}],
+        "by_model": [{**line, "model": "acme/triage"}],
+    }
