@@ -29,7 +29,7 @@ class CheckedAdapter:
     package_size: int
 
     def report(self) -> dict[str, Any]:
-        """What `--json` says of it."""
+        """Return what `--json` says about the adapter."""
         found = self.summary
         return {
             "rank": found.rank,
@@ -68,7 +68,7 @@ def check_against_any(folder: Path, bases: Sequence[Base]) -> CheckedAdapter:
 
 
 def read_base_config(path: Path) -> Base:
-    """A Hugging Face config.json as a base; raises Refused."""
+    """Read a Hugging Face config.json as a base; raises Refused."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG + 1)
@@ -79,11 +79,11 @@ def read_base_config(path: Path) -> Base:
         value = None
     if not isinstance(value, dict):
         raise Refused(f"{path}: must be a Hugging Face config.json", field="base-config")
-    # A check needs the shapes alone; the fingerprint goes into packages only.
+    # A check needs only the shapes. The fingerprint is for packages.
     return Base(str(value.get("_name_or_path") or value.get("model_type") or path.name), "0" * 64, value)
 
 
 def sealed_size(folder: Path) -> int:
-    """Exact size in bytes of the package of this folder, before it is sealed: the upload is announced with it."""
+    """Return the exact size in bytes that the sealed package of `folder` will have: the upload is announced with it."""
     plaintext = tensors_offset((folder / CONFIG_NAME).stat().st_size) + (folder / TENSORS_NAME).stat().st_size
     return HEADER_SIZE + plaintext + -(-plaintext // CHUNK_SIZE) * TAG_SIZE + SIGNATURE_SIZE

@@ -1,4 +1,4 @@
-"""The custody log: every release of the organization's keys, checked here and not only believed."""
+"""The custody log: every release of the organization's keys, checked on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Chain:
 
     @classmethod
     def parse(cls, value: Any) -> Chain:
-        """Read an export; raises Refused for anything that is none."""
+        """Read an export; raises Refused if it is not one."""
         try:
             reader = Reader(value, "custody export")
             if reader.text("format") != FORMAT:
@@ -49,18 +49,18 @@ class Chain:
         if self.checkpoint and (
             str(self.checkpoint.creator_id) != self.creator_id or self.checkpoint.sequence != len(self.entries)
         ):
-            raise Refused("custody: the checkpoint is not of the last release of this chain", field="checkpoint")
+            raise Refused("custody: the checkpoint is not that of the chain's last release", field="checkpoint")
         remembered = known.last_checkpoint(url, self.creator_id) if url else None
         try:
             verify_chain(self.entries, checkpoint=self.checkpoint, vault_public=self.vault_key)
-            # An older export is shorter than what was seen since, and right all the same.
+            # An older export is shorter than the chain seen since, and still valid.
             if remembered and remembered.sequence <= len(self.entries):
                 verify_chain(self.entries, checkpoint=remembered, vault_public=self.vault_key)
         except SealError as error:
             raise Refused(f"custody: {error}", field="custody", code="chain_broken") from None
 
     def summary(self) -> dict[str, Any]:
-        """What `--json` says of a verified chain."""
+        """Return what `--json` says about a verified chain."""
         last = self.entries[-1] if self.entries else None
         return {
             "ok": True,
@@ -82,7 +82,7 @@ def check_live_chain(url: str, value: dict[str, Any], known: KnownPlatforms) -> 
     before = known.last_checkpoint(url, chain.creator_id)
     if before and before.sequence > len(chain.entries):
         raise Refused(
-            f"custody: the chain has {len(chain.entries)} releases; it had {before.sequence} when seen last",
+            f"custody: the chain has {len(chain.entries)} releases, but had {before.sequence} when it was last seen",
             field="custody",
             code="chain_broken",
         )
@@ -93,9 +93,9 @@ def check_live_chain(url: str, value: dict[str, Any], known: KnownPlatforms) -> 
 
 
 def verify_file(path: Path, known: KnownPlatforms) -> tuple[Chain, str | None]:
-    """Verify an export offline. Returns the chain and the platform that its key is pinned for, None if it is unknown.
+    """Verify an export offline. Return the chain and the platform that its key is pinned for, None if unknown.
 
-    Raises Refused for a file that is no export or a chain that is broken.
+    Raises Refused for a file that is not an export and for a broken chain.
     """
     try:
         value = read_json(path)

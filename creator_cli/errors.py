@@ -1,4 +1,4 @@
-"""Every way a command ends badly: what happened, the next command to run, and the exit code for scripts."""
+"""The errors of commands: each says what happened and what to run next, and has an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CliError(Exception):
-    """Base. `message` says what happened, `hint` what to run next; neither ever holds a secret."""
+    """The base class. `message` says what happened, `hint` what to run next; neither ever holds a secret."""
 
     exit_code = 1
     code = "failed"
@@ -21,7 +21,7 @@ class CliError(Exception):
         self.code = code or type(self).code
 
     def to_json(self) -> dict[str, Any]:
-        """The one JSON document of a failed command with `--json`."""
+        """Return the JSON document that a failed command prints with `--json`."""
         parts = {"code": self.code, "message": self.message, "field": self.field, "hint": self.hint}
         return {"error": {name: value for name, value in parts.items() if value is not None}}
 
@@ -34,21 +34,21 @@ class Refused(CliError):
 
 
 class NotLoggedIn(CliError):
-    """No token, or one that the platform does not take."""
+    """The token is missing, or the platform does not accept it."""
 
     exit_code = 3
     code = "not_logged_in"
 
 
 class NetworkError(CliError):
-    """The platform cannot be reached, or broke."""
+    """The platform cannot be reached, or failed."""
 
     exit_code = 4
     code = "network"
 
 
 class Interrupted(CliError):
-    """Ctrl-C; the message says what is kept."""
+    """The user pressed Ctrl-C. The message says what is kept."""
 
     exit_code = 130
     code = "interrupted"
@@ -60,7 +60,7 @@ class ApiError(CliError):
     def __init__(self, status: int, code: str, message: str, *, field: str | None, offset: int | None = None) -> None:
         super().__init__(message, code=code, field=field)
         self.status = status
-        self.offset = offset  # of an upload that is elsewhere than the client thought
+        self.offset = offset  # where the platform's upload stands, if not where the client thought
         self.retry_after = 0.0  # seconds
         if status == 401:
             self.exit_code = NotLoggedIn.exit_code

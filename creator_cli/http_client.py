@@ -1,4 +1,4 @@
-"""HTTP to the platform: time and size limits, retries of what may be repeated, the error envelope."""
+"""HTTP to the platform: time and size limits, retries, the error envelope."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """The parsed body; raises CliError if it is not JSON."""
+        """Return the parsed body; raises CliError if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            raise CliError("the answer is not JSON: is this URL an Intarsia platform?") from None
+            raise CliError("the answer is not JSON: this URL may not be an Intarsia platform") from None
 
 
 class HttpClient:
     """Requests below `<url>/api/v1/` with the token, if there is one. Redirects are never followed."""
 
     def __init__(self, url: str, token: str | None, *, patient: bool = True) -> None:
-        """`patient`: try again for half a minute. Otherwise once, for what is worth no waiting."""
+        """With `patient`, retry for half a minute; otherwise try once."""
         self._token = token
         self._patient = patient
         self._url = url
         parts = urlsplit(url)
         self._client = httpx.Client(
             timeout=_TIMEOUT,
-            # A proxy must not see plain http, and cannot reach this machine's own loopback.
+            # A proxy must not see plain http, and cannot reach this machine's loopback.
             trust_env=not is_loopback(parts.hostname or ""),
-            # Reading the certificate bundle takes longer than a request on loopback. An empty context trusts nobody.
+            # Reading the certificate bundle takes longer than a request on loopback. An empty context trusts nothing.
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if parts.scheme == "http" else True,
             headers={"User-Agent": "intarsia-cli", "Accept": "application/json"},
         )
@@ -75,8 +75,10 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
     ) -> Answer:
-        """One operation. `repeatable` (GET, HEAD and DELETE unless said) allows a repetition after a lost connection
-        or a 5xx; a connection that was never made and a 429 are tried again in any case.
+        """Send one request and return its answer.
+
+        `repeatable` (by default GET, HEAD and DELETE) allows a retry after a lost connection or a 5xx. A connection
+        that was never made and a 429 are always retried.
 
         Raises ApiError, NetworkError, NotLoggedIn.
         """
@@ -166,7 +168,7 @@ def _refusal(response: httpx.Response, content: bytes) -> CliError:
 
 
 def _envelope(content: bytes) -> tuple[str, str, str | None]:
-    """(code, message, field) of the error envelope, or of anything that came instead of it."""
+    """Return (code, message, field) of the error envelope, or stand-ins if the body is something else."""
     try:
         error = json.loads(content)["error"]
         field = error.get("field")

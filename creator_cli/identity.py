@@ -1,4 +1,4 @@
-"""The creator's Ed25519 signing key: made once on this machine, never sent anywhere."""
+"""The creator's Ed25519 signing key: created once on this machine and never sent anywhere."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _SIZE = 32
 
 
 def identity_path(settings: Settings) -> Path:
-    """`identity.key` in the configuration folder: the 32-byte seed, 0600."""
+    """Return the path of `identity.key` in the configuration folder: the 32-byte seed, 0600."""
     return settings.config_dir / "identity.key"
 
 
 def load_identity(settings: Settings) -> CreatorIdentity:
-    """The signing key of this machine, made if there is none; raises CliError for a file that is unsafe or damaged."""
+    """Load this machine's signing key or create it; raises CliError if the file is unsafe or damaged."""
     path = identity_path(settings)
     if not path.exists():
-        # Two processes at once: the first file stays, and both read that one.
+        # If two processes get here at once, the first file stays and both read it.
         write_private(path, CreatorIdentity.generate().private_bytes(), replace=False)
     return CreatorIdentity.from_private_bytes(_read(path))
 
 
 def register_identity(api: ControlApi, organization: str, identity: CreatorIdentity) -> UUID:
-    """Register the public half with the organization (again is once) and return its id there; raises CliError."""
+    """Register the public half with the organization, which is idempotent, and return its id; raises CliError."""
     try:
         return api.register_signing_key(organization, identity.public_bytes())
     except ApiError as error:
         if error.code == "key_taken":
-            error.hint = "use a key of its own for each organization: INTARSIA_CONFIG_DIR=… intarsia login"
+            error.hint = "use a separate key for each organization: INTARSIA_CONFIG_DIR=… intarsia login"
         raise
 
 
@@ -50,7 +50,7 @@ def _read(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode) or status.st_size != _SIZE:
             raise CliError(f"signing key {path}: is damaged", hint=f"move it away: mv {path} {path}.bad")
         if status.st_mode & 0o077:
-            raise CliError(f"signing key {path}: others may read it", hint=f"chmod 600 {path}")
+            raise CliError(f"signing key {path}: other users may read it", hint=f"chmod 600 {path}")
         return os.read(descriptor, _SIZE)
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""The keys of platforms, pinned on first use (`known_platforms.json`): a changed one is refused, never overlooked.
+"""The keys of platforms, pinned on first use (`known_platforms.json`): a changed key is refused.
 
-Whoever could replace the intake key unseen would be sent the data keys of every later version.
+Someone who replaced the intake key unseen would receive the data keys of every later version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sealed_weights.wrap import fingerprint
 
 
 class KnownPlatforms:
-    """What this machine knows of each platform, by URL."""
+    """The pinned keys and the last checkpoints of each platform, by URL."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class KnownPlatforms:
         return cls(settings.config_dir / "known_platforms.json")
 
     def check_intake_key(self, url: str, public_key: bytes, *, trust_new: bool = False) -> bool:
-        """Compare the platform's intake key with the pinned one; True if it was pinned just now.
+        """Compare the platform's intake key with the pinned one; return True if it was pinned just now.
 
         Raises CliError if it changed, unless `trust_new`.
         """
@@ -41,20 +41,20 @@ class KnownPlatforms:
         )
 
     def check_vault_key(self, url: str, public_key: bytes, *, trust_new: bool = False) -> bool:
-        """The same for the key that signs custody checkpoints."""
+        """Compare the key that signs custody checkpoints in the same way."""
         return self._check(
             url, "vault_key_fingerprint", fingerprint(public_key), trust_new, "the key that signs the custody log"
         )
 
     def forget_vault_key(self, url: str) -> None:
-        """Take the next vault key on first use again; the user said that the platform's keys may have changed."""
+        """Forget the pinned vault key, so that the next one is pinned: the user has accepted changed keys."""
         entry = self._entry(url)
         entry.pop("vault_key_fingerprint", None)
         entry.pop("checkpoints", None)
         self._save()
 
     def knows_vault_key(self, public_key: bytes) -> str | None:
-        """The URL of the platform whose pinned vault key this is."""
+        """Return the URL of the platform whose pinned vault key this is, or None."""
         wanted = fingerprint(public_key)
         for url, entry in self._known.items():
             if isinstance(entry, dict) and entry.get("vault_key_fingerprint") == wanted:
@@ -62,12 +62,12 @@ class KnownPlatforms:
         return None
 
     def last_checkpoint(self, url: str, creator_id: str) -> SignedCheckpoint | None:
-        """The newest checkpoint of this creator's chain that this machine has seen."""
+        """Return the newest checkpoint of this creator's chain that this machine has seen."""
         stored = self._entry(url).get("checkpoints", {}).get(creator_id)
         return SignedCheckpoint.from_json(stored) if stored else None
 
     def remember_checkpoint(self, url: str, checkpoint: SignedCheckpoint) -> None:
-        """Keep a checkpoint, already verified: a chain that is rewritten later contradicts it."""
+        """Store a verified checkpoint: a chain that is rewritten later contradicts it."""
         self._entry(url).setdefault("checkpoints", {})[str(checkpoint.creator_id)] = checkpoint.to_json()
         self._save()
 
@@ -78,8 +78,9 @@ class KnownPlatforms:
             return False
         if pinned is not None and not trust_new:
             raise CliError(
-                f"{url} shows another key than before: {what} changed. Nothing was sent. Pinned {str(pinned)[:16]}…, "
-                f"shown {found[:16]}…. Ask the platform, by another way, whether it changed its keys",
+                f"{url} shows a different key than before: {what} changed. Nothing was sent. Pinned "
+                f"{str(pinned)[:16]}…, shown {found[:16]}…. Ask the platform, through another channel, "
+                "whether it changed its keys",
                 code="key_changed",
                 hint=f"if it did: intarsia login --url {url} --trust-new-key",
             )

@@ -1,6 +1,7 @@
-"""The sub-commands of `intarsia`, each imported when it is run and not before.
+"""The sub-commands of `intarsia`, each imported when it runs.
 
-`intarsia --help` and completion read the table below; they import none of the commands, and so neither HTTP nor crypto.
+`intarsia --help` and the completion of command names read the table below and import no command, so that they answer
+without loading HTTP, crypto and numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """A command by its name: the module of `creator_cli.commands` and the attribute that hold it, its line of help."""
+    """A command: its name, its module in `creator_cli.commands`, its attribute there, and its line of help."""
 
     name: str
     module: str
@@ -23,7 +24,7 @@ class LazyCommand:
     summary: str
 
     def load(self) -> Any:
-        """Import the module and return the command that typer makes of the function or sub-application."""
+        """Import the module and return the command that typer makes from the function or application there."""
         found = getattr(import_module(f"creator_cli.commands.{self.module}"), self.attribute)
         if not isinstance(found, typer.Typer):
             application = typer.Typer(add_completion=False)
@@ -33,16 +34,14 @@ class LazyCommand:
 
 
 COMMANDS = (
-    LazyCommand(
-        "login", "account", "login", "Log in, make the signing key of this machine and pin the platform's key."
-    ),
+    LazyCommand("login", "account", "login", "Log in, create this machine's signing key and pin the platform's key."),
     LazyCommand(
         "logout",
         "account",
         "logout",
-        "Revoke the token where possible and forget it. Signing key and pinned keys stay.",
+        "Revoke the token where possible and forget it. The signing key and pinned keys stay.",
     ),
-    LazyCommand("whoami", "account", "whoami", "Show for whom this machine is logged in."),
+    LazyCommand("whoami", "account", "whoami", "Show which user and organization this machine is logged in as."),
     LazyCommand(
         "check", "adapters", "check", "Check an adapter on this machine, as the platform will. Nothing is uploaded."
     ),
@@ -51,16 +50,19 @@ COMMANDS = (
     LazyCommand("versions", "models", "versions", "List the versions of a model, newest first."),
     LazyCommand("publish", "models", "publish", "Offer a verified version for sale."),
     LazyCommand(
-        "price", "models", "price", "Set the price of a model from the next prediction on; without options, show it."
+        "price",
+        "models",
+        "price",
+        "Set the price of a model, starting with the next prediction; without options, show it.",
     ),
     LazyCommand("retire", "models", "retire", "Take a version off sale for good."),
     LazyCommand(
         "revoke",
         "models",
         "revoke",
-        "Pull the kill switch: replicas refuse a version, stop what runs and wipe it within seconds.",
+        "Pull the kill switch: replicas refuse the version, cut off its predictions and wipe it within seconds.",
     ),
-    LazyCommand("earnings", "money", "earnings", "Show what your models earned, in all, by model and by day (UTC)."),
+    LazyCommand("earnings", "money", "earnings", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand(
         "custody",
         "custody",
@@ -79,6 +81,6 @@ class LazyGroup(TyperGroup):
         self.commands = {command.name: TyperCommand(command.name, help=command.summary) for command in COMMANDS}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return name, imported command and the rest of `args`; fails as the plain group does for an unknown name."""
+        """Return the name, the imported command and the remaining `args`; raises UsageError for an unknown name."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, self._lazy[name].load() if name is not None else listed, rest

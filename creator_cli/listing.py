@@ -1,4 +1,4 @@
-"""The listing file (`model.json`): what a model is called, says and costs."""
+"""The listing file (`model.json`): the name, texts and price of a model."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Listing:
     price: Mapping[str, int] | None
 
     def creation(self) -> dict[str, Any]:
-        """The body that creates the listing."""
+        """Return the request body that creates the listing."""
         return {"slug": self.name.slug, **({"base": self.base} if self.base else {}), **self.text}
 
     def changes(self, model: ListedModel) -> dict[str, Any]:
-        """The fields in which the platform's listing differs."""
+        """Return the fields in which the platform's listing differs from this file."""
         return {field: value for field, value in self.text.items() if model.text.get(field) != value}
 
     def new_price(self, price: Price | None) -> Mapping[str, int] | None:
-        """The price to set: None where the listing names none, or the one that holds already."""
+        """Return the price to set, or None if the file names none or it is already in force."""
         if self.price is None:
             return None
         current = price.to_json() if price else {}
@@ -57,7 +57,7 @@ def read_listing(path: Path) -> Listing:
         if field not in _KNOWN:
             raise Refused(f"{path.name} {field}: is unknown; known are {', '.join(sorted(_KNOWN))}", field=field)
     for field in ("org_slug", "slug", "title"):
-        _require(path, field, isinstance(value.get(field), str), "must be there, as text")
+        _require(path, field, isinstance(value.get(field), str), "is required and must be text")
     for field in ("base", "card", *_TEXT):
         _require(path, field, isinstance(value.get(field, ""), str), "must be text")
     for field in _LISTS:

@@ -1,4 +1,4 @@
-"""Logging in and out."""
+"""Log in and out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from creator_cli.session import Session, platform_url, save_session, session_pat
 from creator_cli.settings import Settings
 from sealed_weights.wrap import fingerprint
 
-# Publishing, custody and earnings; nothing that spends money or makes other keys.
+# Allows publishing, custody and earnings, but neither spending money nor creating keys.
 SCOPES = ("publish",)
 MAX_SECRET = 4096  # characters of a password or token
 
@@ -40,7 +40,7 @@ class LoginRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The outcome; keys are named by their public half."""
+    """The outcome of a login. Keys are named by their public half."""
 
     url: str
     email: str | None
@@ -49,20 +49,20 @@ class LoggedIn:
     intake_key: str
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `login --json`."""
+        """Return the document of `login --json`."""
         return asdict(self)
 
 
 def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
     """Pin the platform's key, get or check a token, register the signing key, then store the login.
 
-    Raises CliError (a changed key: before any secret is sent), Refused, NotLoggedIn, NetworkError.
+    Raises CliError for a changed key, before any secret is sent; Refused, NotLoggedIn, NetworkError.
     """
     url = parse_platform_url(request.url) if request.url else platform_url(settings)
     if url is None:
-        raise Refused("which platform? Give its address", hint="intarsia login --url https://…", field="url")
+        raise Refused("name the platform by its address", hint="intarsia login --url https://…", field="url")
     if request.token_stdin and request.password_stdin:
-        raise Refused("--token-stdin and --password-stdin exclude each other", field="token-stdin")
+        raise Refused("--token-stdin and --password-stdin cannot be used together", field="token-stdin")
     known = KnownPlatforms.load(settings)
     with ControlApi(url, None) as api:
         intake_key = api.intake_key()
@@ -78,19 +78,19 @@ def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
     replaced = _replaceable_session(settings, token)
     save_session(settings, Session(url, token), organization=me.organization)
     if replaced:
-        _revoke(replaced)  # best effort: tokens that nobody has any more must not pile up
+        _revoke(replaced)  # best effort: tokens that are no longer stored anywhere must not pile up
     return LoggedIn(url, me.email, me.organization, identity.public_bytes().hex(), fingerprint(intake_key))
 
 
 def log_out(settings: Settings, out: Output) -> bool:
-    """Forget the token; True if the platform revoked it too."""
+    """Forget the token; return True if the platform revoked it too. Raises NotLoggedIn."""
     session = stored_session(settings)
     if session is None:
         raise NotLoggedIn("you are not logged in", hint="intarsia login")
     revoked = _revoke(session)
     session_path(settings).unlink(missing_ok=True)
     if not revoked:
-        out.note(f"the token is forgotten here but was not revoked; revoke it among the keys on {session.url}")
+        out.note(f"the token is forgotten here but was not revoked; revoke it on the page of API keys of {session.url}")
     return revoked
 
 
@@ -103,9 +103,9 @@ def _replaceable_session(settings: Settings, token: str) -> Session | None:
 
 
 def _revoke(session: Session) -> bool:
-    """Revoke the session's token; True if it does not work any more."""
+    """Revoke the session's token; return True if it no longer works."""
     try:
-        # Best effort: the platform the old token was for may be gone, and nobody should wait for it.
+        # Best effort: the old token's platform may be gone, and waiting for it would help no one.
         with ControlApi(session.url, session.token, patient=False) as api:
             if key_id := api.me().key_id:
                 api.delete_key(key_id)
@@ -117,9 +117,7 @@ def _revoke(session: Session) -> bool:
 
 def _create_token(api: ControlApi, request: LoginRequest, settings: Settings) -> str:
     if not request.email:
-        raise Refused(
-            "who are you? Give your e-mail address", hint="intarsia login --email you@example.com", field="email"
-        )
+        raise Refused("your e-mail address is missing", hint="intarsia login --email you@example.com", field="email")
     expires = datetime.now(UTC) + timedelta(days=request.expires_days)
     wanted: dict[str, Any] = {
         "email": request.email,
@@ -141,13 +139,15 @@ def _create_token(api: ControlApi, request: LoginRequest, settings: Settings) ->
 def _read_stdin(what: str) -> str:
     text = sys.stdin.readline(MAX_SECRET + 2).rstrip("\r\n")
     if not text or len(text) > MAX_SECRET:
-        raise Refused(f"no {what} on standard input", field=f"{what}-stdin")
+        raise Refused(f"standard input holds no {what}", field=f"{what}-stdin")
     if what == "token" and not (text.isascii() and text.isprintable() and " " not in text):
-        raise Refused("what came on standard input is no API key", field="token-stdin")
+        raise Refused("standard input does not hold an API key", field="token-stdin")
     return text
 
 
 def _ask_password() -> str:
     if not sys.stdin.isatty():
-        raise Refused("nobody is there to ask for the password: add --password-stdin", field="password-stdin")
+        raise Refused(
+            "the password cannot be asked for without a terminal: add --password-stdin", field="password-stdin"
+        )
     return str(typer.prompt("Password", hide_input=True, err=True))

@@ -1,4 +1,4 @@
-"""The `intarsia` command: its sub-commands, and the one place where errors become messages and exit codes.
+"""The `intarsia` command: the one place where errors become messages and exit codes.
 
 Nothing heavy is imported here: `intarsia --version` answers at once. `lazy_commands` imports the command that is run.
 """
@@ -29,7 +29,7 @@ class _ErrorBoundary(LazyGroup):
         except KeyboardInterrupt:
             raise typer.Exit(_report(Interrupted("stopped"), ctx)) from None
         except BrokenPipeError:
-            # The reader (`| head`) has gone; so must the buffered rest, or the interpreter complains at its end.
+            # The reader (`| head`) has gone. Drop what is buffered too, or the interpreter complains when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except Exception as error:
@@ -46,7 +46,7 @@ def _as_cli_error(error: Exception) -> CliError:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return CliError(f"{where}{error.strerror or error}")
-    # Not the exception's own text: it may quote what it choked on.
+    # The exception's own text is left out: it may quote a secret.
     return CliError(
         f"this should not have happened ({type(error).__name__})", hint="INTARSIA_DEBUG=1 shows where", code="internal"
     )
@@ -90,5 +90,5 @@ def root(
 
 
 def main() -> None:
-    """Entry point of the `intarsia` command."""
+    """Run the `intarsia` command."""
     app(prog_name="intarsia")

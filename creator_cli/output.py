@@ -1,4 +1,4 @@
-"""What a command shows: tables for people, one JSON document for scripts, everything else on standard error."""
+"""The output of commands: tables for people, one JSON document for scripts, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rich.text import Text
 from creator_cli.settings import load_settings
 from creator_cli.streams import print_document, printable
 
-# Wide enough that nothing is cut where the output goes to a file or another program.
+# Wide enough that tables are not cut when the output goes to a file or another program.
 _WIDTH_WITHOUT_TERMINAL = 200
 
 
 def size_text(count: int) -> str:
-    """Bytes for people: "4.2 MiB"."""
+    """Return a number of bytes for people: "4.2 MiB"."""
     if count < 1024:
         return f"{count} B"
     power = min(4, int(math.log2(count) // 10))
@@ -40,16 +40,16 @@ class Output:
         print_document(value)
 
     def say(self, text: str) -> None:
-        """One line of the result, for people."""
+        """Print one line of the result, for people."""
         if not self.as_json:
             self._console(sys.stdout).print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """One line beside the result, on standard error."""
+        """Print one line about the result on standard error."""
         self._console(sys.stderr).print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-        """A table for people; `right` names the columns of numbers."""
+        """Print a table for people. `right` names the columns to align right: numbers."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in columns:
             table.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -58,7 +58,7 @@ class Output:
         self._console(sys.stdout).print(table)
 
     def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
-        """Names and values, one below the other."""
+        """Print names and values, one pair per line."""
         table = Table.grid(padding=(0, 2))
         for name, value in pairs:
             table.add_row(Text(name, style="dim"), Text("" if value is None else printable(value), overflow="fold"))
@@ -66,7 +66,7 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar over `total` bytes on standard error; yields a function that is told how many are done."""
+        """Show a progress bar over `total` bytes on standard error; yield a function to call with the bytes done."""
         console = self._console(sys.stderr)
         columns = (
             TextColumn("{task.description}"),
@@ -80,7 +80,7 @@ class Output:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """A spinner on standard error; one plain line where that is no terminal."""
+        """Show a spinner on standard error, or one plain line if that is not a terminal."""
         console = self._console(sys.stderr)
         if not console.is_terminal:
             self.note(f"{what} …")

@@ -1,7 +1,7 @@
-"""A push that is not finished: its sealed package and wrapped data key, kept so that it can go on after anything.
+"""A push that is not finished: its sealed package and wrapped data key, stored so that it can continue later.
 
-The data key itself is never here: it lives in memory while the package is sealed, and is wiped. What is kept is
-ciphertext, so an upload always goes on with the very same bytes.
+The data key itself is never stored: it exists in memory while the package is sealed, and is then wiped. The stored
+package is ciphertext, so an upload always continues with the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sealed_weights.wrap import fingerprint, wrap_dek_for_platform
 
 _FORMAT = 1
 _BLOCK = 1 << 20
-# The states of a package that has arrived whole, in which there is still something to do, or to say.
+# The states of a completely uploaded package in which a push still has something to do or to report.
 _CONTINUED = frozenset({"verifying", "verified", "refused", "published"})
 
 
@@ -47,7 +47,7 @@ class SealedUpload:
 
 @dataclass(frozen=True, slots=True)
 class PendingPush:
-    """What a push was about: the source's SHA-256 and the signing key decide whether a later push continues it."""
+    """The subject of a push: the source's SHA-256 and the signing key decide whether a later push continues it."""
 
     version_id: UUID
     number: int
@@ -69,20 +69,20 @@ class PendingStore:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; raises CliError if one is in."""
+        """Hold the lock of this push; raises CliError if another process holds it."""
         private_folder(self._folder)
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise CliError(f"another push of {self._model} is running; wait for it") from None
+                raise CliError(f"another push of {self._model} is running; wait until it ends") from None
             yield
         finally:
             os.close(descriptor)
 
     def load(self) -> PendingPush | None:
-        """The unfinished push; None if there is none, or none that can be read: then there is nothing to continue."""
+        """Return the unfinished push, or None if there is none or its record cannot be read."""
         try:
             value = read_json(self._record)
             if value is None or value.get("format") != _FORMAT:
@@ -106,7 +106,7 @@ class PendingStore:
             return None
 
     def save(self, push: PendingPush) -> None:
-        """Remember it; raises CliError."""
+        """Store the unfinished push; raises CliError."""
         sealed = push.sealed
         write_json(
             self._record,
@@ -127,16 +127,16 @@ class PendingStore:
         )
 
     def clear(self) -> None:
-        """Forget it."""
+        """Delete the record and the package."""
         self._record.unlink(missing_ok=True)
         self.drop_package()
 
     def drop_package(self) -> None:
-        """Give the disk space back once the platform has the package."""
+        """Delete the package, which the platform has by now."""
         self.package.unlink(missing_ok=True)
 
     def package_is(self, digest: str) -> bool:
-        """Whether the kept package is whole and this very one."""
+        """Return whether the stored package is complete and has this digest."""
         try:
             return package_digest(self.package) == digest
         except SealError:
@@ -153,8 +153,11 @@ def version_to_continue(
     package_size: int,
     intake_fingerprint: str,
 ) -> Version | None:
-    """The version of `pending` as it stands now, None if it cannot be continued: another adapter, signing key or
-    platform key, a damaged cache, or a version that the platform has given up or finished."""
+    """Return the current version of `pending`, or None if the push cannot be continued.
+
+    It cannot with another adapter, signing key or platform key, with a damaged cache, or after the platform has dropped
+    or finished the version.
+    """
     if pending.source != source or pending.signer != signer:
         return None
     try:
@@ -164,19 +167,19 @@ def version_to_continue(
             return None
         raise
     if version.state != "uploading":
-        # Without a digest the upload was never completed: it expired.
+        # A version without a digest was never uploaded completely: it expired.
         return version if version.digest and version.state in _CONTINUED else None
     if version.size != package_size:
         return None
     if pending.sealed is None:
-        # Nothing was sealed under this number, so nothing may have arrived either.
+        # No package was sealed under this number, so the platform must not have received any byte of one.
         return version if version.uploaded == 0 else None
     same_key = pending.sealed.intake_fingerprint == intake_fingerprint
     return version if same_key and store.package_is(pending.sealed.digest) else None
 
 
 def source_hash(folder: Path, progress: Callable[[int], None]) -> str:
-    """SHA-256 over both files of an adapter, in hex: another adapter is another version. `progress` counts bytes."""
+    """Return the SHA-256 of both files of an adapter, in hex. `progress` is called with the number of bytes read."""
     hasher = hashlib.sha256()
     done = 0
     for name in (CONFIG_NAME, TENSORS_NAME):
@@ -222,7 +225,7 @@ def seal_for_upload(
             progress=progress,
         )
         if package.size != version.size:
-            raise CliError("the adapter changed while it was pushed", hint="run the command again")
+            raise CliError("the adapter changed during the push", hint="run the command again")
         wrapped = wrap_dek_for_platform(
             dek,
             intake_key,

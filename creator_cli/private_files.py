@@ -15,7 +15,7 @@ MAX_JSON = 8 << 20  # bytes
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder, and the folders above it, 0700 if they are not there; raises CliError if that fails."""
+    """Create the folder and its parents with mode 0700 where they are missing; raises CliError."""
     try:
         # One by one: mkdir(parents=True) gives the mode to the last folder alone.
         for folder in (*reversed(path.parents), path):
@@ -27,7 +27,7 @@ def private_folder(path: Path) -> Path:
 
 
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> bool:
-    """Write `data` to `path`, 0600, durably. Without `replace` an existing file stays and False is returned.
+    """Write `data` durably to `path`, 0600. Without `replace`, an existing file stays. Return whether it was written.
 
     Raises CliError.
     """
@@ -60,7 +60,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object, None if the file is not there; raises CliError for anything else."""
+    """Read a JSON object; return None if the file is missing. Raises CliError for anything else."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_JSON + 1)

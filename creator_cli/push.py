@@ -1,4 +1,4 @@
-"""`intarsia push`: check, seal, upload, have it verified, price, publish. Each step may be repeated after a failure."""
+"""`intarsia push`: check, seal, upload, wait for verification, price, publish. Every step can be repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLL_SECONDS = (0.2, 0.3, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """What the command line asked for. `wait` is how many seconds to wait for verification."""
+    """The options of the command line. `wait` is the time to wait for verification, in seconds."""
 
     folder: Path
     model: ModelName
@@ -40,14 +40,14 @@ class PushRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The outcome."""
+    """The outcome of a push."""
 
     version: Version
     report: Mapping[str, Any]
     price: Price | None
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `push --json`."""
+        """Return the document of `push --json`."""
         version = self.version
         result: dict[str, Any] = {
             "model": version.model,
@@ -68,7 +68,7 @@ def push(api: ControlApi, settings: Settings, request: PushRequest, out: Output)
 
     Raises Refused (by the intake here or on the platform), CliError, ApiError, NetworkError, Interrupted.
     """
-    # First of all: to a platform whose key changed nothing is sent, not even a title.
+    # This comes first: a platform whose key changed is sent nothing, not even a title.
     intake_key = api.intake_key()
     if KnownPlatforms.load(settings).check_intake_key(api.url, intake_key):
         out.note(f"trusting {api.url} from now on: intake key {fingerprint(intake_key)[:16]}…")
@@ -118,7 +118,7 @@ class _Push:
         return Pushed(version, {**adapter.report(), "verification": dict(version.report)}, price)
 
     def check(self, model: ListedModel | None) -> CheckedAdapter:
-        """The strict intake, before anything is created on the platform."""
+        """Check the adapter before anything is created on the platform; raises Refused, CliError."""
         if model is None and self.request.listing is None:
             raise CliError(
                 f"{self.request.model} does not exist yet",
@@ -175,9 +175,9 @@ class _Push:
             )
         except ApiError as error:
             if error.status == 422:
-                # What arrived is not what was sealed, or the data key is no longer taken: this upload cannot succeed.
+                # The platform received other bytes than were sealed, or rejects the data key: this cannot succeed.
                 self.store.clear()
-                error.hint = "run the same command again: it seals and uploads afresh"
+                error.hint = "run the same command again: it seals and uploads anew"
             raise
         self.store.drop_package()
         return version
@@ -208,13 +208,13 @@ class _Push:
         return version
 
     def set_price(self, model: ListedModel) -> Price | None:
-        """The listing's price, if it names one that does not hold yet."""
+        """Set the listing's price if it names one that is not in force yet, and return the price in force."""
         listing = self.request.listing
         wanted = listing.new_price(model.price) if listing else None
         return self.api.set_price(self.request.model, wanted) if wanted else model.price
 
     def publish(self, version: Version) -> Version:
-        """Offer it for sale."""
+        """Offer the version for sale; raises ApiError."""
         try:
             return self.api.publish_version(version.id)
         except ApiError as error:
@@ -238,12 +238,10 @@ class _Push:
         if len(found) == 1:
             return found[0]
         names = ", ".join(sorted({base.name for base in bases})) or "none"
-        raise CliError(
-            f"which base model? Name one in the listing's field base; the platform has: {names}", field="base"
-        )
+        raise CliError(f"name the base model in the listing's field base; the platform has: {names}", field="base")
 
     def _unfinished(self, adapter: CheckedAdapter, source: str) -> tuple[PendingPush | None, Version | None]:
-        """The interrupted push of this very adapter and its version, as far as both can go on; or (None, None)."""
+        """Return the interrupted push of this adapter and its version, or (None, None) if it cannot be continued."""
         pending = self.store.load()
         if pending is None:
             return None, None
@@ -259,10 +257,12 @@ class _Push:
         if version is None:
             self.store.clear()
             return None, None
-        there = f", {size_text(version.uploaded)} of {size_text(version.size)} are there" if version.uploaded else ""
+        there = (
+            f", {size_text(version.uploaded)} of {size_text(version.size)} already uploaded" if version.uploaded else ""
+        )
         self.out.note(f"continuing version {version.number}{there}")
         if self.request.changelog not in ("", version.changelog):
-            self.out.note("the changelog given when this push began stays")
+            self.out.note("the changelog stays as it was given when this push began")
         return pending, version
 
     def _start(self, adapter: CheckedAdapter) -> Version:
@@ -274,10 +274,10 @@ class _Push:
             changelog=self.request.changelog,
         )
         if version.base_fingerprint != adapter.base.fingerprint:
-            raise CliError("the platform changed the base model in this moment", hint="run the same command again")
+            raise CliError("the platform changed the base model during this push", hint="run the same command again")
         return version
 
 
 def _and(message: str, field: str, rule: str) -> str:
-    """The refusal's message, where it says more than field and rule."""
+    """Return the refusal's message in parentheses if it says more than field and rule."""
     return "" if not message or message in (rule, f"{field}: {rule}") else f" ({message})"

@@ -1,4 +1,4 @@
-"""Versions by name, and the wait until a revoked one is held by nobody."""
+"""Find a version by name; wait until no replica holds the key of a revoked one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from creator_cli.errors import CliError
 from creator_cli.names import parse_model_name, parse_version_name
 from creator_cli.records import Version
 
-# A replica that is cut off from the platform loses its lease by itself after 30 s.
+# The lease of a replica that is cut off from the platform expires after 30 s.
 DARK_SECONDS = 40.0
 _POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """How often the key was released, and how many leases the revocation ended before their time."""
+    """The number of releases of a key, and how many of their leases the revocation ended early."""
 
     releases: int
     ended: int
 
 
 def find_version(api: ControlApi, text: str) -> Version:
-    """The version `org/slug@N` of one's own; raises Refused for another shape, CliError if there is none."""
+    """Find the creator's own version `org/slug@N`; raises Refused for a malformed name, CliError if there is none."""
     name = parse_version_name(text)
     for version in api.versions(name.model):
         if version.number == name.number:
@@ -34,7 +34,7 @@ def find_version(api: ControlApi, text: str) -> Version:
 
 
 def wait_until_dark(api: ControlApi, version: Version) -> Leases:
-    """Poll the custody list until no lease on `version` lives; raises CliError after 40 s."""
+    """Poll the custody list until no lease on `version` is alive; raises CliError after 40 s."""
     model = parse_model_name(version.model)
     deadline = time.monotonic() + DARK_SECONDS
     while True:

@@ -14,24 +14,24 @@ from creator_cli.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where to call, and with which token."""
+    """The platform's URL and the token for it."""
 
     url: str
     token: str = field(repr=False)
 
 
 def session_path(settings: Settings) -> Path:
-    """`config.json` in the configuration folder."""
+    """Return the path of `config.json` in the configuration folder."""
     return settings.config_dir / "config.json"
 
 
 def save_session(settings: Settings, session: Session, *, organization: str) -> None:
-    """Store the login, 0600."""
+    """Store the login with mode 0600; raises CliError."""
     write_json(session_path(settings), {"url": session.url, "organization": organization, "token": session.token})
 
 
 def stored_session(settings: Settings) -> Session | None:
-    """What `intarsia login` stored, whatever the environment says."""
+    """Return the session that `intarsia login` stored, whatever the environment says."""
     stored = read_json(session_path(settings))
     if stored is None or not isinstance(stored.get("url"), str) or not isinstance(stored.get("token"), str):
         return None
@@ -39,7 +39,7 @@ def stored_session(settings: Settings) -> Session | None:
 
 
 def platform_url(settings: Settings) -> str | None:
-    """The URL of the environment, or of the login; None if there is neither."""
+    """Return the URL of the environment or of the login, None if there is neither."""
     if settings.url:
         return parse_platform_url(settings.url)
     stored = stored_session(settings)
@@ -47,7 +47,7 @@ def platform_url(settings: Settings) -> str | None:
 
 
 def load_session(settings: Settings) -> Session:
-    """The session to work with; raises NotLoggedIn, also when the stored token is for another platform."""
+    """Return the session to use; raises NotLoggedIn, also if the stored token is for another platform."""
     url = platform_url(settings)
     if url is None:
         raise NotLoggedIn("you are not logged in", hint="intarsia login --url https://… --email you@example.com")
@@ -60,6 +60,6 @@ def load_session(settings: Settings) -> Session:
 
 
 def open_api(settings: Settings) -> ControlApi:
-    """The control API with the session's token; raises NotLoggedIn."""
+    """Open the control API with the session's token; raises NotLoggedIn."""
     session = load_session(settings)
     return ControlApi(session.url, session.token)

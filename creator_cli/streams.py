@@ -1,4 +1,4 @@
-"""What every command writes, and how: one JSON document, one error. Without rich, so that a refusal is quick."""
+"""The JSON document and the error message of a command, written without rich, so that errors appear at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def printable(text: object) -> str:
-    """`text` without control characters: what a server says must not steer the terminal."""
+    """Return `text` without control characters: a server's words must not steer the terminal."""
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 

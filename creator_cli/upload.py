@@ -1,4 +1,4 @@
-"""The resumable upload: chunks that grow on a fast line, and go on where the platform says after any failure."""
+"""The resumable upload: chunks grow on a fast line; after a failure the upload continues where the platform says."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FAST_SECONDS = 2.0
 def upload_package(
     api: ControlApi, version_id: UUID, package: Path, size: int, progress: Callable[[int], None]
 ) -> None:
-    """Send what the platform does not have yet. `progress` is told how many bytes of the package have arrived.
+    """Send the bytes that the platform does not have yet. `progress` is called with the number of bytes arrived.
 
-    A failure that passes (a lost connection, a 5xx, a chunk at the wrong place) is tried again from where the platform
-    says, until as many failures in a row as there are retry waits. Raises ApiError, NetworkError, CliError.
+    A temporary failure (a lost connection, a 5xx, a chunk at the wrong offset) is retried from the offset that the
+    platform names, until there are more failures in a row than retry waits. Raises ApiError, NetworkError, CliError.
     """
     chunk = FIRST_CHUNK
     failures = 0
@@ -44,17 +44,17 @@ def upload_package(
                     body=lambda: _slices(file, offset, length, progress),  # noqa: B023
                 )
             except (ApiError, NetworkError) as error:
-                if failures == len(RETRY_WAITS) or not _passes(error):
+                if failures == len(RETRY_WAITS) or not _is_temporary(error):
                     raise
                 time.sleep(RETRY_WAITS[failures] * random.uniform(0.75, 1.25))
                 failures += 1
                 chunk = max(MIN_CHUNK, chunk // 2)
-                # Asked anew: part of the chunk may have arrived.
+                # Ask again: part of the chunk may have arrived.
                 offset = api.upload_offset(version_id)
                 continue
             if not offset < reached <= size:
                 raise CliError(
-                    f"the platform is at byte {reached} of an upload of {size}", hint="run the command again"
+                    f"the platform reports byte {reached} of an upload of {size} bytes", hint="run the command again"
                 )
             failures = 0
             offset = reached
@@ -63,7 +63,7 @@ def upload_package(
     progress(size)
 
 
-def _passes(error: ApiError | NetworkError) -> bool:
+def _is_temporary(error: ApiError | NetworkError) -> bool:
     if isinstance(error, NetworkError):
         return True
     return error.status in (500, 502, 503, 504) or (error.status == 409 and error.offset is not None)

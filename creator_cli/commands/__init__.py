@@ -1,1 +1,1 @@
-"""One module for each group of commands: arguments and output. What a command does is one level up."""
+"""One module per group of commands: arguments and output. The work of a command is done one level up."""

@@ -25,7 +25,7 @@ def login(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Log in, make the signing key of this machine and pin the platform's key.
+    """Log in, create this machine's signing key and pin the platform's key.
 
     Example: intarsia login --url https://intarsia.example --email you@example.com
     """
@@ -40,7 +40,7 @@ def login(
 
 
 def logout(as_json: AsJson = False) -> None:
-    """Revoke the token where possible and forget it. Signing key and pinned keys stay.
+    """Revoke the token where possible and forget it. The signing key and pinned keys stay.
 
     Example: intarsia logout
     """
@@ -53,7 +53,7 @@ def logout(as_json: AsJson = False) -> None:
 
 
 def whoami(as_json: AsJson = False) -> None:
-    """Show for whom this machine is logged in.
+    """Show which user and organization this machine is logged in as.
 
     Example: intarsia whoami
     """

@@ -27,7 +27,7 @@ Folder = Annotated[
 def check(
     folder: Folder,
     base_config: Annotated[
-        Path | None, typer.Option(help="config.json of the base model; the platform is asked if left out.")
+        Path | None, typer.Option(help="config.json of the base model; the platform's base models if left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,7 +42,7 @@ def check(
         url = platform_url(load_settings())
         if url is None:
             raise Refused(
-                "against which base model?", hint="intarsia check DIR --base-config config.json, or intarsia login"
+                "no base model to check against", hint="intarsia check DIR --base-config config.json, or intarsia login"
             )
         with ControlApi(url, None) as api, out.waiting("checking"):
             checked = check_against_any(folder, api.bases())
@@ -55,9 +55,7 @@ def check(
 
 def push(
     folder: Folder,
-    model: Annotated[
-        str | None, typer.Option(metavar="ORG/SLUG", help="The model; from the listing if left out.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="ORG/SLUG", help="The model; the listing's if left out.")] = None,
     listing: Annotated[Path | None, typer.Option(help="model.json: title, summary, card, price.")] = None,
     changelog: Annotated[str, typer.Option(help="What is new in this version.")] = "",
     publish: Annotated[bool, typer.Option("--publish", help="Offer it for sale once it is verified.")] = False,
@@ -76,7 +74,7 @@ def push(
         raise Refused(f"--model says {named}, the listing says {read.name}", field="model")
     name = named or (read.name if read else None)
     if name is None:
-        raise Refused("which model? Give --model org/slug or --listing model.json", field="model")
+        raise Refused("name the model with --model org/slug or --listing model.json", field="model")
     out = Output(as_json=as_json)
     settings = load_settings()
     with open_api(settings) as api:

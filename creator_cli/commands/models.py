@@ -18,7 +18,7 @@ from creator_cli.settings import load_settings
 
 def status(
     model: Annotated[
-        str | None, typer.Argument(metavar="[ORG/SLUG]", help="One model; all of yours if left out.")
+        str | None, typer.Argument(metavar="[ORG/SLUG]", help="One model; all your models if left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,12 +80,12 @@ def price(
     input_price: Annotated[str | None, typer.Option("--input", help="Dollars per million input tokens.")] = None,
     output_price: Annotated[str | None, typer.Option("--output", help="Dollars per million output tokens.")] = None,
     cached_input: Annotated[
-        str | None, typer.Option(help="Dollars per million cached input tokens; as input if left out.")
+        str | None, typer.Option(help="Dollars per million cached input tokens; the input price if left out.")
     ] = None,
     per_prediction: Annotated[str, typer.Option(help="Dollars for each prediction.")] = "0",
     as_json: AsJson = False,
 ) -> None:
-    """Set the price of a model from the next prediction on; without options, show it.
+    """Set the price of a model, starting with the next prediction; without options, show it.
 
     Example: intarsia price acme/triage --input 0.06 --output 0.24
     """
@@ -124,32 +124,32 @@ def retire(version: VersionArgument, yes: Yes = False, as_json: AsJson = False) 
 
 def revoke(
     version: VersionArgument,
-    reason: Annotated[str, typer.Option(help="Why; kept with the version.")],
+    reason: Annotated[str, typer.Option(help="The reason; kept with the version.")],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pull the kill switch: replicas refuse a version, stop what runs and wipe it within seconds.
+    """Pull the kill switch: replicas refuse the version, cut off its predictions and wipe it within seconds.
 
     Example: intarsia revoke acme/triage@2 --reason "trained on the wrong data" --yes
     """
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
         found = find_version(api, version)
-        confirm(f"Revoke {version}? Running predictions are cut off, and it cannot be undone.", yes=yes)
+        confirm(f"Revoke {version}? Running predictions are cut off. This cannot be undone.", yes=yes)
         revoked = api.revoke_version(found.id, reason=reason)
-        with out.waiting(f"{version}: revoked; waiting until no replica holds its key"):
+        with out.waiting(f"{version} is revoked; waiting until no replica holds its key"):
             leases = wait_until_dark(api, revoked)
     if as_json:
         out.document({**revoked.to_json(), "releases": leases.releases, "leases_ended": leases.ended})
     else:
-        out.say(f"{version} is revoked; no lease is left of {leases.releases} releases of its key")
+        out.say(f"{version} is revoked; all leases on its key have ended ({leases.releases} releases)")
 
 
 def _show_models(models: list[ListedModel], out: Output) -> None:
     if out.as_json:
         out.document([_model_json(model) for model in models])
     elif not models:
-        out.say("no models yet; next: intarsia push DIR --listing model.json")
+        out.say("you have no models yet; next: intarsia push DIR --listing model.json")
     else:
         rows = [
             (

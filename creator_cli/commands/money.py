@@ -12,7 +12,7 @@ from creator_cli.settings import load_settings
 
 
 def earnings(as_json: AsJson = False) -> None:
-    """Show what your models earned, in all, by model and by day (UTC).
+    """Show what your models earned: in total, by model and by day (UTC).
 
     Example: intarsia earnings
     """

@@ -13,7 +13,7 @@ JSON_KEY = "intarsia.json"
 
 
 def _remember_json(context: typer.Context, value: bool) -> bool:
-    # The error handler in main.py wants to know, whichever command it is.
+    # The error handler in main.py needs it for every command.
     context.meta[JSON_KEY] = value
     return value
 
@@ -28,10 +28,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be undone; raises Refused where nobody can be asked."""
+    """Ask before something that cannot be undone; raises Refused without a terminal, CliError if declined."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused(f"{question} Nobody is there to ask: add --yes", field="yes")
+        raise Refused(f"{question} Standard input is not a terminal: add --yes to confirm", field="yes")
     if not typer.confirm(question, err=True):
         raise CliError("nothing was changed", code="declined")

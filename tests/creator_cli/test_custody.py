@@ -119,7 +119,7 @@ def test_a_file_that_is_no_export_is_refused(machine: Machine, tmp_path: Path, t
 def test_a_chain_that_became_shorter_or_was_rewritten_is_noticed(creator: Machine, export: Path) -> None:
     last = creator.platform.chain.pop()
     shorter = creator.run("custody", "acme/triage")
-    assert shorter.exit_code == 2 and "it had 3 when seen last" in shorter.stderr
+    assert shorter.exit_code == 2 and "had 3 when it was last seen" in shorter.stderr
     creator.platform.release({**next(iter(creator.platform.versions.values())), "number": 1}, "verify")
     assert creator.platform.chain[-1].hash() != last.hash()
     rewritten = creator.run("custody", "acme/triage")

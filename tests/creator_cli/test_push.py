@@ -168,7 +168,9 @@ def test_a_changed_intake_key_is_refused_and_nothing_is_sent(creator: Machine, a
     creator.platform.intake = PlatformKeypair.generate()
     refused = creator.run("push", adapter, "--listing", listing)
     assert (
-        refused.exit_code == 1 and "another key than before" in refused.stderr and "--trust-new-key" in refused.stderr
+        refused.exit_code == 1
+        and "a different key than before" in refused.stderr
+        and "--trust-new-key" in refused.stderr
     )
     assert creator.platform.requests == [("GET", "vault/intake-key")]
     assert creator.packages == []
