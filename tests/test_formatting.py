@@ -8,9 +8,10 @@ REPOSITORY = Path(__file__).parent.parent
 LINE_LENGTH = 120
 
 
-def test_no_line_of_a_template_is_longer_than_the_limit() -> None:
-    templates = sorted((REPOSITORY / "templates").rglob("*.html"))
-    assert templates
-    for path in templates:
+def test_no_line_of_a_template_a_style_sheet_or_a_script_is_longer_than_the_limit() -> None:
+    static = REPOSITORY / "marketplace" / "web" / "static"
+    files = [*(REPOSITORY / "templates").rglob("*.html"), *(path for path in static.rglob("*") if path.is_file())]
+    assert len(files) > 50
+    for path in files:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert len(line) <= LINE_LENGTH, f"{path.relative_to(REPOSITORY)}:{number} has {len(line)} characters"

@@ -154,7 +154,7 @@ def test_who_belongs_to_no_organization_is_told_so(world: World) -> None:
     Membership.objects.filter(user=world.stranger).delete()
     response = world.client(world.stranger).get("/dashboard/")
     assert response.status_code == 403
-    assert "belong to no organization" in response.content.decode()
+    assert "do not belong to an organization" in response.content.decode()
 
 
 def test_error_pages_carry_the_policy(world: World) -> None:

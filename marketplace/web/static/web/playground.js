@@ -5,12 +5,16 @@
   const form = document.getElementById("playground");
   if (!form) return;
   const byId = (id) => document.getElementById(id);
-  const run = byId("playground-run"), stop = byId("playground-stop");
-  const answer = byId("playground-answer"), errorBox = byId("playground-error");
+  const run = byId("playground-run");
+  const stop = byId("playground-stop");
+  const answer = byId("playground-answer");
+  const errorBox = byId("playground-error");
   const MAX_TOKENS = 256;
   const REFRESH_BEFORE_MS = 60_000; // a token this close to its end is replaced first
 
-  let token = null, tokenEnds = 0, abort = null;
+  let token = null;
+  let tokenEnds = 0;
+  let abort = null;
 
   class Refusal extends Error {
     constructor(message, code) { super(message); this.code = code; }
@@ -47,7 +51,8 @@
       const parts = rest.split(/\r?\n\r?\n/);
       rest = parts.pop();
       for (const part of parts) {
-        const data = part.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart()).join("\n");
+        const lines = part.split(/\r?\n/).filter((line) => line.startsWith("data:"));
+        const data = lines.map((line) => line.slice(5).trimStart()).join("\n");
         if (data === "[DONE]") return;
         if (data) yield JSON.parse(data);
       }
@@ -62,7 +67,9 @@
       a.textContent = text;
       errorBox.append(a);
     };
-    if (error.code === "insufficient_funds" || error.code === "insufficient_quota") link(form.dataset.walletUrl, "Top up your wallet");
+    if (error.code === "insufficient_funds" || error.code === "insufficient_quota") {
+      link(form.dataset.walletUrl, "Top up your wallet");
+    }
     errorBox.hidden = false;
   }
 
@@ -95,7 +102,12 @@
     if (system) messages.push({ role: "system", content: system });
     messages.push({ role: "user", content: byId("playground-user").value });
     const body = JSON.stringify({
-      model: form.dataset.model, messages, stream: true, stream_options: { include_usage: true }, max_tokens: MAX_TOKENS, temperature: 0,
+      model: form.dataset.model,
+      messages,
+      stream: true,
+      stream_options: { include_usage: true },
+      max_tokens: MAX_TOKENS,
+      temperature: 0,
     });
     const headers = { Authorization: `Bearer ${await bearer(signal)}`, "Content-Type": "application/json" };
     const started = performance.now();
@@ -131,11 +143,12 @@
       await predict(abort.signal);
     } catch (error) {
       if (error.name === "AbortError") {
-        showError(new Refusal("Stopped. What was delivered is charged; see the receipt under Usage.", null));
+        showError(new Refusal("Stopped. The part that was delivered is charged; see the receipt under Usage.", null));
       } else if (error instanceof Refusal) {
         showError(error);
       } else {
-        showError(new Refusal("The connection was lost. If part of the answer arrived, it is charged; see Usage before trying again.", null));
+        const text = "The connection was lost. If part of the answer arrived, it is charged; see Usage before you retry.";
+        showError(new Refusal(text, null));
       }
     } finally {
       abort = null;
