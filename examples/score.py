@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent
 
 
 def first_json_object(text: str) -> dict[str, Any] | None:
-    """The first JSON object in ``text``, or None when there is none."""
+    """Return the first JSON object in ``text``, or None when there is none."""
     decoder = json.JSONDecoder()
     start = text.find("{")
     while start >= 0:
@@ -25,12 +25,12 @@ def first_json_object(text: str) -> dict[str, Any] | None:
 
 
 def is_right(text: str, expected: Mapping[str, str]) -> bool:
-    """Whether the first JSON object in ``text`` equals ``expected``: same keys, same values, nothing more."""
+    """Return whether the first JSON object in ``text`` equals ``expected``: same keys, same values, nothing more."""
     return first_json_object(text) == dict(expected)
 
 
 def accuracy(answers: Iterable[str], expected: Iterable[Mapping[str, str]]) -> float:
-    """Share of right answers, 0 to 1. Raises ValueError when the lengths differ or there are none."""
+    """Return the share of right answers, 0 to 1. Raises ValueError when the lengths differ or there are none."""
     marks = [is_right(text, labels) for text, labels in zip(answers, expected, strict=True)]
     if not marks:
         raise ValueError("no answers to score")
@@ -38,6 +38,6 @@ def accuracy(answers: Iterable[str], expected: Iterable[Mapping[str, str]]) -> f
 
 
 def read_heldout(name: str) -> list[dict[str, Any]]:
-    """The committed held-out rows of task ``name``: ``{"messages": [...], "expected": {...}}`` each."""
+    """Return the committed held-out rows of task ``name``: ``{"messages": [...], "expected": {...}}`` each."""
     path = ROOT / name / "heldout.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]

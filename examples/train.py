@@ -31,7 +31,7 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Recipe:
-    """LoRA shape and optimiser settings of one adapter. ``rows`` are seen once each, ``batch`` rows a step."""
+    """LoRA shape and optimiser settings of one adapter. ``rows`` are seen once each, ``batch`` rows per step."""
 
     rank: int
     alpha: int
@@ -52,7 +52,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def encode(tokenizer, task: Task, rows: list[Row]) -> list[Encoded]:
-    """Token ids of ``rows``: the chat template with the generation prompt, then the answer and ``<|im_end|>``."""
+    """Return token ids of ``rows``: the chat template with generation prompt, then the answer and ``<|im_end|>``."""
     stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
     encoded = []
     for row in rows:
@@ -64,14 +64,14 @@ def encode(tokenizer, task: Task, rows: list[Row]) -> list[Encoded]:
 
 
 def answer_logits(model, packed: Pack) -> torch.Tensor:
-    """Logits ``[A, vocabulary]`` at the answer places alone: the head is the widest matrix of a small model."""
+    """Return logits ``[A, vocabulary]`` at the answer places alone: the head is the widest matrix of a small model."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = causal.model(input_ids=packed.ids, attention_mask=packed.mask, position_ids=packed.positions)[0]
     return causal.lm_head(hidden[0, packed.at])
 
 
 def exact_share(model, encoded: list[Encoded], batch: int = 16) -> float:
-    """Share of rows whose whole answer is the most likely one token by token.
+    """Return the share of rows whose whole answer is the most likely one token by token.
 
     Under greedy decoding this is the share of rows answered with exactly the expected text.
     """
@@ -85,7 +85,7 @@ def exact_share(model, encoded: list[Encoded], batch: int = 16) -> float:
 
 
 def _rate(step: int, steps: int, peak: float) -> float:
-    """Learning rate: linear warm-up over 5 % of the steps, then a cosine to a twentieth of the peak."""
+    """Return the learning rate: linear warm-up over 5 % of the steps, then a cosine to a twentieth of the peak."""
     warm = max(1, steps // 20)
     if step < warm:
         return peak * (step + 1) / warm
@@ -94,7 +94,8 @@ def _rate(step: int, steps: int, peak: float) -> float:
 
 def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
     """Train adapter ``name`` and write a plain PEFT folder to ``out``; returns the exact share on held-out rows."""
-    task, recipe = TASKS[name], RECIPES[name]
+    task = TASKS[name]
+    recipe = RECIPES[name]
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(base)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="sdpa")
@@ -114,7 +115,8 @@ def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
     encoded = encode(tokenizer, task, train_rows(task, rows or recipe.rows))
     optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     steps = math.ceil(len(encoded) / recipe.batch)
-    mean, began = 0.0, time.monotonic()
+    mean = 0.0
+    began = time.monotonic()
     model.train()
     for step in range(steps):
         packed = pack(encoded[step * recipe.batch : (step + 1) * recipe.batch])

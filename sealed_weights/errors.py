@@ -1,4 +1,4 @@
-"""Every refusal of this package. Messages name the field and the rule, never a key or a weight."""
+"""The errors of this package. Messages name the field and the rule, never a key or a weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class FormatError(SealError):
 
 
 class AuthenticationError(SealError):
-    """Well-formed bytes that an authenticated check refused: changed, misplaced, or meant for somebody else."""
+    """Well-formed bytes that an authenticated check refused: changed, misplaced, or meant for someone else."""
 
 
 class CommitmentError(SealError):
@@ -28,7 +28,7 @@ class KeyFileError(SealError):
 
 
 class IntakeError(SealError):
-    """An adapter was refused. `field` says what, `rule` says why; both are safe to show to its creator."""
+    """An adapter was refused. `field` names the part and `rule` the broken rule. Both are safe to show."""
 
     def __init__(self, field: str, rule: str) -> None:
         """Build the refusal of `field` (cut to 200 printable characters, since it may come from the file)."""

@@ -35,7 +35,7 @@ _KEY_INFO = b"intarsia/package/v1"
 
 @dataclass(frozen=True, slots=True)
 class PackageHeader:
-    """What anyone may read about a package.
+    """The public part of a package: anyone may read it.
 
     `base_fingerprint`, `salt` and `commitment` are 32 bytes; sizes are in bytes; `version` is the creator's monotone
     number. The header is trustworthy only after `verify_signature` or `open_package`.
@@ -58,7 +58,7 @@ class PackageHeader:
         return HEADER_SIZE + self.plaintext_length + self.chunk_count * TAG_SIZE + SIGNATURE_SIZE
 
     def uncommitted_bytes(self) -> bytes:
-        """The first 132 bytes: everything that the commitment commits to."""
+        """Return the first 132 bytes: everything that the commitment commits to."""
         return _LAYOUT.pack(
             MAGIC,
             self.suite,
@@ -73,12 +73,13 @@ class PackageHeader:
         )
 
     def to_bytes(self) -> bytes:
-        """The 164 header bytes as stored."""
+        """Return the 164 header bytes as stored."""
         return self.uncommitted_bytes() + self.commitment
 
     def check(self) -> None:
         """Raise `FormatError` naming the first field that breaks a rule of the format."""
-        size, count = self.chunk_size, self.chunk_count
+        size = self.chunk_size
+        count = self.chunk_count
         rules = (
             ("suite", self.suite == SUITE, f"must be {SUITE}"),
             ("version", 1 <= self.version < 2**63, "must be between 1 and 2^63 - 1"),
@@ -122,19 +123,19 @@ class PackageHeader:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChunkKeys:
-    """What HKDF yields for one package. Secret, but for the commitment."""
+    """The keys that HKDF yields for one package. All are secret except the commitment."""
 
     key: bytes
     commitment: bytes
     nonce_prefix: bytes
 
     def nonce(self, index: int) -> bytes:
-        """The 12-byte GCM nonce of chunk `index`; unique because the salt is fresh for every package."""
+        """Return the 12-byte GCM nonce of chunk `index`; unique because the salt is fresh for every package."""
         return self.nonce_prefix + struct.pack(">Q", index)
 
 
 def derive_chunk_keys(dek: bytes | bytearray, header: PackageHeader) -> ChunkKeys:
-    """HKDF-SHA512(dek, header.salt, info) → key ‖ commitment ‖ nonce prefix.
+    """Return HKDF-SHA512(dek, header.salt, info) → key ‖ commitment ‖ nonce prefix.
 
     The header (without the commitment) is in the info, so a header changed in any bit fails the commitment.
     Raises `FormatError` if `dek` is not 32 bytes.
@@ -152,7 +153,7 @@ def commit(header: PackageHeader, keys: ChunkKeys) -> PackageHeader:
 
 
 def chunk_associated_data(header: PackageHeader, index: int) -> bytes:
-    """SHA256(header) ‖ index ‖ total ‖ last flag: a chunk opens only in its own place in its own package."""
+    """Return SHA256(header) ‖ index ‖ total ‖ last flag: a chunk opens only in its own place in its own package."""
     last = index == header.chunk_count - 1
     return hashlib.sha256(header.to_bytes()).digest() + struct.pack(">QQ?", index, header.chunk_count, last)
 

@@ -30,7 +30,7 @@ _MAX_WRAPPED = 1 << 16
 
 
 class KeyProvider(Protocol):
-    """Whoever holds the root key: a file, a KMS, a vault. The root key itself is never handed out."""
+    """The holder of the root key: a file, a KMS or a vault. The root key itself is never handed out."""
 
     def wrap(self, plaintext: bytes | bytearray, context: Mapping[str, str]) -> bytes:
         """Encrypt a key; `context` must be given again to unwrap."""

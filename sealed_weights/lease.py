@@ -58,7 +58,7 @@ class ReplicaKeypair:
         return cls(X25519PrivateKey.from_private_bytes(private))
 
     def public_bytes(self) -> bytes:
-        """The 32-byte public key."""
+        """Return the 32-byte public key."""
         return self._key.public_key().public_bytes_raw()
 
     def fingerprint(self) -> str:
@@ -66,14 +66,15 @@ class ReplicaKeypair:
         return fingerprint(self.public_bytes())
 
     def hpke_key(self) -> X25519PrivateKey:
-        """The key as `cryptography` wants it."""
+        """Return the key as `cryptography` wants it."""
         return self._key
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """What is lent to whom, until when. `digest` is the package digest, `expires_at` unix seconds on the vault's clock.
+    """The terms of a loan: package, replica, expiry.
 
+    `digest` is the package digest, `expires_at` unix seconds on the vault's clock.
     The replica counts its lease on its own monotonic clock from the moment it asked; `expires_at` is for the record.
     """
 
@@ -86,7 +87,7 @@ class LeaseGrant:
     evidence_hash: bytes
 
     def info(self) -> bytes:
-        """Canonical bytes of every field: the HPKE info, and part of what the vault signs."""
+        """Return the canonical bytes of every field: the HPKE info, and part of what the vault signs."""
         return encode(
             "intarsia/lease/v1",
             self.release_id,
@@ -108,7 +109,7 @@ class SealedLease:
     signature: bytes
 
     def to_json(self) -> dict[str, str | int]:
-        """A flat object of strings and integers, ready for a JSON response."""
+        """Return a flat object of strings and integers, ready for a JSON response."""
         return {
             "release_id": str(self.grant.release_id),
             "replica_id": str(self.grant.replica_id),

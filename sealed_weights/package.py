@@ -58,11 +58,11 @@ class PackageHasher:
         self._body.update(leaf)
 
     def signed_message(self) -> bytes:
-        """What the creator signs."""
+        """Return the message that the creator signs."""
         return encode("intarsia/package/v1/signature", self._body.digest())
 
     def digest(self, signature: bytes) -> str:
-        """The package digest, 64 hex digits."""
+        """Return the package digest, 64 hex digits."""
         return hashlib.sha256(encode("intarsia/package/v1/digest", self._body.digest(), signature)).hexdigest()
 
 
@@ -174,7 +174,7 @@ def _read_chunks(
 
 
 def package_digest(path: Path, *, progress: Progress | None = None) -> str:
-    """Digest (64 hex digits) of the ciphertext file, without any key. `progress(done, total)` counts file bytes.
+    """Return the digest (64 hex digits) of a ciphertext file, without a key. `progress(done, total)` counts file bytes.
 
     Raises `FormatError` for a file that is not a package of exactly its stated size.
     """

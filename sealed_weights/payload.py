@@ -18,13 +18,13 @@ _LENGTHS = struct.Struct(">QQ")
 
 
 def tensors_offset(config_length: int) -> int:
-    """Where the tensors start, in bytes from the start of the plaintext."""
+    """Return where the tensors start, in bytes from the start of the plaintext."""
     end = _LENGTHS.size + config_length
     return end + -end % ALIGNMENT
 
 
 def frame_prefix(config: bytes, tensors_length: int) -> bytes:
-    """Everything before the tensors. Raises `FormatError` for an empty or oversized part."""
+    """Return everything before the tensors. Raises `FormatError` for an empty or oversized part."""
     if not 0 < len(config) <= MAX_CONFIG:
         raise FormatError(f"{CONFIG_NAME}: must be 1 byte to {MAX_CONFIG} bytes long")
     if tensors_length <= 0:

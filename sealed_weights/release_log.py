@@ -72,7 +72,7 @@ class ReleaseEntry:
         return hashlib.sha256(encoded).digest()
 
     def to_json(self) -> dict[str, str | int]:
-        """A flat object of strings and integers, for the creator's export."""
+        """Return a flat object of strings and integers, for the creator's export."""
         return {
             "sequence": self.sequence,
             "creator_id": str(self.creator_id),
@@ -106,7 +106,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class SignedCheckpoint:
-    """The vault's word that row `sequence` of a creator's chain has hash `head_hash`."""
+    """The vault's statement that row `sequence` of a creator's chain has hash `head_hash`."""
 
     sequence: int
     head_hash: bytes
@@ -114,11 +114,11 @@ class SignedCheckpoint:
     signature: bytes
 
     def message(self) -> bytes:
-        """What the vault signs."""
+        """Return the message that the vault signs."""
         return encode("intarsia/checkpoint/v1", self.sequence, self.head_hash, self.creator_id)
 
     def to_json(self) -> dict[str, str | int]:
-        """A flat object of strings and integers."""
+        """Return a flat object of strings and integers."""
         return {
             "sequence": self.sequence,
             "head_hash": to_base64(self.head_hash),

@@ -51,7 +51,7 @@ class SecretBuffer:
         if self.locked:
             _call_on_map("munlock", self._map, self.size)
             self.locked = False
-        # A BufferError means that somebody still holds a slice: it keeps the (zeroed) mapping alive, and that is safe.
+        # A BufferError means that a slice is still held: it keeps the (zeroed) mapping alive, which is safe.
         with contextlib.suppress(BufferError):
             self.view.release()
             self._map.close()

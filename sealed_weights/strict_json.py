@@ -64,28 +64,28 @@ class Fields:
         self._value = value
 
     def text(self, name: str) -> str:
-        """A string of at most 1,000 characters."""
+        """Return a string of at most 1,000 characters."""
         value = self._value[name]
         if not isinstance(value, str) or len(value) > 1000:
             raise FormatError(f"{self._what} {name}: must be a short string")
         return value
 
     def integer(self, name: str) -> int:
-        """An integer that fits u64."""
+        """Return an integer that fits u64."""
         value = self._value[name]
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**64:
             raise FormatError(f"{self._what} {name}: must be an unsigned 64-bit integer")
         return value
 
     def uuid(self, name: str) -> UUID:
-        """A UUID in its usual text form."""
+        """Return a UUID in its usual text form."""
         try:
             return UUID(self.text(name))
         except ValueError:
             raise FormatError(f"{self._what} {name}: must be a UUID") from None
 
     def base64(self, name: str) -> bytes:
-        """Bytes in standard base64."""
+        """Return bytes in standard base64."""
         try:
             return base64.b64decode(self.text(name), validate=True)
         except (binascii.Error, ValueError):
@@ -93,5 +93,5 @@ class Fields:
 
 
 def to_base64(data: bytes) -> str:
-    """Standard base64 text."""
+    """Return standard base64 text."""
     return base64.b64encode(data).decode()

@@ -62,15 +62,15 @@ class PlatformKeypair:
         )
 
     def private_bytes(self) -> bytes:
-        """The 64-byte ML-KEM seed and the 32-byte X25519 key. Secret."""
+        """Return the 64-byte ML-KEM seed and the 32-byte X25519 key. Secret."""
         return self._mlkem.private_bytes_raw() + self._x25519.private_bytes_raw()
 
     def public_bytes(self) -> bytes:
-        """The 1184-byte ML-KEM-768 and 32-byte X25519 public keys."""
+        """Return the 1184-byte ML-KEM-768 and 32-byte X25519 public keys."""
         return self._mlkem.public_key().public_bytes_raw() + self._x25519.public_key().public_bytes_raw()
 
     def hpke_key(self) -> MLKEM768X25519PrivateKey:
-        """The key as `cryptography` wants it."""
+        """Return the key as `cryptography` wants it."""
         return MLKEM768X25519PrivateKey(self._mlkem, self._x25519)
 
 

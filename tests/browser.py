@@ -43,9 +43,7 @@ def install_browser() -> None:
         raise LocalStackError("the browser tests need Chromium.\nInstall it with your system's package manager.")
     print("  browser for the tests: Debian's chromium …", flush=True)
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if not as_root or (
-        shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
-    ):
+    if not as_root or _may_sudo():
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         _run(*as_root, "apt-get", "update", "-q", env=environment)
         _run(
@@ -70,7 +68,9 @@ def _may_sudo() -> bool:
 def _unpack_without_rights() -> None:
     """Resolve and download the packages with apt's own lists in our folder, then unpack them there."""
     root = _unpacked_launcher().parent
-    lists, cache, files = root / "lists", root / "cache", root / "root"
+    lists = root / "lists"
+    cache = root / "cache"
+    files = root / "root"
     for folder in (lists / "partial", cache / "archives" / "partial", files):
         folder.mkdir(parents=True, exist_ok=True)
     options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "Debug::NoLocking=1", "-q"]

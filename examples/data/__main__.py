@@ -11,7 +11,7 @@ HELDOUT_COUNT = 72
 
 
 def heldout_lines(name: str) -> list[str]:
-    """The lines of a task's ``heldout.jsonl``."""
+    """Return the lines of a task's ``heldout.jsonl``."""
     task = TASKS[name]
     return [
         json.dumps({"messages": task.messages(row), "expected": dict(row.expected)}, ensure_ascii=False)

@@ -42,7 +42,7 @@ def _date(rng: random.Random) -> str:
 
 
 def draw(rng: random.Random, split: Split, expected: Mapping[str, str]) -> Row:
-    """One transaction line for ``expected["category"]``."""
+    """Return one transaction line for ``expected["category"]``."""
     category = expected["category"]
     template = rng.choice((RECEIVING if category == "income" else SPENDING).of(split))
     kind, name, city = (rng.choice(source.of(split)) for source in (KINDS[category], NAMES, CITIES))

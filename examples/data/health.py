@@ -33,7 +33,7 @@ TEMPLATES = _BANKS["templates"]
 
 
 def draw(rng: random.Random, split: Split, expected: Mapping[str, str]) -> Row:
-    """One patient message for ``expected["specialty"]`` and ``expected["urgency"]``."""
+    """Return one patient message for ``expected["specialty"]`` and ``expected["urgency"]``."""
     template = rng.choice(TEMPLATES.of(split))
     symptom = rng.choice(SYMPTOMS[expected["specialty"]].of(split))
     cue = rng.choice(CUES[expected["urgency"]].of(split))

@@ -28,7 +28,7 @@ class Row:
     phrases: tuple[str, ...]
 
     def answer(self) -> str:
-        """The exact text an adapter is trained to write: compact JSON without spaces."""
+        """Return the exact text an adapter is trained to write: compact JSON without spaces."""
         return json.dumps(dict(self.expected), separators=(",", ":"))
 
 
@@ -40,7 +40,7 @@ class Bank:
     heldout: tuple[str, ...]
 
     def of(self, split: Split) -> tuple[str, ...]:
-        """The list that ``split`` may draw from."""
+        """Return the list that ``split`` may draw from."""
         return self.train if split == "train" else self.heldout
 
 
@@ -58,11 +58,11 @@ class Task:
     banks: Mapping[str, Bank]
 
     def messages(self, row: Row) -> list[dict[str, str]]:
-        """The chat messages of a row, the same for the base model and for the adapter."""
+        """Return the chat messages of a row, the same for the base model and for the adapter."""
         return [{"role": "system", "content": self.system}, {"role": "user", "content": row.text}]
 
     def combinations(self) -> list[dict[str, str]]:
-        """Every combination of labels, in a fixed order."""
+        """Return every combination of labels, in a fixed order."""
         combined: list[dict[str, str]] = [{}]
         for key, values in self.labels.items():
             combined = [{**given, key: value} for given in combined for value in values]
@@ -70,7 +70,7 @@ class Task:
 
 
 def read_banks(task: str) -> dict[str, Bank]:
-    """The banks of ``<task>.toml`` beside this file, by dotted table name such as ``kinds.groceries``."""
+    """Return the banks of ``<task>.toml`` beside this file, by dotted table name such as ``kinds.groceries``."""
     found: dict[str, Bank] = {}
 
     def collect(prefix: str, table: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ def capitalise(text: str) -> str:
 
 
 def as_typed(rng: random.Random, text: str) -> str:
-    """Free text as people type it: sometimes all in lower case, without the final stop, or with a typo."""
+    """Return free text as people type it: sometimes all in lower case, without the final stop, or with a typo."""
     if rng.random() < 0.25:
         text = text.lower()
     if rng.random() < 0.3:
@@ -121,7 +121,7 @@ def as_typed(rng: random.Random, text: str) -> str:
 
 
 def _balanced(task: Task, count: int, split: Split, seed: int) -> list[Row]:
-    """``count`` distinct rows whose label combinations are as even as ``count`` allows."""
+    """Return ``count`` distinct rows whose label combinations are as even as ``count`` allows."""
     rng = random.Random(f"{task.name}/{split}/{seed}")
     rows: list[Row] = []
     seen: set[str] = set()
@@ -138,10 +138,10 @@ def _balanced(task: Task, count: int, split: Split, seed: int) -> list[Row]:
 
 
 def train_rows(task: Task, count: int, seed: int = TRAIN_SEED) -> list[Row]:
-    """``count`` distinct training rows, the same for the same seed."""
+    """Return ``count`` distinct training rows, the same for the same seed."""
     return _balanced(task, count, "train", seed)
 
 
 def heldout_rows(task: Task, count: int, seed: int = HELDOUT_SEED) -> list[Row]:
-    """``count`` distinct held-out rows, the same for the same seed."""
+    """Return ``count`` distinct held-out rows, the same for the same seed."""
     return _balanced(task, count, "heldout", seed)

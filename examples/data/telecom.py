@@ -24,7 +24,7 @@ TEMPLATES = _BANKS["templates"]
 
 
 def draw(rng: random.Random, split: Split, expected: Mapping[str, str]) -> Row:
-    """One support ticket for ``expected["queue"]`` and ``expected["priority"]``."""
+    """Return one support ticket for ``expected["queue"]`` and ``expected["priority"]``."""
     template = rng.choice(TEMPLATES.of(split))
     issue = rng.choice(ISSUES[expected["queue"]].of(split))
     cue = rng.choice(CUES[expected["priority"]].of(split))

@@ -1,1 +1,1 @@
-"""Strict intake: own parsers for the files that a creator sends. Everything that is not plainly allowed is refused."""
+"""Strict intake: own parsers for the files that a creator sends. Whatever is not plainly allowed is refused."""

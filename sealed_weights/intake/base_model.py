@@ -99,7 +99,7 @@ def base_fingerprint(hf_dir: Path) -> bytes:
 
 
 def _architecture(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields that decide the function, written the same way whichever transformers version saved the file."""
+    """Return the fields that decide the function, in one form for all versions of transformers that save the file."""
     found = {key: config[key] for key in _ARCHITECTURE_FIELDS if config.get(key) not in (None, False)}
     heads = config.get("num_attention_heads")
     if isinstance(heads, int) and heads > 0 and isinstance(config.get("hidden_size"), int):

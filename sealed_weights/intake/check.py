@@ -35,7 +35,7 @@ _MLX = (".lora_a", ".lora_b")
 
 @dataclass(frozen=True, slots=True)
 class AdapterSummary:
-    """What an accepted adapter is.
+    """The properties of an accepted adapter.
 
     `rank` is the largest; `ranks`, `alphas` and `scales` map each adapted module's path
     ("model.layers.0.self_attn.q_proj") to its value; `targets` are the distinct suffixes ("self_attn.q_proj"), sorted.
@@ -119,7 +119,7 @@ def _map_files(folder: Path, max_bytes: int) -> Iterator[tuple[bytes, memoryview
 
 
 def check_layout(config_bytes: bytes, data: memoryview, base: BaseSpec) -> AdapterLayout:
-    """Everything `check_adapter` checks but the values, of which none is read. Raises `IntakeError`.
+    """Check everything that `check_adapter` checks except the values, which are not read. Raises `IntakeError`.
 
     Depends on nothing but the parsed config, the safetensors header and the length of `data`: adapters that share all
     three share their layout. Alphas change nothing but the summary's alphas and scales.
@@ -169,7 +169,8 @@ def _adapted_modules(tensors: Mapping[str, TensorInfo], base: BaseSpec) -> list[
         match = _TENSOR.fullmatch(name)
         if match is None:
             raise IntakeError(name, _why_not_a_factor(name))
-        layer, suffix = int(match["layer"]), match["suffix"]
+        layer = int(match["layer"])
+        suffix = match["suffix"]
         if suffix not in base.shapes or layer >= base.num_layers:
             raise IntakeError(name, f"must adapt a servable linear module of {base.name}")
         found.setdefault(_Module(match["module"], layer, suffix), set()).add(match["factor"])

@@ -80,7 +80,9 @@ def _parse_tensor(name: str, entry: Any, data_start: int) -> TensorInfo:
         raise IntakeError(name, f"tensor name must be dotted words of at most {_MAX_NAME} characters")
     if not isinstance(entry, dict) or entry.keys() != _ENTRY_KEYS:
         raise IntakeError(name, "must have exactly dtype, shape and data_offsets")
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    dtype = entry["dtype"]
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise IntakeError(name, f"dtype must be one of {', '.join(DTYPE_BYTES)}")
     if not _is_naturals(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:

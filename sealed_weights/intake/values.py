@@ -22,7 +22,7 @@ _STORED: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def checked_norm(name: str, data: memoryview, info: TensorInfo) -> float:
-    """Frobenius norm of the tensor at `data[info.start:info.end]`.
+    """Return the Frobenius norm of the tensor at `data[info.start:info.end]`.
 
     Raises `IntakeError` for a NaN or infinity, or a norm over `MAX_FACTOR_NORM`.
     """

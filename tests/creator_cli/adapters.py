@@ -32,7 +32,9 @@ def write_adapter(folder: Path, *, seed: int = 0, rank: int = RANK, value: float
     }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     random = np.random.default_rng(seed)
-    header, blobs, offset = {}, [], 0
+    header = {}
+    blobs: list[bytes] = []
+    offset = 0
     for layer in range(2):
         for suffix, out in (("q_proj", 64), ("v_proj", 32)):
             for factor, shape in (("A", (rank, 64)), ("B", (out, rank))):

@@ -41,7 +41,9 @@ class Handler(BaseHTTPRequestHandler):
             body: dict[str, Any] = {"code": refuse.code, "message": refuse.message, "request_id": "r-1"}
             if refuse.field:
                 body["field"] = refuse.field
-            status, value, headers = refuse.status, {"error": body}, refuse.headers
+            status = refuse.status
+            value = {"error": body}
+            headers = refuse.headers
             self.close_connection = True
         if status == 0:  # cut
             self.close_connection = True

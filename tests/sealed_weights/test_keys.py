@@ -26,7 +26,8 @@ CONTEXT = {"model_id": "m", "version": "1"}
 
 
 def test_the_hierarchy_unwraps_from_root_to_dek(tmp_path: Path) -> None:
-    creator, dek = uuid4(), generate_key()
+    creator = uuid4()
+    dek = generate_key()
     stored_kek = create_creator_kek(FileKeyProvider(tmp_path / "root.key"), creator)
     kek = open_creator_kek(FileKeyProvider(tmp_path / "root.key"), stored_kek, creator)
     assert unwrap_key(kek, wrap_key(kek, dek, CONTEXT), CONTEXT) == dek

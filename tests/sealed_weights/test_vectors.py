@@ -63,8 +63,10 @@ def test_sealing_again_with_the_same_salt_gives_the_same_bytes(tmp_path: Path) -
 
 
 def test_a_reader_written_from_the_specification_alone_opens_the_vector() -> None:
-    vector, data = load("package-v1"), PACKAGE.read_bytes()
-    head, length = data[:164], struct.unpack(">Q", data[92:100])[0]
+    vector = load("package-v1")
+    data = PACKAGE.read_bytes()
+    head = data[:164]
+    (length,) = struct.unpack(">Q", data[92:100])
     size, count = struct.unpack(">II", data[84:92])
     material = HKDF(
         algorithm=SHA512(),
@@ -73,7 +75,8 @@ def test_a_reader_written_from_the_specification_alone_opens_the_vector() -> Non
         info=b"intarsia/package/v1" + hashlib.sha256(head[:132]).digest(),
     ).derive(bytes.fromhex(vector["dek"]))
     assert material[32:64] == head[132:]
-    plain, leaves = b"", b""
+    plain = b""
+    leaves = b""
     for index in range(count):
         stored = data[164 + index * (size + 16) : min(164 + (index + 1) * (size + 16), len(data) - 64)]
         leaves += hashlib.sha256(stored).digest()
@@ -88,7 +91,8 @@ def test_a_reader_written_from_the_specification_alone_opens_the_vector() -> Non
         parts = [struct.pack(">I", len(domain)), domain, struct.pack(">I", len(fields))]
         return b"".join(parts + [struct.pack(">I", len(field)) + field for field in fields])
 
-    body, signature = hashlib.sha256(head + leaves).digest(), data[-64:]
+    body = hashlib.sha256(head + leaves).digest()
+    signature = data[-64:]
     public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(vector["creator_public"]))
     public.verify(signature, canonical(b"intarsia/package/v1/signature", body))
     assert hashlib.sha256(canonical(b"intarsia/package/v1/digest", body, signature)).hexdigest() == vector["digest"]

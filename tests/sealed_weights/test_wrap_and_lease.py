@@ -161,7 +161,8 @@ def test_text_that_is_not_a_lease_is_refused(text: str) -> None:
 
 
 def test_secrets_do_not_show_in_representations() -> None:
-    keypair, replica = PlatformKeypair.generate(), ReplicaKeypair.generate()
+    keypair = PlatformKeypair.generate()
+    replica = ReplicaKeypair.generate()
     sealed = seal_lease(GRANT, DEK, replica.public_bytes(), VAULT)
     for value in (keypair, replica, sealed):
         assert DEK.hex() not in repr(value) and str(DEK) not in repr(value)

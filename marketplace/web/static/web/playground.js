@@ -147,7 +147,8 @@
       } else if (error instanceof Refusal) {
         showError(error);
       } else {
-        const text = "The connection was lost. If part of the answer arrived, it is charged; see Usage before you retry.";
+        const text =
+          "The connection was lost. If part of the answer arrived, it is charged; see Usage before you retry.";
         showError(new Refusal(text, null));
       }
     } finally {
