@@ -16,16 +16,15 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """A command: its name, its module in `creator_cli.commands`, its attribute there, and its line of help."""
+    """A command: its name, the module of `creator_cli.commands` that has it under this name, and its line of help."""
 
     name: str
     module: str
-    attribute: str
     summary: str
 
     def load(self) -> Any:
         """Import the module and return the command that typer makes from the function or application there."""
-        found = getattr(import_module(f"creator_cli.commands.{self.module}"), self.attribute)
+        found = getattr(import_module(f"creator_cli.commands.{self.module}"), self.name)
         if not isinstance(found, typer.Typer):
             application = typer.Typer(add_completion=False)
             application.command(self.name)(found)
@@ -34,40 +33,28 @@ class LazyCommand:
 
 
 COMMANDS = (
-    LazyCommand("login", "account", "login", "Log in, create this machine's signing key and pin the platform's key."),
+    LazyCommand("login", "account", "Log in, create this machine's signing key and pin the platform's key."),
     LazyCommand(
-        "logout",
-        "account",
-        "logout",
-        "Revoke the token where possible and forget it. The signing key and pinned keys stay.",
+        "logout", "account", "Revoke the token where possible and forget it. The signing key and pinned keys stay."
     ),
-    LazyCommand("whoami", "account", "whoami", "Show which user and organization this machine is logged in as."),
+    LazyCommand("whoami", "account", "Show which user and organization this machine is logged in as."),
+    LazyCommand("check", "adapters", "Check an adapter on this machine, as the platform will. Nothing is uploaded."),
+    LazyCommand("push", "adapters", "Check, seal and upload an adapter as the next version of a model."),
+    LazyCommand("status", "models", "Show your models, or one model with its newest version."),
+    LazyCommand("versions", "models", "List the versions of a model, newest first."),
+    LazyCommand("publish", "models", "Offer a verified version for sale."),
     LazyCommand(
-        "check", "adapters", "check", "Check an adapter on this machine, as the platform will. Nothing is uploaded."
+        "price", "models", "Set the price of a model, starting with the next prediction; without options, show it."
     ),
-    LazyCommand("push", "adapters", "push", "Check, seal and upload an adapter as the next version of a model."),
-    LazyCommand("status", "models", "status", "Show your models, or one model with its newest version."),
-    LazyCommand("versions", "models", "versions", "List the versions of a model, newest first."),
-    LazyCommand("publish", "models", "publish", "Offer a verified version for sale."),
-    LazyCommand(
-        "price",
-        "models",
-        "price",
-        "Set the price of a model, starting with the next prediction; without options, show it.",
-    ),
-    LazyCommand("retire", "models", "retire", "Take a version off sale for good."),
+    LazyCommand("retire", "models", "Take a version off sale for good."),
     LazyCommand(
         "revoke",
         "models",
-        "revoke",
         "Pull the kill switch: replicas refuse the version, cut off its predictions and wipe it within seconds.",
     ),
-    LazyCommand("earnings", "money", "earnings", "Show what your models earned: in total, by model and by day (UTC)."),
+    LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand(
-        "custody",
-        "custody",
-        "app",
-        "Show who held the keys of a model, and when: intarsia custody ORG/SLUG [--export FILE].",
+        "custody", "custody", "Show who held the keys of a model, and when: intarsia custody ORG/SLUG [--export FILE]."
     ),
 )
 

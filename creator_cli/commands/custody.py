@@ -27,7 +27,7 @@ class _ShowByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+custody = typer.Typer(
     cls=_ShowByDefault,
     add_completion=False,
     no_args_is_help=True,
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@custody.command()
 def show(
     model: ModelArgument,
     export: Annotated[Path | None, typer.Option(help="Write your organization's whole chain to this file.")] = None,
@@ -77,7 +77,7 @@ def show(
     out.say(f"releases of your organization's keys: {len(chain.entries)}; the chain is intact")
 
 
-@app.command()
+@custody.command()
 def verify(
     file: Annotated[Path, typer.Argument(help="A file of `intarsia custody ORG/SLUG --export FILE`.")],
     as_json: AsJson = False,
