@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import platformdirs
-
 APPLICATION = "intarsia"
 
 
@@ -44,5 +42,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def _folder(given: str | None, default: str) -> Path:
     if given:
         return Path(given).expanduser().absolute()
+    # Imported here: --help needs no folder, and neither does a command whose folders the environment names.
+    import platformdirs
+
     folder: Path = getattr(platformdirs, default)(APPLICATION, appauthor=False)
     return folder
