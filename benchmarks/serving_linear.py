@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks import machine
-from lora_kernels.cpu.build import built_library
+from lora_kernels.native import built_library
 from serving.kernels.library import KernelLibrary, load_library
 from serving.kernels.linear import DTYPES, PackedLinear, WeightArena, packed_bytes, run_products, scratch_bytes
 

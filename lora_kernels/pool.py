@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from lora_kernels.errors import DtypeError, NonFiniteError, ReservationError, ShapeError, SlotError, TargetError
-from lora_kernels.loading import Loadable, check_page_count, plan_load
-from lora_kernels.ops.backend import Backend, choose_backend
-from lora_kernels.pages import PageAllocator
-from lora_kernels.quantize import LARGEST, MAX_ERROR
-from lora_kernels.reservation import Reservation, State
+from lora_kernels.backend import Backend, choose_backend
+from lora_kernels.errors import DtypeError, NonFiniteError, ReservationError, ShapeError, SlotError
+from lora_kernels.loading.plan import Loadable, check_page_count, plan_load
+from lora_kernels.loading.quantize import LARGEST, MAX_ERROR
+from lora_kernels.loading.reservation import Reservation, State
+from lora_kernels.loading.staging import Arrival
 from lora_kernels.spec import AdapterTensors, PoolSpec
-from lora_kernels.staging import Arrival
-from lora_kernels.storage import SiteStorage, allocate_site
-from lora_kernels.tables import Listing, SlotTables
+from lora_kernels.storage.pages import PageAllocator
+from lora_kernels.storage.site import SiteStorage
+from lora_kernels.storage.store import PageStore
+from lora_kernels.storage.tables import Listing
 
 POOL_DTYPES = (torch.float32, torch.bfloat16, torch.float16, *LARGEST)
 
@@ -60,32 +61,16 @@ class AdapterPool:
         self.num_slots = num_slots
         self.max_error = max_error
         self.backend: Backend = choose_backend(self.device, dtype, spec.page_size, backend)
-        self.tables = SlotTables(spec, num_slots, self.null_page, self.device)
-        self.page_table, self.page_scales = self.tables.page_table, self.tables.page_scales
+        self._store = PageStore(spec, num_pages, num_slots, dtype, self.device, in_blocks=self.backend.IN_BLOCKS)
+        self.tables = self._store.tables
+        self.page_table = self.tables.page_table
+        self.page_scales = self.tables.page_scales
         self.page_ranks = self.tables.page_ranks
-        self._sites = {
-            site.name: allocate_site(
-                spec,
-                site,
-                num_pages + 1,
-                *self.tables.live(site.name),
-                dtype,
-                self.device,
-                in_blocks=self.backend.IN_BLOCKS,
-            )
-            for site in spec.sites
-        }
         self._allocator = PageAllocator(num_pages)
         # Sites that hold anything in a page: what there is to zero when it is free again.
         self._page_sites: dict[int, frozenset[str]] = {}
         # Slots whose weights may still be on their way to the device.
         self._arriving: dict[int, tuple[Arrival, ...]] = {}
-        self._side_stream: torch.cuda.Stream | None = None
-
-    @property
-    def null_page(self) -> int:
-        """Id of the page that is always zero."""
-        return self.num_pages
 
     @property
     def free_pages(self) -> int:
@@ -93,32 +78,29 @@ class AdapterPool:
         return self._allocator.free
 
     def pages_needed(self, what: Loadable) -> int:
-        """Pages that an adapter, or the weighted parts of a blend, takes. Any thread may ask.
+        """Return the pages that an adapter, or the weighted parts of a blend, takes. Any thread may ask.
 
         Raises what `load` raises on wrong targets, shapes, ranks, dtypes and scales.
         """
         return plan_load(self.spec, what).pages
 
     def slot_pages(self, slot: int) -> tuple[int, ...]:
-        """Page ids of a loaded slot, in the order of its page table. Raises SlotError."""
+        """Return the page ids of a loaded slot, in the order of its page table. Raises SlotError."""
         return self._loaded(slot).pages
 
     def is_loaded(self, slot: int) -> bool:
-        """Whether `slot` holds an adapter. Raises SlotError when it is out of range."""
+        """Return whether `slot` holds an adapter. Raises SlotError when it is out of range."""
         self._check_slot(slot)
         return self.tables.listing(slot) is not None
 
     def site(self, name: str) -> SiteStorage:
-        """Storage of one site, for kernels. Raises TargetError."""
-        try:
-            return self._sites[name]
-        except KeyError:
-            raise TargetError(f"unknown site {name!r}; the pool has {sorted(self._sites)}") from None
+        """Return the storage of one site, for kernels. Raises TargetError."""
+        return self._store.site(name)
 
     def reserve(self, pages: int) -> Reservation:
         """Take free pages, for `Reservation.write` to fill. Raises PoolFullError or RankError."""
         check_page_count(self.spec, pages)
-        return Reservation(self, self._allocator.allocate(pages))
+        return Reservation(self._store, self._allocator.allocate(pages), self.backend.copy, self.max_error)
 
     def publish(self, slot: int, reservation: Reservation) -> None:
         """Make a written reservation `slot`: small tables change, no weight is touched; unused pages are free again.
@@ -209,9 +191,7 @@ class AdapterPool:
     def give_back(self) -> None:
         """Return the memory of free pages to the system, on a CPU: they are zero, and take it again when written."""
         if self.device.type == "cpu":
-            free = self._allocator.free_ids()
-            for storage in self._sites.values():
-                storage.give_back(free)
+            self._store.give_back(self._allocator.free_ids())
 
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Make the current CUDA stream, not the host, wait until all layers of these slots (all slots) have arrived.
@@ -229,14 +209,8 @@ class AdapterPool:
         return not self._arriving
 
     def wait_for_layer(self, layer: int, slots: Iterable[int]) -> None:
-        """`settle` for one layer, as every operation does for its own."""
+        """Do what `settle` does for one layer, as every operation does for its own."""
         self._wait(slots, layer)
-
-    def side_stream(self) -> torch.cuda.Stream:
-        """The stream that loads use unless they are given one."""
-        if self._side_stream is None:
-            self._side_stream = torch.cuda.Stream(self.device)
-        return self._side_stream
 
     def _load(self, slot: int, what: Loadable) -> None:
         self._check_empty(slot)
@@ -264,7 +238,7 @@ class AdapterPool:
         for page in freed:
             sites |= self._page_sites.pop(page, frozenset())
         for name in sites:
-            self._sites[name].zero(freed)
+            self._store.site(name).zero(freed)
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.num_slots:
@@ -275,7 +249,7 @@ class AdapterPool:
             raise SlotError(f"slot {slot} is taken: evict it first")
 
     def _check_ours(self, reservation: Reservation) -> None:
-        if reservation.pool is not self:
+        if reservation.store is not self._store:
             raise ReservationError("the reservation is another pool's")
 
     def _loaded(self, slot: int) -> Listing:

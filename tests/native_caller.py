@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from lora_kernels.cpu.build import built_library
+from lora_kernels.native import built_library
 
 
 def compiled(folder: Path, source: str) -> ctypes.CDLL:

@@ -22,14 +22,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lora_kernels.metadata import PREFILL_TILE_ROWS, TILE_ROWS
-from lora_kernels.spec import PoolSpec, SiteSpec
-from lora_kernels.storage import SiteStorage, allocate_site
-from lora_kernels.triton import tuning
-from lora_kernels.triton.embed import embed_kernel
-from lora_kernels.triton.expand import expand_kernel
-from lora_kernels.triton.launch import SitePlan, expand_sizes, shrink_sizes
-from lora_kernels.triton.shrink import shrink_kernel
+from lora_kernels import PoolSpec, SiteSpec
+from lora_kernels.batch import PREFILL_TILE_ROWS, TILE_ROWS
+from lora_kernels.ops import tuning
+from lora_kernels.ops.expand import expand_kernel, expand_sizes
+from lora_kernels.ops.launch import BatchArguments, PlanesArguments, SiteArguments, SitePlan
+from lora_kernels.ops.shrink import shrink_kernel, shrink_sizes
+from lora_kernels.storage.site import SiteStorage
+from lora_kernels.storage.store import PageStore
+from lora_kernels.training.embed import embed_kernel
 
 TARGET = GPUTarget("cuda", 90, 32)
 # Llama-3-8B.
@@ -40,21 +41,27 @@ SITES = (
     SiteSpec("down", 14336, (4096,)),
 )
 PAGES = {torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8e4nv"}
-INT32 = {"units", "tiles", "counts", "row_order", "row_slots", "page_table", "live", "blocks"}
-FLOAT32 = {"v", "page_scales", "rank_scales"}
-ACTIVATIONS = {"x", "y"}
-WEIGHTS = {"a", "b"}
+BATCH = BatchArguments(tiles="*i32", units="*i32", counts="*i32", row_order="*i32", row_slots="*i32")
+PLANES = PlanesArguments(data="*fp32", row_stride="i32", slice_stride="i32", plane_stride="i32")
+OTHERS = {"x": "*bf16", "y": "*bf16", "tokens": "*i64", "blocks": "*i32"}
 # What the launcher finds divisible by 16 in a model's tensors: addresses of allocations, and strides and sizes of these
 # sites. Rows of `live` and the parts of the packed metadata begin anywhere.
-UNALIGNED = {"live", "units", "tiles", "counts", "row_order", "row_slots", "page_table"}
-DIVISIBLE = {"x_stride", "y_stride", "v_row", "v_slice", "v_plane", "k_size",
-             "padded_k", "n_size", "max_pages"}  # fmt: skip
-
-
+UNALIGNED = {"live", "page_table", *BatchArguments._fields}
+DIVISIBLE = {
+    "x_stride",
+    "y_stride",
+    "row_stride",
+    "slice_stride",
+    "plane_stride",
+    "k_size",
+    "padded_k",
+    "n_size",
+    "max_pages",
+}
 ROW = (
     "{kernel:12} {site:7} {pages:7} {tile_rows:>4} {registers:>9} {spills:>6} {shared:>6} {async_copies:>5} {wide:>4}"
     " {mma}"
-)  # fmt: skip
+)
 HEADER = "kernel       site    pages   rows registers spills shared async 16 B mma"
 
 
@@ -91,9 +98,7 @@ def compile_all(wanted: list[str], device_name: str = "NVIDIA H200") -> Iterator
 def compile_site(site: SiteSpec, dtype: torch.dtype, device_name: str) -> Iterator[Compiled]:
     """Shrink and expand in decode and prefill, the first write, and in decode the embedding."""
     config = tuning.configured(site.in_features, site.slices, device_name)
-    meta = torch.device("meta")
-    spec = PoolSpec((site,), 1)
-    storage = allocate_site(spec, site, 2, torch.empty(1, 1, device=meta), [[0]], dtype, meta)
+    storage = PageStore(PoolSpec((site,), 1), 1, 1, dtype, torch.device("meta"), in_blocks=False).site(site.name)
     slices, size = storage.a.shape[2:4]
     plan = SitePlan(config, 132, config.pdl, triton.next_power_of_2(slices * size), 16)
     for rows, planes, shrink, expand in (
@@ -113,20 +118,14 @@ def _compile(
     kernel: triton.JITFunction, sizes: dict[str, int | bool], storage: SiteStorage, note: str = ""
 ) -> Compiled:
     names = kernel.arg_names
-    constants: dict[str, object] = {name: sizes[name] for name in names if name in sizes}
-    options = {name: value for name, value in sizes.items() if name not in constants and name.islower()}
     pages = PAGES[storage.a.dtype]
-    if pages != "fp8e4nv" and "rank_scales" in names:
-        constants["rank_scales"] = None
-    signature = {name: "constexpr" if name in constants else _type(name, pages) for name in names}
-    aligned = {
-        (index,): [["tt.divisibility", 16]]
-        for index, name in enumerate(names)
-        if name in DIVISIBLE or (signature[name].startswith("*") and name not in UNALIGNED)
-    }
-    source = ASTSource(
-        kernel, signature, constexprs={(names.index(name),): value for name, value in constants.items()}, attrs=aligned
-    )
+    arguments = {name: "constexpr" if name in sizes else _type(name, pages) for name in names}
+    constants: dict[tuple[int, ...], object] = {(names.index(name),): sizes[name] for name in names if name in sizes}
+    if pages != "fp8e4nv":
+        constants[names.index("site"), SiteArguments._fields.index("rank_scales")] = None
+    options = {name: value for name, value in sizes.items() if name not in names and name.islower()}
+    aligned = {path: [["tt.divisibility", 16]] for path, name, kind in _flat(arguments) if _is_aligned(name, kind)}
+    source = ASTSource(kernel, arguments, constexprs=constants, attrs=aligned)
     built = triton.compile(source, target=TARGET, options=options)
     ptx = built.asm["ptx"]
     registers, spilled = _resources(built.asm["cubin"])
@@ -147,11 +146,26 @@ def _compile(
     )
 
 
-def _type(name: str, pages: str) -> str:
-    for names, kind in ((INT32, "*i32"), (FLOAT32, "*fp32"), (ACTIVATIONS, "*bf16"), (WEIGHTS, f"*{pages}")):
-        if name in names:
-            return kind
-    return {"tokens": "*i64"}.get(name, "i32")
+def _type(name: str, pages: str) -> str | tuple[object, ...]:
+    """Return Triton's type of an argument; structs keep their fields' names."""
+    if name == "site":
+        rank_scales = "*fp32" if pages == "fp8e4nv" else "constexpr"
+        return SiteArguments(f"*{pages}", rank_scales, "*i32", "*i32", "*fp32", "i32")
+    return {"batch": BATCH, "v": PLANES}.get(name) or OTHERS.get(name, "i32")
+
+
+def _flat(arguments: dict[str, str | tuple[object, ...]]) -> Iterator[tuple[tuple[int, ...], str, str]]:
+    """Yield path, name and type of every argument, those within structs one by one."""
+    for index, (name, kind) in enumerate(arguments.items()):
+        if isinstance(kind, str):
+            yield (index,), name, kind
+        else:
+            for place, (field, inner) in enumerate(kind._asdict().items()):  # type: ignore[attr-defined]
+                yield (index, place), field, inner
+
+
+def _is_aligned(name: str, kind: str) -> bool:
+    return name in DIVISIBLE or (kind.startswith("*") and name not in UNALIGNED)
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lora_kernels.spec import SiteSpec
+from lora_kernels import SiteSpec
 
 SITES = {
     "qkv": SiteSpec("qkv", 4096, (4096, 1024, 1024)),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.kernels.gpu_grid import SITES
-from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, lora_apply
-from lora_kernels.triton import backend
+from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, lora_apply, lora_write
 
 TOKENS = 8192
 PROMPTS = 8
@@ -75,7 +74,7 @@ def measure_prefill(seed: int, device: torch.device | str = "cuda") -> Prefill:
 
     def first() -> None:
         for name in SITES:
-            backend.write(y[name], x[name], pool.site(name), 0, meta)
+            lora_write(y[name], x[name], name, 0, meta)
             torch.addmm(y[name], x[name], w[name], out=y[name])
 
     times = interleaved_ms({"base": base, "added": added, "first": first})

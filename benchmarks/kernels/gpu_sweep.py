@@ -1,4 +1,4 @@
-"""Measures launch sizes on this GPU and writes lora_kernels/triton/configs/<GPU>.json:
+"""Measures launch sizes on this GPU and writes lora_kernels/ops/configs/<GPU>.json:
 
     python -m benchmarks.kernels.gpu_sweep [--budget SECONDS]
 
@@ -24,8 +24,8 @@ from benchmarks import machine
 from benchmarks.kernels.gpu import check, graph_seconds
 from benchmarks.kernels.gpu_contenders import ours
 from benchmarks.kernels.gpu_grid import SITES, GpuPoint, make_inputs
-from lora_kernels.triton import configs, tuning
-from lora_kernels.triton.tuning import Launch, SiteConfig
+from lora_kernels.ops import configs, tuning
+from lora_kernels.ops.launch import Launch, SiteConfig
 
 # What decides: one adapter, many, and both kinds of rank.
 POINTS = ((1, "one", "16"), (8, "distinct", "16"), (32, "distinct", "mixed"), (256, "zipf", "mixed"))

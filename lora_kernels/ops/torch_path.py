@@ -10,20 +10,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from lora_kernels.batch import Batch, Segment
 from lora_kernels.errors import ShapeError
-
-if TYPE_CHECKING:
-    from lora_kernels.metadata import BatchMetadata, Segment
-    from lora_kernels.pool import SiteStorage
+from lora_kernels.storage.site import SiteStorage
 
 # A gather reads an adapter's pages once per row: past two rows each, one matmul per adapter reads less. Below three
 # adapters the matmuls are too few to matter (576 -> 1536, rank 16, one row: 140 us against 240 us gathered).
 GATHER_MAX_ROWS_PER_ADAPTER = 2
 GATHER_MIN_ADAPTERS = 3
+NAME = "torch"
 NEEDS_UNITS = False
 IN_BLOCKS = False
 
@@ -42,27 +40,33 @@ class _Group:
     scales: torch.Tensor
 
 
-def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata) -> None:
-    """y [T, N] += scale · (x [T, K] Aᵀ) Bᵀ for every row with an adapter. Raises ShapeError (overlapping rows of y).
+def apply(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch) -> None:
+    """Compute y [T, N] += scale · (x [T, K] Aᵀ) Bᵀ for every row with an adapter.
 
     Matmuls run in the pool's dtype, or in float32 where the processor has no other.
+    Raises ShapeError (overlapping rows of y).
     """
     check_rows_apart(y)
-    for group in _groups(storage, layer, meta):
+    for group in _groups(storage, layer, batch):
         _expand(_shrink(x, group), group, storage, y)
 
 
-def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, v: torch.Tensor) -> None:
-    """v [slices, T, ≥ max ranks] = scale · x Aᵀ, written where a row has ranks."""
-    for group in _groups(storage, layer, meta):
+def write(y: torch.Tensor, x: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch) -> None:
+    """Compute y [T, N] = scale · (x Aᵀ) Bᵀ, and 0 in rows without an adapter."""
+    apply(y.zero_(), x, storage, layer, batch)
+
+
+def shrink(x: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch, v: torch.Tensor) -> None:
+    """Compute v [slices, T, ≥ max ranks] = scale · x Aᵀ, written where a row has ranks."""
+    for group in _groups(storage, layer, batch):
         ranks = group.b.shape[1]
         v[:, group.rows, :ranks] = _shrink(x, group).to(v.dtype)
 
 
-def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadata, y: torch.Tensor) -> None:
-    """y [T, N] += v Bᵀ, slice by slice. Raises ShapeError (overlapping rows of y)."""
+def expand(v: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch, y: torch.Tensor) -> None:
+    """Compute y [T, N] += v Bᵀ, slice by slice. Raises ShapeError (overlapping rows of y)."""
     check_rows_apart(y)
-    for group in _groups(storage, layer, meta):
+    for group in _groups(storage, layer, batch):
         ranks = group.b.shape[1]
         # A row of a gathered group may have fewer ranks than the group: what lies beyond them in v was never written.
         live = (group.scales != 0).flatten(2).any(2).repeat_interleave(ranks // group.scales.shape[1], dim=1)
@@ -71,39 +75,41 @@ def expand(v: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMetadat
 
 
 def copy(into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False) -> None:
-    """into[layers[i]] = weights[i], or its transpose. One call: 210 matrices copied one by one hold the GIL for most of
-    the time they take."""
+    """Set into[layers[i]] = weights[i], or its transpose, in one call.
+
+    210 matrices copied one by one hold the GIL for most of the time they take.
+    """
     ranks, columns = reversed(weights[0].shape) if turned else weights[0].shape
     into = into[:, :ranks, :columns]
     by_layer = (into.transpose(1, 2) if turned else into).unbind(0)
     torch._foreach_copy_([by_layer[layer] for layer in layers], list(weights))
 
 
-def _groups(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator[_Group]:
-    most_rows = max(segment.rows for segment in meta.segments)
-    if most_rows <= GATHER_MAX_ROWS_PER_ADAPTER and len(meta.segments) >= GATHER_MIN_ADAPTERS:
-        yield from _gathered(storage, layer, meta)
+def _groups(storage: SiteStorage, layer: int, batch: Batch) -> Iterator[_Group]:
+    most_rows = max(segment.rows for segment in batch.segments)
+    if most_rows <= GATHER_MAX_ROWS_PER_ADAPTER and len(batch.segments) >= GATHER_MIN_ADAPTERS:
+        yield from _gathered(storage, layer, batch)
         return
     first = 0
-    for segment in meta.segments:
+    for segment in batch.segments:
         count = storage.live_host[layer][segment.slot]
         if count:
-            yield _segment_group(storage, layer, meta, segment, count, first)
+            yield _segment_group(storage, layer, batch, segment, count, first)
         first += segment.rows
 
 
-def _segment_group(
-    storage: SiteStorage, layer: int, meta: BatchMetadata, segment: Segment, count: int, first: int
-) -> _Group:
+def _segment_group(storage: SiteStorage, layer: int, batch: Batch, segment: Segment, count: int, first: int) -> _Group:
     """The group of one adapter, whose rows begin at `first` in the batch's row_order."""
-    pages = meta.pool.slot_pages(segment.slot)[:count]
+    listing = storage.tables.listing(segment.slot)
+    assert listing is not None, "a batch lists loaded slots alone"
+    pages = listing.pages[:count]
     adjacent = pages == tuple(range(pages[0], pages[0] + count))
     where = slice(pages[0], pages[0] + count) if adjacent else list(pages)
     a, b = _wide(storage.a_of(layer, where)), _wide(storage.b_of(layer, where))
-    scales = meta.pool.page_scales[segment.slot, :count, None, None]
+    scales = storage.tables.page_scales[segment.slot, :count, None, None]
     if storage.rank_scales is not None:
         scales = scales * storage.rank_scales[layer, where]
-    rows: torch.Tensor | slice = meta.row_order[first : first + segment.rows].long()
+    rows: torch.Tensor | slice = batch.row_order[first : first + segment.rows].long()
     if len(segment.runs) == 1:
         begin, length = segment.runs[0]
         rows = slice(begin, begin + length)
@@ -135,18 +141,18 @@ def check_rows_apart(y: torch.Tensor) -> None:
         raise ShapeError(f"y: rows overlap (strides {y.stride()}, shape {tuple(y.shape)})")
 
 
-def _gathered(storage: SiteStorage, layer: int, meta: BatchMetadata) -> Iterator[_Group]:
+def _gathered(storage: SiteStorage, layer: int, batch: Batch) -> Iterator[_Group]:
     """All rows in one group. Pages a row does not have are the pool's zero page."""
-    pool = meta.pool
-    count = max(storage.live_host[layer][segment.slot] for segment in meta.segments)
+    tables = storage.tables
+    count = max(storage.live_host[layer][segment.slot] for segment in batch.segments)
     if not count:
         return
-    rows = meta.row_order.long()
-    slots = meta.row_slots[rows].long()
-    live = torch.arange(count, device=pool.device) < storage.live[layer, slots, None]
-    pages = torch.where(live, pool.page_table[slots, :count], pool.null_page)
+    rows = batch.row_order.long()
+    slots = batch.row_slots[rows].long()
+    live = torch.arange(count, device=rows.device) < storage.live[layer, slots, None]
+    pages = torch.where(live, tables.page_table[slots, :count], storage.null_page)
     b = _wide(storage.b_of(layer, pages))
-    scales = torch.where(live, pool.page_scales[slots, :count], 0.0)[:, :, None, None]
+    scales = torch.where(live, tables.page_scales[slots, :count], 0.0)[:, :, None, None]
     if storage.rank_scales is not None:
         scales = scales * storage.rank_scales[layer, pages]
     yield _Group(

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lora_kernels import AdapterTensors
-from lora_kernels.reservation import Reservation
+from lora_kernels import AdapterTensors, Reservation
 
 
 class State(Enum):

@@ -7,8 +7,8 @@ import functools
 import logging
 from pathlib import Path
 
-from lora_kernels.cpu.build import built_library
-from lora_kernels.errors import BackendError
+from lora_kernels import BackendError
+from lora_kernels.native import built_library
 
 log = logging.getLogger(__name__)
 

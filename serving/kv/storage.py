@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from lora_kernels.storage import give_back, runs
+from lora_kernels.memory import give_back, runs
 from serving.models.config import ModelConfig
 
 # SK_GROUP of kernels/cpu/ops.h: keys and head dimensions are padded to whole groups.

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from lora_kernels import BatchMetadata
-from lora_kernels.cpu import native
+from lora_kernels import BatchMetadata, native
 from serving.debug.trace import NO_TRACE, Tracer
 from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary

@@ -16,6 +16,7 @@ from lora_kernels import (
     lora_expand,
     lora_shrink,
 )
+from lora_kernels.cpu.backend import SiteTensors
 from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import activations, make_adapter, one_site
 
@@ -96,10 +97,8 @@ def test_the_custom_op_is_sound_and_traces_as_one_graph(meta: BatchMetadata) -> 
     assert torch.equal(result, expected)
     assert len(graphs) == 1 and "lora_kernels.sgmv_" in graphs[0]
 
-    storage, pool = meta.pool.site("site"), meta.pool
-    torch.library.opcheck(
-        torch.ops.lora_kernels.sgmv_.default,
-        (y.contiguous(), x, storage.a[1], storage.b[1], pool.page_table, pool.page_ranks, pool.page_scales,
-         storage.live[1], meta.row_order, meta.segment_starts, meta.segment_slots, storage.offsets,
-         storage.b_offsets, None),
-    )  # fmt: skip
+    storage = meta.pool.site("site")
+    site = [tensor for tensor in SiteTensors.of(storage, 1) if tensor is not None]
+    rows = [meta.row_order, meta.segment_starts, meta.segment_slots]
+    arguments = (y.contiguous(), x, site, storage.offsets, storage.b_offsets, rows)
+    torch.library.opcheck(torch.ops.lora_kernels.sgmv_.default, arguments)

@@ -8,7 +8,7 @@ import torch
 from lora_kernels.cpu import backend
 from lora_kernels.cpu.library import load_library
 from lora_kernels.ops import torch_path
-from lora_kernels.storage import A_BLOCK, B_BLOCK, PAIRED, UNIT, WOVEN, unblocked_a, unblocked_b
+from lora_kernels.storage.blocks import A_BLOCK, B_BLOCK, PAIRED, UNIT, WOVEN, unblocked_a, unblocked_b
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 

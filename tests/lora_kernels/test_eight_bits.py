@@ -18,8 +18,8 @@ from lora_kernels import (
     lora_apply,
     reference,
 )
-from lora_kernels.loading import plan_load
-from lora_kernels.quantize import CHUNK_VALUES, FP8, quantize_group, relative_error
+from lora_kernels.loading.plan import plan_load
+from lora_kernels.loading.quantize import CHUNK_VALUES, FP8, quantize_group, relative_error
 from tests.lora_kernels.factories import (
     RANKS,
     activations,

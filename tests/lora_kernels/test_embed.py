@@ -14,11 +14,9 @@ from lora_kernels import (
     ShapeError,
     SiteSpec,
     TargetError,
-    lora_embed,
-    lora_logits,
-    reference,
 )
 from lora_kernels.cpu.library import load_library
+from lora_kernels.training import embed, lora_embed, lora_logits
 from tests.lora_kernels.factories import assert_near, make_adapter, mixed_rank_pool, one_site, requests_for, rows_of
 
 VOCABULARY, WIDTH = 211, 48
@@ -42,7 +40,7 @@ def test_embed_is_apply_to_one_hot_rows(variant, distinct: str) -> None:
         tokens = torch.randint(VOCABULARY, (rows,), dtype=torch.int32 if rows == 17 else torch.int64)
         wide = torch.randn(rows, WIDTH + 5).to(rows_of(dtype))
         y, before = wide[:, 2 : 2 + WIDTH], wide.clone()
-        expected = reference.lora_embed(y.clone(), tokens, "site", 0, meta)
+        expected = embed.reference(y.clone(), tokens, pool.site("site"), 0, meta)
 
         assert lora_embed(y, tokens, "site", meta) is y
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lora_kernels import AdapterPool, BackendError, BatchMetadata, TargetError, lora_apply
-from lora_kernels.cpu import native
+from lora_kernels import AdapterPool, BackendError, BatchMetadata, TargetError, lora_apply, native
 from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import RANKS, activations, make_adapter, mixed_rank_pool, one_site, requests_for
 from tests.native_caller import compiled

@@ -8,7 +8,8 @@ import peft
 import pytest
 import torch
 
-from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec, lora_apply, lora_embed, lora_logits
+from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec, lora_apply
+from lora_kernels.training import lora_embed, lora_logits
 
 VOCABULARY, WIDTH = 70, 24
 SITES = {"q_proj": (WIDTH, 32), "v_proj": (WIDTH, 16), "down_proj": (40, WIDTH), "lm_head": (WIDTH, VOCABULARY)}

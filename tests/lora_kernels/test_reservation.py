@@ -22,7 +22,7 @@ from lora_kernels import (
     SlotError,
     lora_apply,
 )
-from lora_kernels.storage import runs
+from lora_kernels.memory import runs
 from tests.lora_kernels.factories import (
     assert_unchanged,
     dense_delta,

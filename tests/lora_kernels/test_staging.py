@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lora_kernels import AdapterPool, BackendError, BatchMetadata, MetadataBuffers, PoolSpec, SiteSpec, lora_apply
-from lora_kernels.loading import plan_load
-from lora_kernels.quantize import FP8
-from lora_kernels.staging import HostBlob, copy_pages
-from lora_kernels.writing import write_plan
+from lora_kernels.loading.plan import plan_load
+from lora_kernels.loading.quantize import FP8
+from lora_kernels.loading.staging import HostBlob, copy_pages
+from lora_kernels.loading.writing import write_plan
 from tests.lora_kernels.factories import dense_delta, make_adapter
 
 SPEC = PoolSpec(
@@ -28,7 +28,7 @@ def test_a_blob_copied_page_by_page_is_what_a_load_writes(dtype: torch.dtype) ->
 
     blob = HostBlob(storages, len(pages), pinned=False)
     assert not blob.memory.any()
-    write_plan(plan, blob.pages, pool.backend, lambda: None)
+    write_plan(plan, blob.pages, pool.backend.copy, lambda: None)
     for target, source in blob._copies:
         for layer in range(len(target)):
             copy_pages(target[layer], source[layer], pages)

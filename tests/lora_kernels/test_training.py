@@ -6,19 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lora_kernels import (
-    AdapterBatch,
-    AdapterPool,
-    AdapterRows,
-    BatchMetadata,
-    DtypeError,
-    RankError,
-    ShapeError,
-    SlotError,
-    lora_apply,
-    lora_delta,
-    lora_linear,
-)
+from lora_kernels import AdapterPool, BatchMetadata, DtypeError, RankError, ShapeError, SlotError, lora_apply
+from lora_kernels.training import AdapterBatch, AdapterRows, lora_delta, lora_linear
 from tests.lora_kernels.factories import make_adapter, one_site
 
 K, N = 12, 10

@@ -15,7 +15,7 @@ from lora_kernels import (
     lora_apply,
     reference,
 )
-from lora_kernels.metadata import MAX_DECODE_ROWS
+from lora_kernels.batch import MAX_DECODE_ROWS
 from tests.lora_kernels.factories import RANKS, make_adapter, one_site
 
 pytestmark = pytest.mark.gpu

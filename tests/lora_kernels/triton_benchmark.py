@@ -12,8 +12,8 @@ import torch
 from benchmarks.kernels import gpu, gpu_compile, gpu_contenders, gpu_grid, gpu_sweep
 from benchmarks.kernels.gpu_peers import PeerMissingError
 from benchmarks.kernels.gpu_prefill import Prefill
-from lora_kernels.spec import SiteSpec
-from lora_kernels.triton import tuning
+from lora_kernels import SiteSpec
+from lora_kernels.ops import tuning
 
 
 def the_grid_is_the_promised_one() -> None:

@@ -9,8 +9,20 @@ from contextlib import contextmanager
 
 import torch
 
-from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec, lora_apply, metadata, reference
-from lora_kernels.triton import backend, launch
+from lora_kernels import (
+    AdapterPool,
+    BatchMetadata,
+    LoraPair,
+    PoolSpec,
+    SiteSpec,
+    batch,
+    lora_apply,
+    lora_write,
+    reference,
+)
+from lora_kernels.ops import shrink
+from lora_kernels.ops.tuning import plan_for
+from lora_kernels.training import lora_embed
 from tests.lora_kernels.factories import (
     activations,
     assert_near,
@@ -27,13 +39,12 @@ BF16 = torch.bfloat16
 @contextmanager
 def batch_limits(decode_rows: int, one_plane_rows: int) -> Iterator[None]:
     """Tiles of 64 rows past `decode_rows`, a single plane from `one_plane_rows` on: sizes an interpreter can do."""
-    before = metadata.MAX_DECODE_ROWS, launch.MAX_DECODE_ROWS, launch.MIN_ROWS_OF_ONE_PLANE
-    metadata.MAX_DECODE_ROWS = launch.MAX_DECODE_ROWS = decode_rows
-    launch.MIN_ROWS_OF_ONE_PLANE = one_plane_rows
+    before = batch.MAX_DECODE_ROWS, shrink.MIN_ROWS_OF_ONE_PLANE
+    batch.MAX_DECODE_ROWS, shrink.MIN_ROWS_OF_ONE_PLANE = decode_rows, one_plane_rows
     try:
         yield
     finally:
-        metadata.MAX_DECODE_ROWS, launch.MAX_DECODE_ROWS, launch.MIN_ROWS_OF_ONE_PLANE = before
+        batch.MAX_DECODE_ROWS, shrink.MIN_ROWS_OF_ONE_PLANE = before
 
 
 def chunks_groups_and_totals_have_the_same_bits() -> None:
@@ -44,8 +55,8 @@ def chunks_groups_and_totals_have_the_same_bits() -> None:
         with batch_limits(*limits):
             meta = BatchMetadata.build([1, -1, 0], [18, 1, 2], pool)
             y, x = activations(meta, BF16)
-            plan = launch.plan_for(pool.site("site"), x.device)
-            results.append((launch.planes_for(plan, meta.rows), meta.tile_rows, lora_apply(y, x, "site", 0, meta)))
+            planes = shrink.planes_for(plan_for(pool.site("site")).config, meta.rows)
+            results.append((planes, meta.tile_rows, lora_apply(y, x, "site", 0, meta)))
     assert [(planes, rows) for planes, rows, _ in results] == [(8, 16), (2, 64), (1, 64)]
     y, x = activations(meta, BF16)
     assert_near(results[0][2], reference.lora_apply(y, x, "site", 0, meta), BF16)
@@ -80,7 +91,7 @@ def an_embedding() -> None:
             before, ours = y.clone(), y.clone()
             one_hot = torch.nn.functional.one_hot(tokens.long(), 90).to(dtype)
             expected = reference.lora_apply(y.clone(), one_hot, "site", 0, meta)
-            backend.embed(ours, tokens, pool.site("site"), 0, meta)
+            lora_embed(ours, tokens, "site", meta)
             assert_near(ours, expected, dtype)
             assert torch.equal(ours[meta.row_slots == -1], before[meta.row_slots == -1])
 
@@ -115,7 +126,7 @@ def partial_targets_and_first_write() -> None:
         untouched = [0, 1, 5, 6, 7]
         assert torch.equal(y[untouched], before[untouched])
         written = torch.full_like(before, torch.nan)
-        backend.write(written, x, pool.site("site"), layer, meta)
+        lora_write(written, x, "site", layer, meta)
         assert_near(written, reference.lora_apply(torch.zeros_like(before), x, "site", layer, meta), BF16)
         assert not written[untouched].any()
 

@@ -7,8 +7,17 @@ from typing import Any
 
 import torch
 
-from lora_kernels import AdapterPool, BatchMetadata, MetadataBuffers, lora_apply, lora_expand, lora_shrink, reference
-from lora_kernels.triton import backend
+from lora_kernels import (
+    AdapterPool,
+    BatchMetadata,
+    MetadataBuffers,
+    lora_apply,
+    lora_expand,
+    lora_shrink,
+    lora_write,
+    reference,
+)
+from lora_kernels.ops import triton_path
 from tests.lora_kernels.factories import RANKS, activations, assert_near, mixed_rank_pool, one_site, requests_for
 from tests.lora_kernels.pairwise import Case, pairwise
 
@@ -76,15 +85,15 @@ def check_case(case: dict[str, Any], index: int) -> None:
         assert torch.equal(halves, y)
     if index % 3 == 2 and meta.segments:
         written = torch.full_like(before, torch.nan)
-        backend.write(written, x, pool.site("site"), 0, meta)
+        lora_write(written, x, "site", 0, meta)
         assert_near(written, reference.lora_apply(torch.zeros_like(before), x, "site", 0, meta), case["dtype"])
         assert not written[base].any()
 
 
 def poison_scratch() -> None:
     """Scratch begins as NaN: whoever reads what shrink did not write shows it."""
-    plain = backend.scratch
-    backend.scratch = lambda *arguments: plain(*arguments).fill_(torch.nan)
+    plain = triton_path.new_planes
+    triton_path.new_planes = lambda *arguments: plain(*arguments).fill_(torch.nan)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lora_kernels.reservation import Reservation
+from lora_kernels import Reservation
 from serving.core import AdapterRef
 from tests.serving.adapters.fakes import Clock, Running, digest_of
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from lora_kernels.errors import NonFiniteError
-from lora_kernels.loading import Group, LoadPlan
-from lora_kernels.quantize import quantize_group
+from lora_kernels.loading.plan import Group, LoadPlan
+from lora_kernels.loading.quantize import quantize_group
 from lora_kernels.spec import Target
-from lora_kernels.storage import B_BLOCK, SiteStorage
+from lora_kernels.storage.blocks import B_BLOCK
+from lora_kernels.storage.site import SiteStorage
 
-if TYPE_CHECKING:
-    from lora_kernels.ops.backend import Backend
+
+class Copy(Protocol):
+    """A backend's way of copying weights into pages, in its own order."""
+
+    def __call__(
+        self, into: torch.Tensor, layers: Sequence[int], weights: Sequence[torch.Tensor], *, turned: bool = False
+    ) -> None:
+        """Set into[layers[i]] = weights[i], rounded, or its transpose, from the first rank and column on.
+
+        into: [layers, page_size, columns], or in blocks. On the host, in any number of threads at once.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +47,7 @@ class SitePages:
 
     @classmethod
     def of(cls, storage: SiteStorage, pages: Sequence[int]) -> SitePages:
-        """The pool's own memory."""
+        """Return the pool's own memory."""
         scales = storage.rank_scales
         return cls(
             [storage.a[:, page] for page in pages],
@@ -48,25 +58,23 @@ class SitePages:
         )
 
     def a_of(self, page: int, slice_index: int) -> torch.Tensor:
-        """What `Backend.copy` takes."""
+        """Return a slice of A as `Copy` takes it."""
         return self.a[page][:, slice_index]
 
     def b_of(self, page: int, slice_index: int) -> torch.Tensor:
-        """What `Backend.copy` takes."""
+        """Return a slice of B as `Copy` takes it."""
         begin, end = self.b_offsets[slice_index], self.b_offsets[slice_index + 1]
         b = self.b[page]
         return b[:, :, begin:end] if b.dim() == 3 else b[:, :, begin // B_BLOCK : end // B_BLOCK]
 
 
-def write_plan(
-    plan: LoadPlan, pages: Mapping[str, SitePages], backend: Backend, pause: Callable[[], None]
-) -> float | None:
+def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], copy: Copy, pause: Callable[[], None]) -> float | None:
     """Fill zeroed `pages` (all sites of the plan); returns the largest relative error of 8-bit pages, None for others.
 
-    backend: the pool's, which copies
+    copy: the backend's
     pause: called between pieces of the work
 
-    Raises NonFiniteError, leaving rubbish in `pages`: they must be zeroed before anyone may read them.
+    Raises NonFiniteError, leaving rubbish in `pages`: they must be zeroed before they are read.
     """
     worst = None
     first = 0
@@ -75,11 +83,11 @@ def write_plan(
             site = pages[group.site]
             if site.rank_scales:
                 quantized = quantize_group(group, site.a[0].dtype, pause)
-                _copy(quantized.group, site, first, backend, pause)
+                _copy(quantized.group, site, first, copy, pause)
                 _copy_rank_scales(quantized.rank_scales, group, site, first)
                 worst = max(worst or 0.0, quantized.error)
             else:
-                _copy(group, site, first, backend, pause)
+                _copy(group, site, first, copy, pause)
         first += part.pages
     for name, site in pages.items():
         pause()
@@ -88,15 +96,15 @@ def write_plan(
     return worst
 
 
-def _copy(group: Group, site: SitePages, first: int, backend: Backend, pause: Callable[[], None]) -> None:
+def _copy(group: Group, site: SitePages, first: int, copy: Copy, pause: Callable[[], None]) -> None:
     a, b = group.a, group.folded_b()
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
         whole = rows.stop - rows.start == group.rank
         into_a, into_b = site.a_of(page, group.slice_index), site.b_of(page, group.slice_index)
         pause()
-        backend.copy(into_a, group.layers, a if whole else [t[rows] for t in a])
+        copy(into_a, group.layers, a if whole else [t[rows] for t in a])
         pause()
-        backend.copy(into_b, group.layers, b if whole else [t[:, rows] for t in b], turned=True)
+        copy(into_b, group.layers, b if whole else [t[:, rows] for t in b], turned=True)
 
 
 def _copy_rank_scales(rank_scales: torch.Tensor, group: Group, site: SitePages, first: int) -> None:
@@ -112,10 +120,12 @@ def _rank_blocks(rank: int, page_size: int, first: int) -> Iterator[tuple[int, s
 
 
 def _all_finite(pages: list[torch.Tensor]) -> bool:
-    """Smallest and largest are finite only if all are: a NaN anywhere is both. One pass without a copy, where a sum in
-    float32 first copies bfloat16 to float32: ten times as long, and 20 MB for an adapter of rank 16.
+    """Return whether smallest and largest are finite, which they are only if all are: a NaN anywhere is both.
 
-    Python compares the two: each operation of torch gives the interpreter away, and a busy one comes back late."""
+    One pass without a copy, where a sum in float32 first copies bfloat16 to float32: ten times as long, and 20 MB for
+    an adapter of rank 16. Python compares the two: each operation of torch gives the interpreter away, and a busy one
+    comes back late.
+    """
     return all(math.isfinite(extreme) for page in pages for extreme in map(float, torch.aminmax(page)))
 
 

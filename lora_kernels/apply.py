@@ -7,13 +7,13 @@ import torch
 from lora_kernels.errors import DeviceError, DtypeError, ShapeError, TargetError
 from lora_kernels.metadata import BatchMetadata
 from lora_kernels.ops import torch_path
-from lora_kernels.storage import SiteStorage
+from lora_kernels.storage.site import SiteStorage
 
 ACTIVATION_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
-    """y[i] += scale · (x[i] Aᵀ) Bᵀ in place, each row with its own adapter; rows with slot -1 keep their bits.
+    """Compute y[i] += scale · (x[i] Aᵀ) Bᵀ in place, each row with its own adapter; rows with slot -1 keep their bits.
 
     y: [T, N], N the sum of the site's slices; rows may be strided (a column range of a wider tensor)
     x: [T, K], rows may be strided
@@ -31,8 +31,25 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
     return y
 
 
+def lora_write(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
+    """Compute y[i] = scale · (x[i] Aᵀ) Bᵀ, and 0 in rows with slot -1: for y that has not been computed yet. Returns y.
+
+    In prefill `lora_apply` costs the reading and writing of all of y. Here it is written once, unread, and
+    `torch.addmm(y, x, weight.T, out=y)` accumulates the base layer onto it at no further traffic (beta = 1).
+    y, x and errors as for `lora_apply`.
+    """
+    storage = find_site(meta, site, layer)
+    check_rows("y", y, meta, storage.offsets[-1])
+    check_rows("x", x, meta, storage.spec.in_features)
+    if not meta.segments:
+        return y.zero_()
+    meta.wait_for_layer(layer)
+    meta.pool.backend.write(y, x, storage, layer, meta)
+    return y
+
+
 def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata, v: torch.Tensor) -> torch.Tensor:
-    """v[s, i, :r] = scale · x[i] A_sᵀ for every slice s of the site: the first half of `lora_apply`.
+    """Compute v[s, i, :r] = scale · x[i] A_sᵀ for every slice s of the site: the first half of `lora_apply`.
 
     x: [T, K]; v: float32 [slices, T, R] with R at least `meta.max_pages * page_size`. Rows without an adapter, and
     ranks a row's adapter does not have, are not written. Returns v. Raises as `lora_apply` does.
@@ -47,7 +64,7 @@ def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata, v: 
 
 
 def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: torch.Tensor) -> torch.Tensor:
-    """y[i] += v[s, i] B_sᵀ in place, v as `lora_shrink` leaves it: the second half of `lora_apply`.
+    """Compute y[i] += v[s, i] B_sᵀ in place, v as `lora_shrink` leaves it: the second half of `lora_apply`.
 
     Returns y. Raises as `lora_apply` does.
     """
@@ -61,7 +78,7 @@ def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: 
 
 
 def find_site(meta: BatchMetadata, name: str, layer: int) -> SiteStorage:
-    """The site's storage. Raises TargetError when the pool has no such site or layer."""
+    """Return the site's storage. Raises TargetError when the pool has no such site or layer."""
     storage = meta.pool.site(name)
     if not 0 <= layer < storage.num_layers:
         raise TargetError(f"site {name!r} has {storage.num_layers} layers, got layer {layer}")

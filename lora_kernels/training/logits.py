@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from lora_kernels.apply import lora_apply
 from lora_kernels.metadata import BatchMetadata
-from lora_kernels.ops.apply import lora_apply
 
 
 def lora_logits(
     logits: torch.Tensor, hidden: torch.Tensor, site: str, meta: BatchMetadata, *, layer: int = 0
 ) -> torch.Tensor:
-    """logits[i] += scale · (hidden[i] Aᵀ) Bᵀ in place, for as many rows as logits has. Returns logits.
+    """Compute logits[i] += scale · (hidden[i] Aᵀ) Bᵀ in place, for as many rows as logits has. Returns logits.
 
     logits: [L, vocabulary]; hidden: [L, K], what the head is applied to; dtypes as for `lora_apply`
     meta: of those L rows (`BatchMetadata.pick` makes it from the batch's); they are few, often the last of each

@@ -16,11 +16,11 @@ class PageAllocator:
 
     @property
     def free(self) -> int:
-        """Number of pages nobody holds."""
+        """Number of free pages."""
         return self._free
 
     def free_ids(self) -> list[int]:
-        """Pages nobody holds, ascending."""
+        """Return the free pages, ascending."""
         return [page for page, references in enumerate(self._references) if not references]
 
     def allocate(self, count: int) -> list[int]:

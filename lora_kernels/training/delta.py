@@ -26,7 +26,7 @@ class AdapterRows:
 
     @classmethod
     def build(cls, adapter_of_sequence: Sequence[int], lengths: Sequence[int], num_adapters: int) -> AdapterRows:
-        """Sequences laid out one after the other: the adapter of each (-1: none) and its number of rows.
+        """Describe sequences laid out one after the other: the adapter of each (-1: none) and its number of rows.
 
         A padded batch [B, T] is `build(adapters, [T] * B, n)`. Raises ShapeError or SlotError.
         """
@@ -43,7 +43,7 @@ class AdapterRows:
         return cls(row, tuple(map(tuple, runs)))
 
     def count(self, adapter: int) -> int:
-        """Rows of one adapter."""
+        """Return the number of rows of one adapter."""
         return sum(length for _, length in self.runs[adapter])
 
 
@@ -54,7 +54,7 @@ def lora_delta(
     scales: Sequence[float],
     rows: AdapterRows,
 ) -> torch.Tensor:
-    """Δ[i] = scale · (x[i] Aᵀ) Bᵀ with the adapter of row i, 0 where it has none; differentiable in x, a and b.
+    """Return Δ[i] = scale · (x[i] Aᵀ) Bᵀ with the adapter of row i, 0 where it has none; differentiable in x, a and b.
 
     x: [rows, K]; a[j]: [r_j, K]; b[j]: [N, r_j], ranks free; one floating dtype and device for all. Returns [rows, N].
     An adapter without rows gets no gradient (None), so that an optimiser leaves it and its moments alone.
@@ -74,7 +74,7 @@ class _Bucket:
     m: int
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
-        """[rows, width] -> [adapters, m, width]"""
+        """Turn [rows, width] into [adapters, m, width]"""
         return tensor[self.rows].view(len(self.adapters), self.m, -1)
 
     def scales(self, of_all: Sequence[float], like: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ def _buckets(a: Sequence[torch.Tensor], rows: AdapterRows, device: torch.device)
 
 
 def _rows_of(adapters: Sequence[int], rows: AdapterRows, device: torch.device) -> torch.Tensor | slice:
-    """Their rows, adapter after adapter; a slice, which copies nothing, where they happen to lie so."""
+    """Return their rows, adapter after adapter; a slice, which copies nothing, where they happen to lie so."""
     runs = [run for j in adapters for run in rows.runs[j]]
     if all(first + length == following for (first, length), (following, _) in pairwise(runs)):
         return slice(runs[0][0], runs[-1][0] + runs[-1][1])

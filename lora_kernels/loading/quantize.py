@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from lora_kernels.errors import NonFiniteError
-from lora_kernels.loading import Group
+from lora_kernels.loading.plan import Group
 from lora_kernels.spec import Target
 
 FP8 = torch.float8_e4m3fn
@@ -38,9 +38,12 @@ class QuantizedGroup:
 
 
 def quantize_group(group: Group, dtype: torch.dtype, pause: Callable[[], None] = lambda: None) -> QuantizedGroup:
-    """Quantise all layers of a group to float8_e4m3fn or int8, calling `pause` before each piece. Raises
-    NonFiniteError."""
-    a, b = group.a, group.folded_b()
+    """Quantise all layers of a group to float8_e4m3fn or int8, calling `pause` before each piece.
+
+    Raises NonFiniteError.
+    """
+    a = group.a
+    b = group.folded_b()
     layers = max(1, CHUNK_VALUES // (a[0].numel() + b[0].numel()))
     chunks = []
     for i in range(0, len(a), layers):
@@ -50,10 +53,12 @@ def quantize_group(group: Group, dtype: torch.dtype, pause: Callable[[], None] =
     if not finite.all():
         layer = group.layers[int(finite.logical_not().nonzero()[0])]
         raise NonFiniteError(f"{Target(layer, group.site, group.slice_index)}: weights are not finite")
-    stored = Group(
-        group.site, group.slice_index, group.rank, group.layers, [a for chunk in chunks for a in chunk.a],
-        [b.T for chunk in chunks for b in chunk.b], [1.0] * len(group.layers),
-    )  # fmt: skip
+    stored = replace(
+        group,
+        a=[a for chunk in chunks for a in chunk.a],
+        b=[b.T for chunk in chunks for b in chunk.b],
+        factors=[1.0] * len(group.layers),
+    )
     error = max(float(chunk.error.max()) for chunk in chunks)
     return QuantizedGroup(stored, torch.cat([chunk.rank_scales for chunk in chunks]), error)
 

@@ -1,4 +1,4 @@
-"""Addresses for other native code: a model's own C forward pass calls the kernels from inside its own team of threads.
+"""The C library from other native code: a model's forward pass calls the kernels from its own team of threads.
 
 The functions of `team_functions()` are, in C (LK_F32 is 0, LK_BF16 is 1; strides in elements):
 
@@ -30,18 +30,24 @@ y needs: a caller whose products leave the memory idle can have each thread fetc
 from __future__ import annotations
 
 from lora_kernels.cpu import backend
+from lora_kernels.cpu.build import built_library
 from lora_kernels.errors import BackendError, TargetError
 from lora_kernels.metadata import BatchMetadata
 from lora_kernels.pool import AdapterPool
 
+__all__ = ["batch_address", "built_library", "scratch_bytes", "site_address", "team_functions"]
+
 
 def team_functions() -> dict[str, int]:
-    """Addresses by name without the prefix: `shrink_team` and so on. Raises BackendError where there is no library."""
+    """Return addresses by name without the prefix, `shrink_team` and so on.
+
+    Raises BackendError where there is no library.
+    """
     return dict(backend.library().team_addresses)
 
 
 def site_address(pool: AdapterPool, site: str, layer: int) -> int:
-    """Address of one layer's site, good as long as `pool` lives, across load and evict.
+    """Return the address of one layer's site, good as long as `pool` lives, across load and evict.
 
     Raises TargetError, or BackendError when the pool's backend is not the C library.
     """
@@ -50,17 +56,17 @@ def site_address(pool: AdapterPool, site: str, layer: int) -> int:
     storage = pool.site(site)
     if not 0 <= layer < storage.num_layers:
         raise TargetError(f"site {site!r} has {storage.num_layers} layers, got layer {layer}")
-    return backend.site_handle(storage, layer, pool).address
+    return backend.site_handle(storage, layer).address
 
 
 def batch_address(meta: BatchMetadata) -> int:
-    """Address of a batch's row groups, good as long as `meta` lives."""
+    """Return the address of a batch's row groups, good as long as `meta` lives."""
     return backend.batch_address(meta)
 
 
 def scratch_bytes(pool: AdapterPool, site: str, rows: int, threads: int) -> int:
-    """Bytes of scratch that the two halves need at `site` for at most `rows` rows with an adapter, in such a team.
+    """Return the bytes of scratch that the two halves need at `site` for at most `rows` rows with an adapter.
 
-    Grows with both: ask once for the largest batch and take the most over all sites.
+    Grows with rows and threads: ask once for the largest batch and take the most over all sites.
     """
     return backend.library().scratch_bytes(site_address(pool, site, 0), rows, threads)

@@ -1,4 +1,4 @@
-"""From an adapter's tensors to something that can be written into pages without a further check. No pool is touched."""
+"""An adapter's tensors, checked: a plan can be written into pages without a further check. No page is touched."""
 
 from __future__ import annotations
 

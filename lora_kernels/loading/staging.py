@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from lora_kernels.errors import BackendError
-from lora_kernels.storage import SiteStorage, runs
-from lora_kernels.writing import SitePages
+from lora_kernels.loading.writing import SitePages
+from lora_kernels.memory import runs
+from lora_kernels.storage.site import SiteStorage
 
 # The blob is wiped by copies of at most this many device zeros.
 WIPE_BYTES = 4 << 20
@@ -39,7 +40,7 @@ class HostBlob:
     """Zeroed host memory for some sites' pages. `pages` are to be filled; `send` then takes them to the pool."""
 
     def __init__(self, storages: Mapping[str, SiteStorage], pages: int, *, pinned: bool) -> None:
-        targets = [tensor for storage in storages.values() for tensor in _tensors(storage)]
+        targets = [tensor for storage in storages.values() for tensor in storage.tensors()]
         shapes = [(len(target), pages, *target.shape[2:]) for target in targets]
         sizes = [target[:, :pages].numel() * target.itemsize for target in targets]
         self.memory = torch.zeros(sum(map(_aligned, sizes)), dtype=torch.uint8, pin_memory=pinned)
@@ -53,7 +54,7 @@ class HostBlob:
         rest = iter(blobs)
         self.pages = {}
         for name, storage in storages.items():
-            mine = [list(next(rest).unbind(1)) for _ in _tensors(storage)]
+            mine = [list(next(rest).unbind(1)) for _ in storage.tensors()]
             self.pages[name] = SitePages(
                 mine[0], mine[1], mine[2] if len(mine) > 2 else [], storage.b_offsets, storage.page_size
             )
@@ -81,10 +82,6 @@ def copy_pages(target: torch.Tensor, blob: torch.Tensor, pages: Sequence[int]) -
     for first, end in runs(pages):
         target[first:end].copy_(blob[position : position + end - first], non_blocking=True)
         position += end - first
-
-
-def _tensors(storage: SiteStorage) -> tuple[torch.Tensor, ...]:
-    return (storage.a, storage.b) if storage.rank_scales is None else (storage.a, storage.b, storage.rank_scales)
 
 
 def _aligned(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Which pages each slot lists, with which factors: on the device for kernels, on the host for everybody else."""
+"""Which pages each slot lists, with which factors: on the device for kernels, on the host for all else."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ class SlotTables:
     """The tables of a pool: `page_table`, `page_scales`, `page_ranks` [slots, max_pages] and `live` of every site."""
 
     def __init__(self, spec: PoolSpec, num_slots: int, null_page: int, device: torch.device) -> None:
-        self._spec, self._null_page, self._pinned = spec, null_page, device.type == "cuda"
+        self._spec = spec
+        self._null_page = null_page
+        self._pinned = device.type == "cuda"
         self._packed = torch.zeros(3, num_slots, spec.max_pages, dtype=torch.int32, device=device)
         self._packed[0] = null_page
-        self.page_table, self.page_ranks = self._packed[0], self._packed[2]
+        self.page_table = self._packed[0]
         self.page_scales = self._packed[1].view(torch.float32)
+        self.page_ranks = self._packed[2]
         depth = sum(spec.layers_of(site) for site in spec.sites)
         self._live = torch.zeros(depth, num_slots, dtype=torch.int32, device=device)
         self._live_host = [[0] * num_slots for _ in range(depth)]
@@ -46,7 +49,7 @@ class SlotTables:
         self._empty = self.prepare((), (), (), {site.name: [0] * spec.layers_of(site) for site in spec.sites})
 
     def live(self, site: str) -> tuple[torch.Tensor, list[list[int]]]:
-        """The site's rows of the live table: int32 [layers, slots], and the same on the host."""
+        """Return the site's rows of the live table: int32 [layers, slots], and the same on the host."""
         first = 0
         for spec in self._spec.sites:
             end = first + self._spec.layers_of(spec)
@@ -56,7 +59,7 @@ class SlotTables:
         raise KeyError(site)
 
     def listing(self, slot: int) -> Listing | None:
-        """What the slot lists, None when it is empty."""
+        """Return what the slot lists, None when it is empty."""
         return self._listings[slot]
 
     def prepare(

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from lora_kernels.errors import RankError, ShapeError
-from lora_kernels.ops.autograd import AdapterRows, lora_delta
 from lora_kernels.spec import LoraPair
+from lora_kernels.training.delta import AdapterRows, lora_delta
 
 
 class AdapterBatch(torch.nn.Module):
@@ -32,7 +32,7 @@ class AdapterBatch(torch.nn.Module):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`scales[j]` is alpha/r, or alpha/sqrt(r) for rsLoRA. Raises RankError or ShapeError."""
+        """Make the parameters; `scales[j]` is alpha/r, or alpha/sqrt(r) for rsLoRA. Raises RankError or ShapeError."""
         super().__init__()
         if not ranks or min(ranks) < 1:
             raise RankError(f"ranks must be positive, got {list(ranks)}")
@@ -50,15 +50,15 @@ class AdapterBatch(torch.nn.Module):
         return len(self.scales)
 
     def pair(self, adapter: int) -> LoraPair:
-        """One adapter's weights as `AdapterPool.load` takes them: views, detached from the graph."""
+        """Return one adapter's weights as `AdapterPool.load` takes them: views, detached from the graph."""
         return LoraPair(self.a[adapter].detach(), self.b[adapter].detach(), self.scales[adapter])
 
     def parameters_of(self, adapter: int) -> list[torch.nn.Parameter]:
-        """One adapter's parameters, for an optimiser group of its own."""
+        """Return one adapter's parameters, for an optimiser group of its own."""
         return [self.a[adapter], self.b[adapter]]
 
     def forward(self, x: torch.Tensor, rows: AdapterRows) -> torch.Tensor:
-        """Δ [..., out_features] for x [..., in_features], computed in the parameters' dtype, returned in x's.
+        """Return Δ [..., out_features] for x [..., in_features], computed in the parameters' dtype, returned in x's.
 
         Raises ShapeError when the leading dimensions of x do not multiply to `rows.rows`.
         """
@@ -74,7 +74,7 @@ def lora_linear(
     rows: AdapterRows,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x Wᵀ + bias + Δ: a frozen linear layer with every row's own adapter. Differentiable in x and the adapters.
+    """Return x Wᵀ + bias + Δ: a frozen linear layer with every row's own adapter. Differentiable in x and the adapters.
 
     x: [..., K]; weight: [N, K], bias: [N] or None, as torch.nn.functional.linear. Raises ShapeError.
     """

@@ -1,1 +1,0 @@
-"""Tuned launch sizes as data: one JSON file for each GPU, default.json for the rest (lora_kernels.triton.tuning)."""
