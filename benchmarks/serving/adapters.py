@@ -1,7 +1,7 @@
 """Seeded LoRA adapters in PEFT's format: all seven projections of every layer, ranks 8, 16 and 32 in turn.
 
 B is scaled so that ‖ΔW‖ is the same share of ‖W‖ for every matrix and rank: large enough to change greedy text, small
-enough to stay fluent. Stored as bfloat16, so that every engine loads identical values.
+enough to stay fluent. The values are stored as bfloat16, so that every engine loads the same ones.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from benchmarks.serving.workload import adapter_names
 RANKS = (8, 16, 32)
 RELATIVE_NORM = 0.07
 TARGETS = {
-    "q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", "o_proj": "self_attn",
-    "gate_proj": "mlp", "up_proj": "mlp", "down_proj": "mlp",
-}  # fmt: skip
+    "q_proj": "self_attn",
+    "k_proj": "self_attn",
+    "v_proj": "self_attn",
+    "o_proj": "self_attn",
+    "gate_proj": "mlp",
+    "up_proj": "mlp",
+    "down_proj": "mlp",
+}
 
 
 def write_adapters(base: Path, folder: Path, seed: int, names: list[str] | None = None) -> None:
-    """Writes each adapter that is not there yet."""
+    """Write the adapters that do not exist yet."""
     missing = [
         (index, name)
         for index, name in enumerate(names or adapter_names())
@@ -57,9 +62,19 @@ def _write(folder: Path, base: Path, layers: int, weights: dict[str, torch.Tenso
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
     settings = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.name,
-        "r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
-        "inference_mode": True, "init_lora_weights": True, "modules_to_save": None,
-        "target_modules": sorted(TARGETS), "use_rslora": False, "use_dora": False,
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.name,
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "modules_to_save": None,
+        "target_modules": sorted(TARGETS),
+        "use_rslora": False,
+        "use_dora": False,
+    }
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Decode on a GPU: tokens a second of a Llama-3-8B-shaped model of random weights, bare and with 32 distinct adapters.
+"""Decode on a GPU: tokens per second of a Llama-3-8B-shaped model with random weights, bare and with 32 adapters.
 
-The runner is driven as the engine drives it, one step ahead of the samples. Beside it: the roofline (bytes a step must
-read over the copy bandwidth of the same run) and transformers + PEFT on the same GPU, with the same adapters.
+The runner is driven as the engine drives it, one step ahead of the samples. The peers are the roofline (the bytes that
+a step must read over the copy bandwidth of the same run) and transformers + PEFT on the same GPU and adapters.
 """
 
 from __future__ import annotations
@@ -35,19 +35,27 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def llama_3_8b(layers: int = 32) -> ModelConfig:
-    """The published shape (arXiv 2407.21783, table 3)."""
+    """Return the published shape (arXiv 2407.21783, table 3)."""
     return ModelConfig.from_hf(
         {
-            "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
-            "num_hidden_layers": layers, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+            "model_type": "llama",
+            "vocab_size": 128256,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
             "tie_word_embeddings": False,
         }
-    )  # fmt: skip
+    )
 
 
 def random_weights(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> ModelWeights:
-    """Small values: nothing overflows, and speed does not depend on them."""
+    """Return small random weights, which cannot overflow; speed does not depend on the values."""
 
     def tensor(*shape: int) -> torch.Tensor:
         return torch.empty(shape, device=device, dtype=dtype).normal_(0, 0.02)
@@ -74,7 +82,7 @@ class _NoText:
 
 
 class _Slots:
-    """Adapter "3" is slot 3."""
+    """A pool in which adapter "3" has slot 3."""
 
     def __init__(self, pool: AdapterPool) -> None:
         self.pool = pool
@@ -84,7 +92,7 @@ class _Slots:
 
 
 def decode_seconds(runner: GpuRunner, batch: int, adapters: int, context: int, steps: int) -> float:
-    """Median seconds between steps of `batch` sequences at about `context` tokens; adapters go round."""
+    """Return the median seconds between steps of `batch` sequences of about `context` tokens, adapters in rotation."""
     sequences = []
     for index in range(batch):
         ref = AdapterRef(str(index % adapters) if adapters else None)
@@ -93,7 +101,8 @@ def decode_seconds(runner: GpuRunner, batch: int, adapters: int, context: int, s
         blocks = -(-(context + steps) // BLOCK)
         sequence.blocks = list(range(1 + index * blocks, 1 + (index + 1) * blocks))
         sequences.append(sequence)
-    pending, times = None, []
+    pending = None
+    times: list[float] = []
     for step in range(steps):
         position = context - 1 + step
         following = runner.launch(StepPlan(chunks=[Chunk(sequence, position, 1) for sequence in sequences]))
@@ -107,7 +116,7 @@ def decode_seconds(runner: GpuRunner, batch: int, adapters: int, context: int, s
 
 
 def step_bytes(config: ModelConfig, batch: int, adapters: int, context: int) -> int:
-    """What a decode step reads at least, in bfloat16: weights once, KV of each sequence, each adapter in use once."""
+    """Return the bytes a decode step must read in bfloat16: weights, each sequence's KV, each adapter in use."""
     body = config.num_layers * sum(width * sum(outs) for width, outs in part_sizes(config).values())
     kv = batch * context * config.num_layers * 2 * config.kv_size
     ranks = sum(len(outs) * width + sum(outs) for width, outs in part_sizes(config).values())
@@ -116,15 +125,20 @@ def step_bytes(config: ModelConfig, batch: int, adapters: int, context: int) -> 
 
 
 def peft_seconds(config: ModelConfig, batch: int, context: int, steps: int) -> float:
-    """Median seconds a decode step of transformers + PEFT, adapters mixed in the batch."""
+    """Return the median seconds per decode step of transformers + PEFT, with mixed adapters in the batch."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     shape = LlamaConfig(
-        vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_layers, num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_kv_heads, rope_theta=config.rope_theta, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        rope_theta=config.rope_theta,
+        tie_word_embeddings=False,
+    )
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).eval()
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -143,14 +157,20 @@ def peft_seconds(config: ModelConfig, batch: int, context: int, steps: int) -> f
 
     with torch.inference_mode():
         tuned.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=steps, min_new_tokens=steps,
-            do_sample=False, adapter_names=names, logits_processor=[clock], pad_token_id=0,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=steps,
+            min_new_tokens=steps,
+            do_sample=False,
+            adapter_names=names,
+            logits_processor=[clock],
+            pad_token_id=0,
+        )
     return statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: measured, LoRA costs at most 10 % at every batch; 1: it costs more; 2: no CUDA device."""
+    """Return 0 when LoRA costs at most 10 % at every batch size, 1 when it costs more, 2 without a CUDA device."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.gpu", description=__doc__)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--batches", type=lambda text: [*map(int, text.split(","))], default=list(BATCHES))
@@ -159,9 +179,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder of the results (default: one for this kind of GPU)")
     options = parser.parse_args(argv)
     if not torch.cuda.is_available():
-        print("error: no CUDA device here; nothing was measured", file=sys.stderr)
+        print("error: no CUDA device, so the benchmark did not run", file=sys.stderr)
         return 2
-    config, device = llama_3_8b(options.layers), torch.device("cuda")
+    config = llama_3_8b(options.layers)
+    device = torch.device("cuda")
     with torch.inference_mode():
         runner = _runner(config, device, max(options.batches), CONTEXT + options.steps)
         copy = _copy_rate(device)
@@ -185,18 +206,22 @@ def main(argv: list[str] | None = None) -> int:
 
 def _row(runner: GpuRunner, config: ModelConfig, batch: int, steps: int, copy: float) -> dict[str, Any]:
     base, lora = [], []
-    for _ in range(3):  # in turn: clocks drift
+    for _ in range(3):  # interleaved, because clocks drift
         base.append(decode_seconds(runner, batch, 0, CONTEXT, steps))
         lora.append(decode_seconds(runner, batch, ADAPTERS, CONTEXT, steps))
     bare, tuned = statistics.median(base), statistics.median(lora)
     return {
-        "batch": batch, "base_ms": bare * 1e3, "lora_ms": tuned * 1e3, "overhead": tuned / bare - 1,
-        "tokens_per_s": batch / tuned, "roofline": step_bytes(config, batch, ADAPTERS, CONTEXT) / copy / tuned,
-    }  # fmt: skip
+        "batch": batch,
+        "base_ms": bare * 1e3,
+        "lora_ms": tuned * 1e3,
+        "overhead": tuned / bare - 1,
+        "tokens_per_s": batch / tuned,
+        "roofline": step_bytes(config, batch, ADAPTERS, CONTEXT) / copy / tuned,
+    }
 
 
 def _runner(config: ModelConfig, device: torch.device, batch: int, length: int) -> GpuRunner:
-    # Imported late: without a GPU there is no Triton either, and the command should say so.
+    # Imported late: a machine without a GPU may lack Triton, and the command should still explain itself.
     from serving.models.llama_gpu import GpuLlama
     from serving.runner.gpu import GpuRunner
     from serving.runner.graphs import CudaGraphs
@@ -226,7 +251,7 @@ def _adapter(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> d
 
 
 def _copy_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Return the bytes per second, read and written, of a large copy."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
 

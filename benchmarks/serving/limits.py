@@ -1,4 +1,4 @@
-"""What this machine could do at most, measured in the same run: read bandwidth and matrix multiplication."""
+"""The machine's limits, measured in the same run: read bandwidth and the rate of matrix multiplication."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """read_gb_s: both cores streaming; gemm_gflop_s: by number of rows, the best dtype torch has here."""
+    """read_gb_s: all threads streaming; gemm_gflop_s: by number of rows, in torch's fastest type on this machine."""
 
     read_gb_s: float
     gemm_gflop_s: dict[int, float]
 
 
 def measure(threads: int, rows: tuple[int, ...] = (1, 4, 16, 32), repetitions: int = 5) -> Limits:
-    """Takes about ten seconds."""
+    """Measure both limits, which takes about ten seconds."""
     read = read_rate(threads, repetitions)
     rates = {}
     for count in rows:
-        # 28 MB of weights in turn, so that they come from memory as a model's do.
+        # Use 28 MB of weights in turn, so that they come from memory as a model's do.
         rates[count] = max(_gemm_rate(count, dtype, repetitions) for dtype in (torch.float32, torch.bfloat16))
     return Limits(read, rates)
 
 
 def read_rate(threads: int, repetitions: int = 25) -> float:
-    """Read bandwidth alone, in GB/s: half a second."""
+    """Measure the read bandwidth in GB/s, which takes half a second."""
     torch.set_num_threads(threads)
     data = torch.ones(1 << 27)  # 512 MB: far beyond any cache
     data.sum()

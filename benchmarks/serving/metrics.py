@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Record:
-    """One request as its client saw it; times in seconds on one clock. `tokens` holds when each output token came."""
+    """One request as its client saw it, times in seconds on one clock; `tokens` are the arrivals of output tokens."""
 
     start: float
     prompt_tokens: int
@@ -20,7 +20,7 @@ class Record:
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """Linear interpolation between order statistics; None of nothing."""
+    """Return the percentile `share`, interpolated linearly between order statistics; None for an empty list."""
     if not values:
         return None
     ordered = sorted(values)
@@ -31,7 +31,7 @@ def percentile(values: list[float], share: float) -> float | None:
 
 
 def summarise(records: list[Record], wall: float) -> dict[str, float | int | None]:
-    """Throughput of the whole cell; time to first token (TTFT) and between tokens (ITL), in milliseconds."""
+    """Return the throughput of a whole cell, and its TTFT and ITL in milliseconds."""
     good = [record for record in records if record.error is None and record.tokens]
     gaps = [b - a for r in good for a, b in zip(r.tokens, r.tokens[1:], strict=False)]
     first = [r.tokens[0] - r.start for r in good]
@@ -53,14 +53,15 @@ def summarise(records: list[Record], wall: float) -> dict[str, float | int | Non
 
 
 def median(cells: list[dict[str, float]], name: str) -> float | None:
-    """Median of one figure over repetitions."""
+    """Return the median of one figure over repetitions, None where it was never measured."""
     values = [cell[name] for cell in cells if cell.get(name) is not None]
     return statistics.median(values) if values else None
 
 
 def tree_memory_mb(pid: int) -> float:
-    """Proportional resident memory of a process and its descendants, in MB (10^6 bytes); 0 when it is gone."""
-    todo, total = [pid], 0
+    """Return the proportional resident memory of a process tree in MB (10^6 bytes), 0 when it has ended."""
+    todo = [pid]
+    total = 0
     while todo:
         process = todo.pop()
         try:
@@ -74,12 +75,12 @@ def tree_memory_mb(pid: int) -> float:
 
 
 class PeakMemory:
-    """Peak of `tree_memory_mb`, sampled in a background thread every two seconds: a look at a replica takes 4 ms of a
-    core."""
+    """Peak of `tree_memory_mb`, sampled by a background thread every two seconds, because one sample takes 4 ms."""
 
     def __init__(self, pid: int) -> None:
         self.peak = 0.0
-        self._pid, self._stop = pid, threading.Event()
+        self._pid = pid
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:

@@ -1,6 +1,6 @@
 """transformers + PEFT: static left-padded batches of `concurrency`, adapters mixed by `adapter_names`.
 
-transformers has no continuous batching for PEFT: the next batch starts when the whole one is done.
+transformers has no continuous batching for PEFT, so the next batch starts when the whole one is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.serving.workload import Item, adapter_names
 
 
 class _Clock(LogitsProcessor):
-    """Notes when each step's logits exist."""
+    """Records when each step's logits are ready."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -31,7 +31,7 @@ class _Clock(LogitsProcessor):
 
 
 def start(base: Path, adapters: Path, dtype: str, threads: int) -> Cell:
-    """Loads everything; the returned function runs one cell."""
+    """Load model and adapters; the returned function runs one cell."""
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype)).eval()
     padding = model.config.pad_token_id or 0
@@ -51,11 +51,18 @@ def start(base: Path, adapters: Path, dtype: str, threads: int) -> Cell:
         for row, item in enumerate(batch):
             ids[row, longest - len(item.prompt_ids) :] = torch.tensor(item.prompt_ids)
             mask[row, longest - len(item.prompt_ids) :] = 1
-        clock, tokens = _Clock(), batch[0].max_tokens
+        clock = _Clock()
+        tokens = batch[0].max_tokens
         settings: dict[str, Any] = dict(
-            input_ids=ids, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
-            pad_token_id=padding, eos_token_id=None, logits_processor=[clock],
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=padding,
+            eos_token_id=None,
+            logits_processor=[clock],
+        )
         began = time.perf_counter()
         with torch.inference_mode():
             if batch[0].adapter is None:

@@ -18,7 +18,7 @@ CELL_SECONDS = 600
 
 
 def with_recommended_environment(threads: int) -> None:
-    """Starts this program again with what vLLM's CPU documentation asks for; LD_PRELOAD must precede the process."""
+    """Restart this program with the environment that vLLM recommends for CPUs; LD_PRELOAD needs a new process."""
     if "libiomp5" in os.environ.get("LD_PRELOAD", ""):
         return
     prefix = Path(sys.executable).parent.parent
@@ -37,7 +37,7 @@ def with_recommended_environment(threads: int) -> None:
 
 
 def start(base: Path, adapters: Path | None, dtype: str) -> Cell:
-    """Loads the model (compiled where there are no adapters; with them vLLM's CPU build runs eagerly)."""
+    """Load the model: compiled without adapters, eager with them, as vLLM's CPU build requires."""
     from vllm import LLM, SamplingParams
     from vllm.lora.request import LoRARequest
     from vllm.sampling_params import RequestOutputKind
@@ -48,7 +48,8 @@ def start(base: Path, adapters: Path | None, dtype: str) -> Cell:
     llm = LLM(
         model=str(base), dtype=dtype, max_model_len=1024, max_num_seqs=32, enable_prefix_caching=False, seed=0, **lora
     )
-    engine, ids = llm.llm_engine, itertools.count()
+    engine = llm.llm_engine
+    ids = itertools.count()
     requests = {}
     if adapters is not None:
         requests = {
@@ -59,9 +60,12 @@ def start(base: Path, adapters: Path | None, dtype: str) -> Cell:
     def submit(item: Item) -> str:
         name = str(next(ids))
         settings = SamplingParams(
-            temperature=0.0, max_tokens=item.max_tokens, ignore_eos=True, detokenize=False,
+            temperature=0.0,
+            max_tokens=item.max_tokens,
+            ignore_eos=True,
+            detokenize=False,
             output_kind=RequestOutputKind.CUMULATIVE,
-        )  # fmt: skip
+        )
         engine.add_request(
             name,
             {"prompt_token_ids": item.prompt_ids},
@@ -71,7 +75,9 @@ def start(base: Path, adapters: Path | None, dtype: str) -> Cell:
         return name
 
     def run(items: list[Item], concurrency: int) -> list[Record]:
-        todo, live, done = list(reversed(items)), dict[str, Record](), list[Record]()
+        todo = list(reversed(items))
+        live: dict[str, Record] = {}
+        done: list[Record] = []
         began = time.perf_counter()
         while todo or live:
             while todo and len(live) < concurrency:
@@ -88,7 +94,7 @@ def start(base: Path, adapters: Path | None, dtype: str) -> Cell:
             if now - began > CELL_SECONDS:
                 engine.abort_request(list(live))
                 for record in live.values():
-                    record.error = "time limit of the cell"
+                    record.error = "the cell's time limit passed"
                 return [*done, *live.values()]
         return done
 

@@ -1,4 +1,4 @@
-"""Our engine as its clients meet it: a server process, and streaming clients that each wait for their answer."""
+"""Our engine as clients see it: a server process, and streaming clients that each wait for their answer."""
 
 from __future__ import annotations
 
@@ -20,21 +20,31 @@ from benchmarks.serving.metrics import PeakMemory, Record, summarise
 from benchmarks.serving.workload import Item
 
 START_SECONDS, CELL_SECONDS = 300, 600
-BASE_NAME = "base"  # what a replica of plain folders calls its base model
+BASE_NAME = "base"  # the base model's name on a replica of plain folders
 
 
 class Replica:
     """One server process. `run` measures a cell; `close` ends the process."""
 
     def __init__(self, name: str, base: Path, adapters: Path, log: Path, *flags: str) -> None:
-        """Starts the process and waits until it is ready. Raises RuntimeError when it is not in time."""
-        self.name, self.base_model = name, BASE_NAME
+        """Start the process and wait until it is ready. Raises RuntimeError when it is not ready in time."""
+        self.name = name
+        self.base_model = BASE_NAME
         self._log = log.open("wb")
         self.url = f"http://127.0.0.1:{_free_port()}"
         command = [
-            sys.executable, "-m", "serving", "--model", str(base), "--adapters", str(adapters),
-            "--port", self.url.rpartition(":")[2], "--insecure", *flags,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "serving",
+            "--model",
+            str(base),
+            "--adapters",
+            str(adapters),
+            "--port",
+            self.url.rpartition(":")[2],
+            "--insecure",
+            *flags,
+        ]
         began = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
         while not self._is_ready():
@@ -45,12 +55,12 @@ class Replica:
         self.ready_seconds = time.perf_counter() - began
 
     def warm_up(self, items: list[Item]) -> None:
-        """A few tokens of each adapter, so that loads are not part of the figures."""
+        """Generate a few tokens with each adapter, so that loads are not part of the figures."""
         short = [Item(item.adapter, item.prompt_ids[:16], 4) for item in items]
         _run(self._closed_loop(short, 4))
 
     def run(self, items: list[Item], concurrency: int) -> dict[str, Any]:
-        """Figures of one cell."""
+        """Return the figures of one cell."""
         with PeakMemory(self.process.pid) as memory:
             began = time.perf_counter()
             records = _run(self._closed_loop(items, concurrency))
@@ -58,14 +68,14 @@ class Replica:
         return summarise(records, wall) | {"peak_memory_mb": round(memory.peak)}
 
     def first_token_seconds(self, items: list[Item]) -> list[float]:
-        """Time to the first token of each, one after the other. Raises RuntimeError when one fails."""
+        """Return each item's TTFT in seconds, one request at a time. Raises RuntimeError when one fails."""
         records = _run(self._closed_loop(items, 1))
         if any(record.error for record in records):
             raise RuntimeError(next(record.error for record in records if record.error))
         return [record.tokens[0] - record.start for record in records]
 
     def close(self) -> None:
-        """SIGTERM, then SIGKILL."""
+        """End the process with SIGTERM, and with SIGKILL after 30 s."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(30)
@@ -82,7 +92,8 @@ class Replica:
             return False
 
     async def _closed_loop(self, items: list[Item], concurrency: int) -> list[Record]:
-        todo, records = list(reversed(items)), list[Record]()
+        todo = list(reversed(items))
+        records = list[Record]()
 
         async def client() -> None:
             connection = await Client.connect(self.url)
@@ -113,12 +124,12 @@ class Replica:
             connection.close()
             record.error = f"no answer within {CELL_SECONDS} s"
         if record.error is None and len(record.tokens) != item.max_tokens:
-            record.error = f"{len(record.tokens)} tokens came, {item.max_tokens} were asked for"
+            record.error = f"got {len(record.tokens)} tokens instead of {item.max_tokens}"
         return record
 
 
 def _run(records: Coroutine[Any, Any, list[Record]]) -> list[Record]:
-    """In the loop that takes least of the cores that the replica computes on."""
+    """Run the clients in uvloop, which takes the least time on the cores that the replica shares."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(records)
 

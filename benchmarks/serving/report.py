@@ -1,4 +1,4 @@
-"""From measured cells to a table, the figures that are promised, a plot and a JSON file."""
+"""From measured cells to tables, promised figures and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.serving.limits import Limits
 from benchmarks.serving.metrics import median
 
 OURS, INT8, VLLM, VLLM_LORA, PEFT = "intarsia", "intarsia int8", "vLLM", "vLLM 32 LoRAs", "transformers + PEFT"
-# In cells with adapters: the same prompts, measured next to it.
+# Measured next to each cell with adapters: the same prompts without them.
 OURS_WITHOUT = "intarsia, no adapters"
 
 
@@ -46,14 +46,14 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """parameters: all that multiply for an output token; body_parameters: without the head, which prompts skip."""
+    """parameters: those multiplied per output token; body_parameters: the same without the head, which prompts skip."""
 
     parameters: int
     body_parameters: int
 
     @property
-    def bytes_a_token(self) -> int:
-        """Weights in bfloat16, read once for each token of a lone request."""
+    def bytes_per_token(self) -> int:
+        """Bytes of bfloat16 weights that a lone request reads per token."""
         return 2 * self.parameters
 
 
@@ -64,7 +64,7 @@ class Results:
         self.cells: list[Cell] = []
 
     def figure(self, engine: str, scenario: str, concurrency: int, name: str = "output_tokens_per_s") -> float | None:
-        """Median over repetitions."""
+        """Return the median of a figure over repetitions."""
         found = [
             cell.figures
             for cell in self.cells
@@ -73,13 +73,15 @@ class Results:
         return median(found, name)
 
     def repetitions(self, engine: str, scenario: str, concurrency: int) -> dict[int, dict[str, Any]]:
-        """Figures by repetition."""
+        """Return the figures of a cell by repetition."""
         place = (engine, scenario, concurrency)
         return {c.repetition: c.figures for c in self.cells if (c.engine, c.scenario, c.concurrency) == place}
 
     def ratio(self, above: tuple[str, str, int], below: tuple[str, str, int], name: str = "output_tokens_per_s") -> Any:
-        """Median over repetitions of the quotient of cells measured next to each other: machines that others use too
-        change from minute to minute. Quotient of the medians where one was measured less often; None where it was not.
+        """Return the median over repetitions of the quotient of cells measured next to each other, because shared
+        machines change from minute to minute.
+
+        It is the quotient of the medians where one cell was measured less often, and None where one was not measured.
         """
         ones, others = self.repetitions(*above), self.repetitions(*below)
         if ones.keys() == others.keys():
@@ -89,18 +91,18 @@ class Results:
         return None if one is None or not other else one / other
 
     def places(self) -> list[tuple[str, int]]:
-        """(scenario, concurrency) in the order they were measured."""
+        """Return each (scenario, concurrency) in the order of measurement."""
         return list(dict.fromkeys((cell.scenario, cell.concurrency) for cell in self.cells))
 
     def engines(self) -> list[str]:
-        """Engines in the order they were measured."""
+        """Return the engines in the order of measurement."""
         return list(dict.fromkeys(cell.engine for cell in self.cells))
 
 
 def kept(folder: Path, measured_anew: Collection[str]) -> tuple[list[Cell], Limits]:
-    """Cells of an earlier run's file, but for scenarios that are measured anew, and that run's limits.
+    """Return the cells of an earlier run except those of scenarios that are measured again, and that run's limits.
 
-    Raises OSError without a file.
+    Raises OSError where the file does not exist.
     """
     file = json.loads((folder / "serving.json").read_text(encoding="utf-8"))
     rates = {int(rows): rate for rows, rate in file["limits"]["gemm_gflop_s"].items()}
@@ -109,7 +111,7 @@ def kept(folder: Path, measured_anew: Collection[str]) -> tuple[list[Cell], Limi
 
 
 def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: Mapping[str, float]) -> list[Promise]:
-    """The bars of this project for the machine class the benchmark is for: two cores, no GPU."""
+    """Return this project's bars for a machine of two cores without a GPU."""
     out = [Promise("ready after a start, seconds", ready_seconds.get(OURS), 5, at_most=True)]
     memory = [cell.figures["peak_memory_mb"] for cell in results.cells if cell.engine == OURS]
     out.append(Promise("resident memory at its peak, MB", max(memory, default=None), 1200, at_most=True))
@@ -117,7 +119,7 @@ def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: 
         ratio = results.ratio((OURS, "base", concurrency), (VLLM, "base", concurrency))
         out.append(Promise(f"no adapter, {concurrency} clients: tokens/s over vLLM without LoRA", ratio, bar))
     shares = [
-        model.bytes_a_token / (alone["itl_p50_ms"] / 1e3) / 1e9 / alone["read_gb_s"]
+        model.bytes_per_token / (alone["itl_p50_ms"] / 1e3) / 1e9 / alone["read_gb_s"]
         for alone in results.repetitions(OURS, "base", 1).values()
         if alone["itl_p50_ms"]
     ]
@@ -152,7 +154,7 @@ def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: 
 
 
 def table(results: Results) -> str:
-    """Markdown, one row an engine and cell."""
+    """Return Markdown with one row per engine and cell."""
     lines = [
         "| scenario | clients | engine | tokens/s | TTFT p50 / p95 ms | ITL p50 / p99 ms | errors |",
         "|---|---|---|---|---|---|---|",
@@ -175,7 +177,7 @@ def table(results: Results) -> str:
 
 
 def promise_table(promised: list[Promise]) -> str:
-    """Markdown, one row a bar."""
+    """Return Markdown with one row per bar."""
     lines = ["| figure | measured | bar | |", "|---|---|---|---|"]
     for item in promised:
         value = "not measured" if item.value is None else f"{item.value:.2f}"

@@ -1,8 +1,8 @@
-"""Many more adapters registered than fit: throughput with 64 of 2,000 resident, against all asked for resident.
+"""Throughput with 64 of 2,000 registered adapters resident, beside a replica that holds all requested ones.
 
-Both replicas get the same stream of requests, adapters drawn by Zipf's law (exponent 1) from everything registered,
-after the same number of requests to reach a steady state. Also the price of a cold start: time to first token of an
-adapter that is not resident, less that of one that is, on an otherwise idle replica.
+Both replicas get the same stream of requests, with adapters drawn by Zipf's law (exponent 1) from all registered ones,
+after the same number of requests to reach a steady state. The price of a cold start is the TTFT of an adapter that is
+not resident less the TTFT of one that is, on an otherwise idle replica.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COLD, WARM = "64 resident", "all resident"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: both bars hold; 1: one is missed."""
+    """Return 0 when both bars hold, 1 when one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.residency", description=__doc__)
     parser.add_argument("--base", type=Path, default=DEFAULT_BASE)
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/intarsia-benchmarks")
     parser.add_argument("--out", type=Path, default=machine.RESULTS / machine.cpu_kind(), help="folder of the results")
     parser.add_argument("--registered", type=int, default=2000)
     parser.add_argument("--resident", type=int, default=64)
-    parser.add_argument("--requests", type=int, default=96, help="of one repetition")
+    parser.add_argument("--requests", type=int, default=96, help="requests per repetition")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=available_cores())
@@ -74,16 +74,21 @@ def main(argv: list[str] | None = None) -> int:
     )
     print(f"cold start from disk, rank 16, p50: {extra:.1f} ms on top of a resident adapter's first token (bar 30)")
     report = {
-        "machine": machine.describe(), "seed": options.seed, "registered": options.registered,
-        "resident": options.resident, "concurrency": options.concurrency, "tokens_per_s": results, "share": share,
+        "machine": machine.describe(),
+        "seed": options.seed,
+        "registered": options.registered,
+        "resident": options.resident,
+        "concurrency": options.concurrency,
+        "tokens_per_s": results,
+        "share": share,
         "cold_start_p50_ms": extra,
-    }  # fmt: skip
+    }
     machine.write_suite(options.out, "residency", report)
     return int(share < 0.8 or extra > 30)
 
 
 def register(adapters: Path, registry: Path, count: int) -> None:
-    """`count` adapters of different content: hard links to the few tensor files, each with a scale of its own."""
+    """Register `count` different adapters: hard links to the few tensor files, each with its own scale."""
     sources = adapter_names()
     for index in range(count):
         source, target = adapters / sources[index % len(sources)], registry / f"r{index:04d}"
@@ -98,7 +103,7 @@ def register(adapters: Path, registry: Path, count: int) -> None:
 
 
 def _streams(options: argparse.Namespace) -> list[list[Item]]:
-    """One to reach a steady state, then one a repetition."""
+    """Return one stream to reach a steady state, then one per repetition."""
     rng = random.Random(options.seed)
     order = list(range(options.registered))
     rng.shuffle(order)
@@ -111,8 +116,10 @@ def _streams(options: argparse.Namespace) -> list[list[Item]]:
 
 
 def _cold_starts(engine: Replica, asked: set[str | None], registered: int) -> tuple[list[float], list[float]]:
-    """Seconds to the first token, one request at a time: each adapter of rank 16 that was never asked for, and at once
-    again. Not all of them again in the end: newcomers are the first to be evicted for one another."""
+    """Return the TTFT in seconds of adapters of rank 16 that were never requested, cold and then at once again.
+
+    Each is repeated at once, and not all of them at the end, because new adapters are evicted first.
+    """
     fresh = [f"r{index:04d}" for index in range(registered) if index % ADAPTERS % 3 == 1]
     fresh = [name for name in fresh if name not in asked][:24]
     seconds = engine.first_token_seconds([Item(name, [1] * 32, 1) for name in fresh for _ in range(2)])

@@ -1,6 +1,6 @@
-"""A peer engine in a process of its own: it reads one JSON line a cell and answers with one.
+"""A peer engine in a process of its own, which reads one JSON line per cell and answers with one.
 
-Both ends are here. The process may run in another virtual environment, so this module needs the standard library only.
+This module holds both ends. It imports only the standard library, because the process may run in another environment.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.serving.workload import Item, read
 ROOT = Path(__file__).parents[2]
 ANSWER = "answer: "
 
-# Runs a cell: its items and the concurrency in, records out.
+# Runs a cell: takes its items and the concurrency, returns one record per item.
 Cell = Callable[[list[Item], int], list[Record]]
 
 
 def serve(start: Callable[[], Cell]) -> None:
-    """The worker's side: starts the engine, then answers cells until its input ends."""
+    """Start the engine, then answer cells until standard input ends (the worker's side)."""
     began = time.perf_counter()
     run = start()
     _say({"ready_seconds": time.perf_counter() - began})
@@ -42,33 +42,40 @@ def serve(start: Callable[[], Cell]) -> None:
 
 
 class Worker:
-    """The benchmark's side. `run` measures a cell as `Replica.run` does."""
+    """The benchmark's side of a peer; `ask` measures a cell as `Replica.run` does."""
 
     def __init__(self, name: str, python: Path | str, module: str, log: Path, *arguments: str) -> None:
-        """Starts the process and waits until it is ready. Raises RuntimeError when it ends instead."""
+        """Start the process and wait until it is ready. Raises RuntimeError when it ends instead."""
         self.name = name
         self._log = log.open("wb")
         self._path = log
         environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
         self.process = subprocess.Popen(
             [str(python), "-m", module, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+        )
         self.ready_seconds = float(self._answer()["ready_seconds"])
 
     def ask(self, workload: Path, scenario: str, concurrency: int, scale: float, *, warm_up: bool) -> dict[str, Any]:
-        """Figures of one cell. Raises RuntimeError when the process has ended."""
+        """Return the figures of one cell. Raises RuntimeError when the process has ended."""
         assert self.process.stdin is not None
         question = {
-            "workload": str(workload), "scenario": scenario, "concurrency": concurrency, "scale": scale,
+            "workload": str(workload),
+            "scenario": scenario,
+            "concurrency": concurrency,
+            "scale": scale,
             "warm_up": warm_up,
-        }  # fmt: skip
+        }
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         return self._answer()
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self.process.kill()
         self.process.wait()
         self._log.close()

@@ -1,7 +1,7 @@
-"""The workload: English prompts of 64 to 256 tokens, 64 greedy tokens out, and which adapter each request names.
+"""The workload: English prompts of 64 to 256 tokens, 64 greedy output tokens, and the adapter that each request names.
 
-Standard library only, so that a peer's own environment can import it. Prompts are the same in every scenario: base
-against adapters compares exactly the same token counts.
+The module imports only the standard library, so that a peer's environment can import it. Prompts are the same in every
+scenario, so that base and adapters are compared on the same token counts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 OUTPUT_TOKENS, SHORTEST, LONGEST = 64, 64, 256
 ADAPTERS = 32
 SCENARIOS = ("base", "one", "uni8", "uni32", "zipf32", "distinct")
-# Enough waves to be steady, few enough for two cores.
+# Enough rounds of requests for a steady state, few enough for two cores.
 REQUESTS = {1: 6, 4: 16, 16: 48, 32: 64}
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One request: prompt token ids, and the adapter's name (None: the base)."""
+    """One request: its prompt's token ids and the adapter's name, None for the base."""
 
     adapter: str | None
     prompt_ids: list[int]
@@ -30,12 +30,12 @@ class Item:
 
 
 def adapter_names(count: int = ADAPTERS) -> list[str]:
-    """Folder names of the seeded adapters."""
+    """Return the folder names of the seeded adapters."""
     return [f"a{index:02d}" for index in range(count)]
 
 
 def prompts(encode: Callable[[str], list[int]], count: int, seed: int) -> list[list[int]]:
-    """Token ids of `count` stretches of the prose that comes with Python."""
+    """Return the token ids of `count` passages of the prose that comes with Python."""
     words = _prose().split(" ")
     rng = random.Random(seed)
     out = []
@@ -49,8 +49,9 @@ def prompts(encode: Callable[[str], list[int]], count: int, seed: int) -> list[l
 
 
 def assign(scenario: str, count: int, seed: int) -> list[str | None]:
-    """The adapter of each request. Raises ValueError for an unknown scenario."""
-    rng, names = random.Random(seed + 1), adapter_names()
+    """Return the adapter of each request. Raises ValueError for an unknown scenario."""
+    rng = random.Random(seed + 1)
+    names = adapter_names()
     if scenario == "base":
         return [None] * count
     if scenario == "one":
@@ -67,7 +68,7 @@ def assign(scenario: str, count: int, seed: int) -> list[str | None]:
 
 
 def write(folder: Path, encode: Callable[[str], list[int]], seed: int) -> None:
-    """One JSON file a scenario."""
+    """Write one JSON file per scenario."""
     folder.mkdir(parents=True, exist_ok=True)
     count = max(REQUESTS.values())
     texts = prompts(encode, count, seed)
@@ -77,7 +78,7 @@ def write(folder: Path, encode: Callable[[str], list[int]], seed: int) -> None:
 
 
 def read(folder: Path, scenario: str, concurrency: int, scale: float = 1.0) -> list[Item]:
-    """The requests of one cell."""
+    """Return the requests of one cell."""
     count = max(2, int(REQUESTS.get(concurrency, 2 * concurrency) * scale))
     items = json.loads((folder / f"{scenario}.json").read_text(encoding="utf-8"))
     return [Item(**item) for item in items[:count]]
@@ -88,7 +89,7 @@ def _prose() -> str:
 
     text = "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
     paragraphs = (re.sub(r"\s+", " ", part).strip() for part in re.split(r"\n\s*\n", text))
-    # Sentences, not tables or code: long, capitalised, ended by a full stop, few symbols.
+    # Keep sentences and drop tables and code: long, capitalised, ended by a full stop, few symbols.
     return " ".join(
         p
         for p in paragraphs
