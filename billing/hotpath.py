@@ -17,7 +17,6 @@ from billing.statements import (
     ASSIGN_REPLICA,
     EXPIRE_HOLD,
     MAX_CLOSE_REASON,
-    PLACE_HOLD,
     RELEASE_HOLD,
     SETTLE_HOLD,
     HoldPlaced,
@@ -51,11 +50,11 @@ async def _one_row(conn: AsyncConnection[Any], sql: str, parameters: tuple[Any, 
 async def place_hold(conn: AsyncConnection[Any], request: HoldRequest) -> HoldPlaced:
     """Set the worst case aside, in wallet and key budget together, or change nothing.
 
-    Raises InsufficientFunds (also for an organization without account), BudgetExceeded, and DuplicateRequest for a
-    prediction id or idempotency key that is in use. A key whose request was released may be used again for the same
+    Raises InsufficientFunds (also for an organization that never had credit), BudgetExceeded, and DuplicateRequest for
+    a prediction id or idempotency key that is in use. A key whose request was released may be used again for the same
     body, because it charged nothing.
     """
-    return parse_placed(await _one_row(conn, PLACE_HOLD, request.parameters()), request)
+    return parse_placed(await _one_row(conn, *request.statement()), request)
 
 
 async def assign_replica(conn: AsyncConnection[Any], prediction_id: UUID, replica_id: UUID) -> bool:

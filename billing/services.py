@@ -12,6 +12,7 @@ from django.db import IntegrityError, connection, transaction
 
 from billing.errors import TransactionNotReversible
 from billing.ledger import get_account, post_transaction
+from billing.locks import lock_ledger_transaction
 from billing.models import Account, KeyBudget, LedgerTransaction
 from billing.pricing import TokenUsage
 from billing.statements import (
@@ -28,7 +29,6 @@ from marketplace.accounts.models import ApiKey, Organization
 __all__ = [
     "credit_promotion",
     "credit_top_up",
-    "open_accounts",
     "record_stripe_fee",
     "refresh_top_up",
     "release_hold_sync",
@@ -37,17 +37,6 @@ __all__ = [
     "settle_hold_sync",
     "start_top_up",
 ]
-
-
-def open_accounts(*, organization: Organization) -> None:
-    """Open the accounts of a new organization: any may buy, any may sell. Opening them again does nothing."""
-    Account.objects.bulk_create(
-        [
-            Account(organization=organization, kind=Account.Kind.CUSTOMER_CREDIT),
-            Account(organization=organization, kind=Account.Kind.CREATOR_PAYABLE),
-        ],
-        ignore_conflicts=True,
-    )
 
 
 def credit_promotion(
@@ -79,7 +68,7 @@ def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
     Raises TransactionNotReversible for a reversal, and InsufficientFunds if the customer has spent the money.
     """
     with transaction.atomic():
-        original = LedgerTransaction.objects.select_for_update().get(pk=transaction_id)
+        original = lock_ledger_transaction(transaction_id)
         if original.kind == LedgerTransaction.Kind.REVERSAL:
             raise TransactionNotReversible(f"ledger transaction {transaction_id} is a reversal")
         earlier = LedgerTransaction.objects.filter(reverses=original).first()

@@ -16,6 +16,11 @@ from billing.pricing import Price, TokenUsage
 
 PLACE_HOLD = """SELECT outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body
 FROM billing_place_hold(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+# A hold of nothing needs no credit, so it opens the wallet of a customer who never had any: free models are for all.
+PLACE_FREE_HOLD = """SELECT outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body
+FROM (SELECT %s::uuid AS organization_id, billing_account_id('customer_credit', %s::uuid) AS id) AS wallet,
+LATERAL billing_place_hold(%s, wallet.organization_id, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+WHERE wallet.id IS NOT NULL"""
 SETTLE_HOLD = "SELECT outcome, cost, creator, platform FROM billing_settle_hold(%s, %s, %s, %s, %s, %s, %s)"
 RELEASE_HOLD = "SELECT billing_release_hold(%s, %s)"
 ASSIGN_REPLICA = "UPDATE billing_hold SET replica_id = %s WHERE id = %s AND state = 'open'"
@@ -44,11 +49,15 @@ class HoldRequest:
     expires_at: datetime
     replica_id: UUID | None = None
 
-    def parameters(self) -> tuple[Any, ...]:
-        """For PLACE_HOLD."""
+    def statement(self) -> tuple[str, tuple[Any, ...]]:
+        """Return the statement that places this hold, with its parameters."""
+        if self.amount_nano_usd == 0:
+            wallet = (self.organization_id, self.organization_id)
+            return PLACE_FREE_HOLD, (*wallet, self.prediction_id, *self._terms())
+        return PLACE_HOLD, (self.prediction_id, self.organization_id, *self._terms())
+
+    def _terms(self) -> tuple[Any, ...]:
         return (
-            self.prediction_id,
-            self.organization_id,
             self.api_key_id,
             self.amount_nano_usd,
             self.price.input_micro_usd_per_mtok,

@@ -17,6 +17,7 @@ from django.utils import timezone
 from billing.errors import PaymentMismatch
 from billing.integrity import find_discrepancies
 from billing.ledger import record_incident
+from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
 from billing.stripe_gateway import StripeGateway, stripe_gateway
 from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee
@@ -109,11 +110,7 @@ def deliver_outbox() -> None:
         delivered = OUTBOX_BATCH
         while delivered == OUTBOX_BATCH:
             with transaction.atomic():
-                rows = list(
-                    Outbox.objects.select_for_update(skip_locked=True)
-                    .filter(delivered_at=None)
-                    .order_by("id")[:OUTBOX_BATCH]
-                )
+                rows = claim_outbox_rows(OUTBOX_BATCH)
                 with valkey.pipeline(transaction=False) as pipeline:
                     for row in rows:
                         fields = {"topic": row.topic, "key": row.key, "payload": json.dumps(row.payload)}

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from billing.errors import InvalidTopUpAmount, PaymentMismatch
 from billing.ledger import get_account, post_transaction, record_incident
+from billing.locks import lock_stripe_cash, lock_top_up
 from billing.models import Account, Incident, LedgerTransaction, Outbox, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
@@ -82,7 +83,7 @@ def credit_top_up(*, session: CheckoutSession) -> TopUp | None:
 
 @transaction.atomic
 def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
-    top_up = TopUp.objects.select_for_update().select_related("organization").filter(pk=top_up_id).first()
+    top_up = lock_top_up(top_up_id)
     if top_up is None:
         logger.warning("Stripe session %s names no top-up of ours", session.id)
         return None
@@ -146,7 +147,7 @@ def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:
     """
     kind = LedgerTransaction.Kind.STRIPE_FEE
     with transaction.atomic():
-        cash = Account.objects.select_for_update(no_key=True).get(pk=get_account(kind=Account.Kind.STRIPE_CASH).pk)
+        cash = lock_stripe_cash(get_account(kind=Account.Kind.STRIPE_CASH))
         # Read under the lock of the account, so that two deliveries at once book one fee.
         if (
             fee.fee_cents == 0

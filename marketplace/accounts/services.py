@@ -16,9 +16,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from marketplace.accounts import onboarding, policies
+from marketplace.accounts import policies
 from marketplace.accounts.api_keys import digest_api_key, generate_api_key, parse_api_key
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
+from marketplace.accounts.locks import lock_api_key, lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 
 MAX_ORGANIZATIONS_PER_USER = 20
@@ -62,14 +63,14 @@ def authenticate_user(*, email: str, password: str) -> User:
 
 @transaction.atomic
 def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bool = False) -> Organization:
-    """Create an organization owned by `owner` and whatever other apps keep for it (billing accounts).
+    """Create an organization owned by `owner`. Its ledger accounts open with the first money that moves.
 
     Raises InvalidInput for a bad or reserved slug, Conflict for a taken one, NotAllowed past the limit per user.
     """
     if not allow_reserved and slug in policies.RESERVED_SLUGS:
         raise InvalidInput(f"the name {slug!r} is reserved; choose another", code="reserved", field="slug")
     # Locked, so that two requests at once cannot both be the last one allowed.
-    User.objects.select_for_update().get(pk=owner.pk)
+    lock_user(owner.pk)
     if Membership.objects.filter(user=owner, role=Membership.Role.OWNER).count() >= MAX_ORGANIZATIONS_PER_USER:
         raise NotAllowed(f"a user may own {MAX_ORGANIZATIONS_PER_USER} organizations", code="too_many_organizations")
     organization = Organization(slug=slug, name=name)
@@ -83,7 +84,6 @@ def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bo
     except IntegrityError:
         raise Conflict(f"the name {slug!r} is taken; choose another", code="slug_taken", field="slug") from None
     Membership.objects.create(organization=organization, user=owner, role=Membership.Role.OWNER)
-    onboarding.open_organization(organization=organization)
     return organization
 
 
@@ -124,7 +124,7 @@ def create_api_key(
     prefix = parse_api_key(text)
     assert prefix is not None, "a generated key parses"
     with transaction.atomic():
-        Organization.objects.select_for_update().get(pk=organization.pk)
+        lock_organization(organization.pk)
         if _active_keys(organization).count() >= MAX_ACTIVE_KEYS:
             raise NotAllowed(
                 f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first", code="too_many_keys"
@@ -154,12 +154,13 @@ def rotate_api_key(
 ) -> tuple[ApiKey, str]:
     """Create a key like `key` and let the old one work for `overlap` more. Raises Conflict if it works no more."""
     now = timezone.now()
-    old = ApiKey.objects.select_for_update(of=("self",)).select_related("organization").get(pk=key.pk)
+    organization = lock_organization(key.organization_id)
+    old = lock_api_key(key.pk)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("this key is revoked or expired; create a new one", code="key_inactive")
     # A key that was to end at a date keeps that date: rotation must not make access last longer than was granted.
     new = create_api_key(
-        organization=old.organization,
+        organization=organization,
         name=old.name,
         scopes=old.scopes,
         created_by=created_by,

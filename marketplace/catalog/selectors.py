@@ -11,7 +11,6 @@ from django.db.models import Exists, F, Func, OuterRef, Prefetch, Q, QuerySet, S
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
-from marketplace.vault.models import SigningKey
 
 ORDERINGS = ("relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
@@ -106,16 +105,6 @@ def owned_version(*, organization: Organization, version_id: UUID) -> Version | 
 def evaluations_of(*, model: Model) -> QuerySet[Evaluation]:
     """Everything the platform measured on the model's versions, newest first."""
     return Evaluation.objects.filter(version__model=model).select_related("version").order_by("-created_at", "-id")
-
-
-def signing_keys_of(*, organization: Organization) -> QuerySet[SigningKey]:
-    """The organization's signing keys, newest first."""
-    return SigningKey.objects.filter(organization=organization).order_by("-created_at", "-id")
-
-
-def signing_key_of(*, organization: Organization, key_id: UUID) -> SigningKey | None:
-    """One unrevoked signing key of the organization, or None."""
-    return SigningKey.objects.filter(organization=organization, pk=key_id, revoked_at=None).first()
 
 
 def bases() -> QuerySet[BaseModel]:

@@ -30,7 +30,7 @@ app.conf.update(
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
         "resume stuck verifications": {
-            "task": "marketplace.catalog.tasks.resume_stuck_verifications",
+            "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
         },
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
@@ -38,4 +38,4 @@ app.conf.update(
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
     },
 )
-app.autodiscover_tasks(["billing", "marketplace.catalog", "marketplace.vault", "marketplace.gateway"])
+app.autodiscover_tasks(["billing", "marketplace.publishing", "marketplace.vault", "marketplace.gateway"])

@@ -48,6 +48,7 @@ INSTALLED_APPS = [
     "django_htmx",
     "drf_spectacular",
     "rest_framework",
+    "marketplace.config",
     "marketplace.accounts",
     "marketplace.catalog",
     "marketplace.vault",

@@ -12,10 +12,10 @@ from psycopg import AsyncConnection
 
 from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
+from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
+from marketplace.accounts.playground_tokens import verify_playground_token
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
-from marketplace.web.playground import PREFIX as PLAYGROUND_PREFIX
-from marketplace.web.playground import PlaygroundTokenError, verify_playground_token
 
 _KEY_SQL = """
 SELECT k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at
@@ -91,10 +91,7 @@ class Authenticator:
         return _KeyRow(found[0], bytes(found[1]), found[2], found[3], tuple(found[4]), found[5], found[6])
 
     async def _playground(self, connection: AsyncConnection[Any], token: str) -> Principal:
-        try:
-            claims = verify_playground_token(token)
-        except PlaygroundTokenError as error:
-            raise unauthorized(str(error)) from None
+        claims = verify_playground_token(token)
         row = await (await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id))).fetchone()
         if row is None:
             raise unauthorized("You are no longer a member of this organization.")

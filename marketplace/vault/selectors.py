@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Model
 from marketplace.vault import keys
 from marketplace.vault.errors import ChainBroken
-from marketplace.vault.models import PlatformKey, Release, Replica
+from marketplace.vault.models import PlatformKey, Release, Replica, SigningKey
 from sealed_weights import AuthenticationError, ReleaseEntry, SignedCheckpoint, sign_checkpoint, verify_chain
 from sealed_weights.strict_json import to_base64
 
@@ -118,3 +120,13 @@ def entry_of(row: Release) -> ReleaseEntry:
         released_at=row.released_at_us,
         previous_hash=bytes(row.previous_hash),
     )
+
+
+def signing_keys_of(*, organization: Organization) -> QuerySet[SigningKey]:
+    """The organization's signing keys, newest first."""
+    return SigningKey.objects.filter(organization=organization).order_by("-created_at", "-id")
+
+
+def signing_key_of(*, organization: Organization, key_id: UUID) -> SigningKey | None:
+    """One unrevoked signing key of the organization, or None."""
+    return SigningKey.objects.filter(organization=organization, pk=key_id, revoked_at=None).first()

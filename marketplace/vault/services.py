@@ -10,16 +10,19 @@ import uuid
 from datetime import timedelta
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from django.db import connection, transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Version
 from marketplace.vault import keys
 from marketplace.vault.attestation import evidence_hash
 from marketplace.vault.enrolment import LEASE_SECONDS
 from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
-from marketplace.vault.models import CreatorKey, DataKey, Lease, PlatformKey, Release, Replica
+from marketplace.vault.locks import lock_bootstrap, lock_creator_key, lock_version_of_package
+from marketplace.vault.models import CreatorKey, DataKey, Lease, PlatformKey, Release, Replica, SigningKey
 from marketplace.vault.policies import ENDED_STATES, release_allowed
 from sealed_weights import (
     LeaseGrant,
@@ -34,19 +37,21 @@ from sealed_weights import (
     unwrap_key,
     wrap_key,
 )
+from sealed_weights.errors import FormatError
 from sealed_weights.release_log import GENESIS_HASH
 from sealed_weights.secret_memory import wipe
+from sealed_weights.signing import load_public_key
 from sealed_weights.wrap import fingerprint
 
-BOOTSTRAP_LOCK = 0x696E7461  # the session-independent name of the advisory lock
+MAX_SIGNING_KEYS = 20  # of one organization
 
 
 def bootstrap_platform_keys() -> list[PlatformKey]:
     """Make the intake, ticket and vault keys that do not exist yet; return the new rows. Safe to run at any time, also
     twice at once."""
     created = []
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [BOOTSTRAP_LOCK])
+    with transaction.atomic():
+        lock_bootstrap()
         for purpose in PlatformKey.Purpose.values:
             if PlatformKey.objects.filter(purpose=purpose, retired_at__isnull=True).exists():
                 continue
@@ -139,17 +144,12 @@ def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
     with transaction.atomic(durable=True):
         # Both locks are held to the commit: the version's, so that a revocation either sees this lease or stops it;
         # the creator's key row, as the head of the creator's chain.
-        version = (
-            Version.objects.select_for_update(of=("self",), no_key=True)
-            .select_related("model__base_model")
-            .filter(package_digest=digest)
-            .first()
-        )
+        version = lock_version_of_package(digest)
         if version is None:
             raise UnknownPackage("no version has this package")
         _check_release(version, replica, purpose)
         creator_id = version.model.organization_id
-        creator_key = CreatorKey.objects.select_for_update(no_key=True).filter(organization_id=creator_id).first()
+        creator_key = lock_creator_key(creator_id)
         data_key = DataKey.objects.filter(version=version).first()
         if creator_key is None or data_key is None:
             raise UnknownPackage("the platform holds no key of this package")
@@ -222,3 +222,28 @@ def revoke_leases(*, version: Version) -> int:
     """
     live = Lease.objects.filter(release__version=version, revoked_at__isnull=True, expires_at__gt=timezone.now())
     return live.update(revoked_at=timezone.now())
+
+
+def register_signing_key(*, organization: Organization, public_key: bytes) -> SigningKey:
+    """Register a creator's 32-byte Ed25519 public key; registering it again returns the same row.
+
+    Raises InvalidInput for bytes that are no key, Conflict if it is another organization's or revoked.
+    """
+    try:
+        load_public_key(public_key)
+    except FormatError:
+        raise InvalidInput("must be the 32 bytes of an Ed25519 public key", field="public_key") from None
+    with transaction.atomic():
+        lock_organization(organization.pk)
+        key = SigningKey.objects.filter(public_key=public_key).first()
+        if key is None:
+            if SigningKey.objects.filter(organization=organization, revoked_at=None).count() >= MAX_SIGNING_KEYS:
+                raise NotAllowed(f"an organization may have {MAX_SIGNING_KEYS} signing keys", code="too_many_keys")
+            try:
+                with transaction.atomic():
+                    return SigningKey.objects.create(organization=organization, public_key=public_key)
+            except IntegrityError:  # another organization registered it in this moment
+                key = SigningKey.objects.get(public_key=public_key)
+    if key.organization_id != organization.id or key.revoked_at is not None:
+        raise Conflict("this key cannot be registered; create a new one", code="key_taken", field="public_key")
+    return key

@@ -15,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.hotpath import HoldRequest
 from billing.pricing import Price, TokenUsage
-from billing.services import credit_promotion, open_accounts
+from billing.services import credit_promotion
 from marketplace.accounts.models import Organization
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
@@ -24,10 +24,9 @@ USAGE_COST = 44  # 80·150 + 20·75 + 50·600 = 43,500 pico-dollars, rounded up 
 
 
 def make_organization(credit_nano_usd: int = 0) -> Organization:
-    """An organization with its accounts and, if asked, promotional credit."""
+    """An organization with, if asked, promotional credit."""
     slug = f"org-{uuid.uuid4().hex[:12]}"
     organization = Organization.objects.create(slug=slug, name=slug)
-    open_accounts(organization=organization)
     if credit_nano_usd:
         credit_promotion(organization=organization, amount_nano_usd=credit_nano_usd, reference=slug)
     return organization

@@ -8,7 +8,6 @@ from django.db import DatabaseError, connection, transaction
 from billing.integrity import find_discrepancies
 from billing.models import Account, Entry, Hold, LedgerTransaction, Usage
 from billing.services import settle_hold_sync
-from billing.statements import PLACE_HOLD
 from tests.billing.support import USAGE, hold_request, make_organization
 
 pytestmark = pytest.mark.django_db
@@ -46,8 +45,8 @@ def books() -> dict[str, int]:
     buyer, creator = make_organization(10_000), make_organization()
     settled, still_open = hold_request(buyer, creator), hold_request(buyer, creator, idempotency_key="key")
     with connection.cursor() as cursor:
-        cursor.execute(PLACE_HOLD, settled.parameters())
-        cursor.execute(PLACE_HOLD, still_open.parameters())
+        cursor.execute(*settled.statement())
+        cursor.execute(*still_open.statement())
     settle_hold_sync(
         prediction_id=settled.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
     )

@@ -11,9 +11,9 @@ from django.db import connection
 from django.utils import timezone
 
 from billing import selectors
+from billing.ledger import get_account
 from billing.models import Account
-from billing.services import credit_promotion, open_accounts, settle_hold_sync
-from billing.statements import PLACE_HOLD
+from billing.services import credit_promotion, settle_hold_sync
 from marketplace.accounts.models import Organization
 from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
 
@@ -25,7 +25,7 @@ KEY = uuid.UUID(int=9)
 def predict(organization: Organization, creator: Organization, model: str, key: uuid.UUID | None = None) -> uuid.UUID:
     request = replace(hold_request(organization, creator), model_name=model, api_key_id=key)
     with connection.cursor() as cursor:
-        cursor.execute(PLACE_HOLD, request.parameters())
+        cursor.execute(*request.statement())
     settle_hold_sync(
         prediction_id=request.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
     )
@@ -46,7 +46,7 @@ def market() -> dict[str, Organization]:
 
 def test_a_wallet_shows_posted_held_and_available(market: dict[str, Organization]) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(PLACE_HOLD, hold_request(market["ann"], market["acme"]).parameters())
+        cursor.execute(*hold_request(market["ann"], market["acme"]).statement())
     wallet = selectors.wallet(market["ann"])
     assert (wallet.posted, wallet.held) == (10_000 - 3 * USAGE_COST, 1_000)
     assert wallet.available == wallet.posted - 1_000
@@ -106,11 +106,10 @@ def test_a_statement_lists_own_entries_newest_first_and_pages(market: dict[str, 
     assert [*first, *rest] == lines
 
 
-def test_accounts_are_opened_once() -> None:
-    organization = make_organization(5)
-    open_accounts(organization=organization)
-    assert Account.objects.filter(organization=organization).count() == 2
-    assert selectors.wallet(organization).posted == 5
+def test_an_account_is_opened_once() -> None:
+    organization = make_organization()
+    opened = [get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=organization) for _ in range(2)]
+    assert opened[0] == opened[1] == Account.objects.get(organization=organization)
 
 
 def test_a_promotion_is_given_once_for_a_reference_and_never_takes() -> None:

@@ -23,7 +23,7 @@ from billing.services import (
     set_key_budget,
     settle_hold_sync,
 )
-from billing.statements import PLACE_HOLD, HoldRequest, parse_placed
+from billing.statements import HoldRequest, parse_placed
 from marketplace.accounts.models import ApiKey
 from tests.billing.support import hold_request, make_organization
 
@@ -138,7 +138,7 @@ class Books(RuleBasedStateMachine):
 
     def _place(self, request: HoldRequest) -> None:
         with connection.cursor() as cursor:
-            cursor.execute(PLACE_HOLD, request.parameters())
+            cursor.execute(*request.statement())
             parse_placed(cursor.fetchone(), request)
 
     @rule(hold_id=holds, prompt=st.integers(0, 200), cached=st.integers(0, 200), completion=st.integers(0, 100))

@@ -34,7 +34,7 @@ def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_platform")
 def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
-    from marketplace.catalog import services as catalog
+    from marketplace import publishing
     from marketplace.catalog.models import Model, Version
 
     environment = {
@@ -59,7 +59,7 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     run(*push, "--wait", "0", exit_code=1)
     version = Version.objects.get()
     assert version.state == Version.State.VERIFYING and version.changelog == "first"
-    catalog.record_verification(version=version, ok=True, report={"smoke_prompts": 3})
+    publishing.record_verification(version=version, ok=True, report={"smoke_prompts": 3})
     pushed = json.loads(run(*push))
     assert pushed["version_id"] == str(version.id) and pushed["state"] == "published"
     assert pushed["price"]["cached_input_micro_usd_per_mtok"] == 15000
@@ -70,7 +70,7 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     run(*push, "--wait", "0", exit_code=1)
     assert model.prices.count() == 1
     newer = Version.objects.get(number=2)
-    catalog.record_verification(
+    publishing.record_verification(
         version=newer, ok=False, report={"refusal": {"field": "lora_A", "rule": "norm", "message": "too large"}}
     )
     assert json.loads(run(*push, exit_code=2))["error"]["field"] == "lora_A"

@@ -25,8 +25,8 @@ from marketplace.api.serializers import (
     signing_key_data,
 )
 from marketplace.api.views.base import ControlView
-from marketplace.catalog import selectors as catalog_selectors
-from marketplace.catalog import services as catalog_services
+from marketplace.vault import selectors as vault_selectors
+from marketplace.vault import services as vault_services
 
 MAX_LIMIT = 10**15  # nano-dollars: a million dollars
 
@@ -128,7 +128,7 @@ class SigningKeysView(ControlView):
     def get(self, request: Request, org: str) -> Response:
         """The organization's signing keys, newest first."""
         self._require_own(org)
-        keys = catalog_selectors.signing_keys_of(organization=self.organization)
+        keys = vault_selectors.signing_keys_of(organization=self.organization)
         return self.page(keys, lambda rows: [signing_key_data(key) for key in rows])
 
     @extend_schema(operation_id="register_signing_key", request=RegisterSigningKey, responses={201: CreatorSigningKey})
@@ -136,7 +136,7 @@ class SigningKeysView(ControlView):
         """Register a public key; registering it again gives the same row."""
         self._require_own(org)
         wanted = self.parse(self.RegisterSigningKey)
-        key = catalog_services.register_signing_key(organization=self.organization, public_key=wanted["public_key"])
+        key = vault_services.register_signing_key(organization=self.organization, public_key=wanted["public_key"])
         return Response(signing_key_data(key), status=201)
 
     def _require_own(self, org: str) -> None:

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
 
+from marketplace import publishing
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
@@ -25,10 +26,9 @@ from marketplace.api.serializers import (
     version_data,
 )
 from marketplace.api.views.base import ControlView
-from marketplace.catalog import selectors, services
+from marketplace.catalog import selectors
 from marketplace.catalog.models import Version
-from marketplace.catalog.services.uploads import MAX_CHUNK_SIZE
-from marketplace.catalog.services.versions import MAX_PACKAGE_SIZE
+from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
 from marketplace.vault import selectors as vault_selectors
 
 UPLOAD_OFFSET = OpenApiParameter(
@@ -37,7 +37,7 @@ UPLOAD_OFFSET = OpenApiParameter(
 
 
 def _own_data(version: Version) -> dict[str, Any]:
-    return own_version_data(version, uploaded_bytes=services.upload_offset(version=version))
+    return own_version_data(version, uploaded_bytes=publishing.upload_offset(version=version))
 
 
 class VersionsView(ControlView):
@@ -70,7 +70,7 @@ class VersionsView(ControlView):
         """Open the upload of the next version. Seal with the answer's ids and number, then PUT to `upload_url`."""
         model = self.owned_model(org, slug)
         wanted = self.parse(self.StartVersion)
-        signing_key = selectors.signing_key_of(organization=self.organization, key_id=wanted["signing_key_id"])
+        signing_key = vault_selectors.signing_key_of(organization=self.organization, key_id=wanted["signing_key_id"])
         if signing_key is None:
             raise InvalidInput(
                 "not a signing key of this organization; register it",
@@ -78,7 +78,7 @@ class VersionsView(ControlView):
                 field="signing_key_id",
             )
         intake = vault_selectors.public_keys().intake
-        version = services.start_version(
+        version = publishing.start_version(
             model=model, signing_key=signing_key, package_size=wanted["package_size"], changelog=wanted["changelog"]
         )
         return Response(
@@ -116,7 +116,7 @@ class PackageView(ControlView):
         """`Upload-Offset`: how many bytes have arrived. `Upload-Length`: how many were announced."""
         version = self.owned_version(version_id)
         headers = {
-            "Upload-Offset": str(services.upload_offset(version=version)),
+            "Upload-Offset": str(publishing.upload_offset(version=version)),
             "Upload-Length": str(version.package_size),
         }
         return Response(status=200, headers=headers)
@@ -138,7 +138,9 @@ class PackageView(ControlView):
             raise Refusal(
                 "send Content-Length and at least one byte", code="length_required", status=411, field="Content-Length"
             )
-        reached = services.append_package_chunk(version=version, offset=int(offset), stream=request.data, length=length)
+        reached = publishing.append_package_chunk(
+            version=version, offset=int(offset), stream=request.data, length=length
+        )
         return Response(status=204, headers={"Upload-Offset": str(reached)})
 
 
@@ -156,7 +158,7 @@ class CompleteVersionView(ControlView):
         """Check signature, digest and header, take the data key, and have a replica verify the adapter."""
         version = self.owned_version(version_id)
         wanted = self.parse(self.CompleteVersion)
-        version = services.complete_version(
+        version = publishing.complete_version(
             version=version, digest=wanted["digest"], wrapped_data_key=wanted["wrapped_data_key"]
         )
         return Response(_own_data(version))
@@ -170,7 +172,7 @@ class PublishVersionView(ControlView):
     @extend_schema(operation_id="publish_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
         """Publish a verified version of a model that has a price."""
-        return Response(_own_data(services.publish_version(version=self.owned_version(version_id))))
+        return Response(_own_data(publishing.publish_version(version=self.owned_version(version_id))))
 
 
 class RetireVersionView(ControlView):
@@ -181,7 +183,7 @@ class RetireVersionView(ControlView):
     @extend_schema(operation_id="retire_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
         """Retire a version: no new predictions, replicas drop it. It cannot be published again."""
-        return Response(_own_data(services.retire_version(version=self.owned_version(version_id))))
+        return Response(_own_data(publishing.retire_version(version=self.owned_version(version_id))))
 
 
 class RevokeVersionView(ControlView):
@@ -197,4 +199,4 @@ class RevokeVersionView(ControlView):
         """Revoke a version: replicas refuse it, stop what runs and zero it within 5 s (30 s if cut off)."""
         version = self.owned_version(version_id)
         reason = self.parse(self.RevokeVersion)["reason"]
-        return Response(_own_data(services.revoke_version(version=version, reason=reason)))
+        return Response(_own_data(publishing.revoke_version(version=version, reason=reason)))

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
 
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
 
@@ -46,7 +47,7 @@ def create_model(*, organization: Organization, slug: str, base_model: BaseModel
     model = Model(organization=organization, slug=slug, base_model=base_model)
     _apply(model, text)
     with transaction.atomic():
-        Organization.objects.select_for_update().get(pk=organization.pk)
+        lock_organization(organization.pk)
         if Model.objects.filter(organization=organization).count() >= MAX_MODELS_PER_ORGANIZATION:
             raise NotAllowed(f"an organization may list {MAX_MODELS_PER_ORGANIZATION} models", code="too_many_models")
         try:

@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from billing import selectors as billing
+from marketplace import publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Price, Version
@@ -64,17 +65,17 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
         raise Http404("no such version")
     try:
         if action == "publish":
-            services.publish_version(version=version)
+            publishing.publish_version(version=version)
             messages.success(request, f"Version {number} is for sale: {model.full_name} now answers with it.")
         elif action == "retire":
-            services.retire_version(version=version)
+            publishing.retire_version(version=version)
             messages.success(request, f"Version {number} is retired. It takes no new predictions.")
         else:
             form = RevokeForm(request.POST)
             if not form.is_valid():
                 messages.error(request, "Nothing was revoked: say why, in at most 500 characters.")
                 return _model_page(request, model, None, form, status=400)
-            services.revoke_version(version=version, reason=form.cleaned_data["reason"])
+            publishing.revoke_version(version=version, reason=form.cleaned_data["reason"])
             messages.success(request, f"Version {number} is revoked. Replicas drop its weights within five seconds.")
     except Refusal as refusal:
         show_as_message(request, refusal, prefix="Nothing changed.")

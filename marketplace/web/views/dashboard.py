@@ -15,11 +15,11 @@ from django.views.decorators.http import require_POST, require_safe
 
 from billing import selectors as billing
 from marketplace.accounts import selectors as accounts
+from marketplace.accounts.playground_tokens import LIFETIME_SECONDS, issue_playground_token
 from marketplace.catalog import selectors as catalog
 from marketplace.web import queries
 from marketplace.web.acting import Acting, acting_of, choose_organization, member_page
 from marketplace.web.charts import DayChart, build_day_chart
-from marketplace.web.playground import LIFETIME_SECONDS, issue_playground_token
 
 DAYS = 30
 RANGES = (7, 30, 90)

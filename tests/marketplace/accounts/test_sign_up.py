@@ -1,4 +1,4 @@
-"""Users and organizations come into being together, with their billing accounts, or not at all."""
+"""Users and organizations come into being together or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 from django.test import Client
 
 from billing.models import Account
-from marketplace.accounts import onboarding, policies, services
+from billing.selectors import wallet
+from billing.services import credit_promotion
+from marketplace.accounts import policies, services
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.models import Membership, Organization, User
 from tests.marketplace.catalog.factories import PASSWORD, make_organization, make_user
@@ -14,13 +16,19 @@ from tests.marketplace.catalog.factories import PASSWORD, make_organization, mak
 pytestmark = pytest.mark.django_db
 
 
-def test_signing_up_makes_a_user_an_organization_and_a_wallet() -> None:
+def test_signing_up_makes_a_user_and_their_organization() -> None:
     user = services.sign_up_user(email="Ada.Lovelace@Example.com", password=PASSWORD)
     membership = user.memberships.get()
     assert user.email == "ada.lovelace@example.com"
     assert (membership.role, membership.organization.slug) == ("owner", "ada-lovelace")
-    kinds = set(Account.objects.filter(organization=membership.organization).values_list("kind", flat=True))
-    assert kinds == {Account.Kind.CUSTOMER_CREDIT, Account.Kind.CREATOR_PAYABLE}
+    assert wallet(membership.organization).available == 0
+
+
+def test_the_wallet_opens_with_the_first_credit() -> None:
+    organization = services.sign_up_user(email="ada@example.com", password=PASSWORD).organizations.get()
+    assert not Account.objects.exists()
+    credit_promotion(organization=organization, amount_nano_usd=5, reference="welcome")
+    assert wallet(organization).available == 5
 
 
 @pytest.mark.parametrize(
@@ -63,14 +71,14 @@ def test_an_address_signs_up_once_in_any_case() -> None:
     assert User.objects.count() == Organization.objects.count() == 1
 
 
-def test_if_an_opener_fails_nothing_remains(monkeypatch) -> None:
-    def broken(*, organization: Organization) -> None:
-        raise RuntimeError(organization.slug)
+def test_if_the_organization_cannot_be_made_nothing_remains(monkeypatch) -> None:
+    def broken(*, user: User) -> Organization:
+        raise RuntimeError(user.email)
 
-    monkeypatch.setattr(onboarding, "_openers", [*onboarding._openers, broken])
+    monkeypatch.setattr(services, "create_personal_organization", broken)
     with pytest.raises(RuntimeError):
         services.sign_up_user(email="ada@example.com", password=PASSWORD)
-    assert not User.objects.exists() and not Organization.objects.exists() and not Account.objects.exists()
+    assert not User.objects.exists() and not Organization.objects.exists()
 
 
 def test_the_sign_up_form_does_the_same(settings) -> None:
@@ -80,7 +88,6 @@ def test_the_sign_up_form_does_the_same(settings) -> None:
     assert response.status_code == 302, response.content[:2000]
     user = User.objects.get()
     assert user.memberships.get().organization.slug == "grace"
-    assert Account.objects.filter(organization__slug="grace").count() == 2
     signed_in = Client().post("/accounts/login/", {"login": "grace@example.com", "password": PASSWORD})
     assert signed_in.status_code == 302
 
@@ -117,10 +124,3 @@ def test_authentication_gives_one_answer_for_every_reason() -> None:
             services.authenticate_user(email=email, password=password)
         messages.add(refusal.value.message)
     assert len(messages) == 1
-
-
-def test_registering_an_opener_twice_is_once() -> None:
-    before = list(onboarding._openers)
-    assert len(before) == 1, "billing's, from the composition root"
-    onboarding.register_organization_opener(before[0])
-    assert onboarding._openers == before

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from marketplace import publishing
 from marketplace.api.urls import urlpatterns
-from marketplace.catalog import services
 from marketplace.catalog.models import Version
 from marketplace.vault import services as vault_services
 from tests.marketplace.catalog.factories import make_base, make_key, make_organization, write_adapter
@@ -21,10 +21,10 @@ PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 def test_the_examples_run_against_a_server(live_server, tmp_path, monkeypatch) -> None:
     def verified_at_once(version_id: str) -> None:
         # What the worker and a replica do; their own tests cover how.
-        services.record_verification(version=Version.objects.get(pk=version_id), ok=True, report={"rank": 8})
+        publishing.record_verification(version=Version.objects.get(pk=version_id), ok=True, report={"rank": 8})
 
     pushed: list[str] = []
-    monkeypatch.setattr("marketplace.catalog.tasks.verify_version.delay", verified_at_once)
+    monkeypatch.setattr("marketplace.publishing.verification.verify_version.delay", verified_at_once)
     monkeypatch.setattr("marketplace.vault.tasks.push_revocation.delay", pushed.append)
     vault_services.bootstrap_platform_keys()
     make_base()

@@ -6,9 +6,10 @@ import base64
 
 import pytest
 
-from marketplace.catalog import blobs, services
+from marketplace import publishing
+from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
-from marketplace.catalog.services import uploads
+from marketplace.publishing import uploads
 from marketplace.vault.models import DataKey
 from sealed_weights import CreatorIdentity, generate_key
 from tests.marketplace.api.client import Api, error_of
@@ -70,7 +71,9 @@ def upload(tmp_path) -> Upload:
 def queued(monkeypatch) -> list[str]:
     """Versions queued for verification, and revocations pushed."""
     found: list[str] = []
-    monkeypatch.setattr("marketplace.catalog.tasks.verify_version.delay", lambda one: found.append(f"verify {one}"))
+    monkeypatch.setattr(
+        "marketplace.publishing.verification.verify_version.delay", lambda one: found.append(f"verify {one}")
+    )
     monkeypatch.setattr("marketplace.vault.tasks.push_revocation.delay", lambda one: found.append(f"push {one}"))
     return found
 
@@ -104,7 +107,7 @@ def test_a_package_goes_from_upload_to_published_to_revoked(upload, queued, djan
     assert not blobs.part_path(upload.version.id).exists()
     assert DataKey.objects.filter(version=upload.version).exists()
 
-    services.record_verification(version=upload.version, ok=True, report={"rank": 8})
+    publishing.record_verification(version=upload.version, ok=True, report={"rank": 8})
     assert error_of(upload.api.post(f"{upload.path}/publish"), 409)["code"] == "no_price"
     set_price(upload.model)
     assert upload.api.post(f"{upload.path}/publish").json()["state"] == "published"
@@ -230,9 +233,9 @@ def test_one_flipped_bit_is_refused(upload) -> None:
 
 def test_an_expired_upload_is_refused_and_its_bytes_are_gone(upload) -> None:
     upload.upload()
-    assert services.expire_abandoned_uploads() == 0
+    assert publishing.expire_abandoned_uploads() == 0
     Version.objects.update(created_at="2020-01-01T00:00:00Z")
-    assert services.expire_abandoned_uploads() == 1
+    assert publishing.expire_abandoned_uploads() == 1
     assert upload.version.state == "refused"
     assert blobs.part_size(upload.version.id) == 0
 
@@ -272,6 +275,6 @@ async def test_a_chunk_arrives_through_asgi_as_through_wsgi(tmp_path) -> None:
 def test_tasks_of_this_process_go_to_the_projects_broker() -> None:
     from celery import current_app
 
-    from marketplace.catalog.tasks import verify_version
+    from marketplace.publishing.verification import verify_version
 
     assert current_app.main == verify_version.app.main == "intarsia"

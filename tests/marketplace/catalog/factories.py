@@ -102,7 +102,7 @@ class Creator:
         vault_services.bootstrap_platform_keys()
         organization = organization or make_organization()
         identity = CreatorIdentity.generate()
-        key = services.register_signing_key(organization=organization, public_key=identity.public_bytes())
+        key = vault_services.register_signing_key(organization=organization, public_key=identity.public_bytes())
         return cls(organization, identity, key, write_adapter(folder / "adapter"))
 
     def seal(

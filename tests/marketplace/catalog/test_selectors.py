@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace import publishing
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model
 from marketplace.catalog.services.listings import ListingText
@@ -64,7 +65,7 @@ def test_only_public_models_with_a_published_version_are_listed() -> None:
     for visibility in Model.Visibility.values:
         listing(f"x-{visibility}", visibility=visibility)
     gone = listing("gone")
-    services.retire_version(version=gone.versions.get())
+    publishing.retire_version(version=gone.versions.get())
     assert slugs() == ["x-public"]
 
 

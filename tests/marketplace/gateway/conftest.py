@@ -15,8 +15,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.utils import timezone
 
+from billing.ledger import get_account, post_transaction
 from billing.models import Account, LedgerTransaction
-from billing.services import get_account, open_accounts, post_transaction
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import BaseModel, Model, Price, Version
@@ -53,8 +53,7 @@ def build(replica: ScriptedReplica) -> World:
     bootstrap_platform_keys()
     consumer = Organization.objects.create(slug="buyer", name="Buyer")
     creator = Organization.objects.create(slug="maker", name="Maker")
-    for organization in (consumer, creator):
-        open_accounts(organization=organization)
+    get_account(kind=Account.Kind.CREATOR_PAYABLE, organization=creator)
     post_transaction(
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(uuid.uuid4()),

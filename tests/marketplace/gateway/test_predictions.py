@@ -15,10 +15,10 @@ from billing.models import Hold, Usage
 from billing.pricing import Price as Terms
 from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import ledger_sum
+from marketplace.accounts.playground_tokens import issue_playground_token
 from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.catalog.models import Model, Version
 from marketplace.vault.models import Replica
-from marketplace.web.playground import issue_playground_token
 from tests.marketplace.gateway.conftest import FUNDS, World
 
 pytestmark = pytest.mark.asyncio

@@ -1,23 +1,18 @@
-"""The pure parts: cards, charts, money, snippets, playground tokens, policy."""
+"""The pure parts: cards, charts, money, snippets, policy."""
 
 from __future__ import annotations
 
 import ast
 import json
-import uuid
 from datetime import date
-from types import SimpleNamespace
 
-import jwt
 import pytest
-import time_machine
-from django.conf import settings
 
+from marketplace.accounts.playground_tokens import verify_playground_token
 from marketplace.catalog.models import Version
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar, build_day_chart
 from marketplace.web.middleware import build_policy
-from marketplace.web.playground import PlaygroundTokenError, issue_playground_token, verify_playground_token
 from marketplace.web.snippets import build_snippets
 from marketplace.web.templatetags.intarsia import tone, usd, usd_cents, usd_micro
 from tests.marketplace.web.conftest import World
@@ -105,44 +100,6 @@ def test_snippets_survive_quotes_in_messages() -> None:
     ]
     assert ast.literal_eval(calls[0].value) == nasty
     assert json.dumps(nasty[0]["content"]) in javascript.code
-
-
-USER, ORGANIZATION = SimpleNamespace(pk=uuid.uuid4()), SimpleNamespace(pk=uuid.uuid4())
-
-
-def test_a_playground_token_names_user_and_organization() -> None:
-    claims = verify_playground_token(issue_playground_token(user=USER, organization=ORGANIZATION))
-    assert (claims.user_id, claims.organization_id) == (USER.pk, ORGANIZATION.pk)
-
-
-def test_a_playground_token_ends_after_fifteen_minutes() -> None:
-    with time_machine.travel(1_700_000_000, tick=False) as clock:
-        token = issue_playground_token(user=USER, organization=ORGANIZATION)
-        clock.shift(899)
-        verify_playground_token(token)
-        clock.shift(2)
-        with pytest.raises(PlaygroundTokenError):
-            verify_playground_token(token)
-
-
-def test_forged_playground_tokens_are_refused() -> None:
-    claims = {"aud": "playground", "org": str(ORGANIZATION.pk), "sub": str(USER.pk), "exp": 2**33}
-    key = settings.SECRET_KEY
-    forgeries = [
-        "",
-        "ikp_",
-        "ikp_x.y.z",
-        "ik_" + jwt.encode(claims, key, algorithm="HS256"),
-        "ikp_" + jwt.encode(claims, "another-key-of-thirty-two-characters!!", algorithm="HS256"),
-        "ikp_" + jwt.encode({**claims, "aud": "session"}, key, algorithm="HS256"),
-        "ikp_" + jwt.encode({**claims, "org": "me"}, key, algorithm="HS256"),
-        "ikp_" + jwt.encode({name: claims[name] for name in ("aud", "org", "sub")}, key, algorithm="HS256"),
-        "ikp_" + jwt.encode(claims, None, algorithm="none"),
-        "ikp_" + "a" * 5000,
-    ]
-    for forgery in forgeries:
-        with pytest.raises(PlaygroundTokenError):
-            verify_playground_token(forgery)
 
 
 def test_the_playground_hands_tokens_to_spenders_only(world: World) -> None:

@@ -8,23 +8,59 @@ from datetime import timedelta
 from pathlib import Path
 
 from django.db import transaction
+from django.db.models import Max
 from django.utils import timezone
 
-from marketplace.accounts.errors import Conflict, InvalidInput
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.locks import lock_organization
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
 from marketplace.catalog.errors import PackageRefused, TooLarge
-from marketplace.catalog.models import Version
-from marketplace.catalog.services.versions import State, move_version
+from marketplace.catalog.locks import lock_model, lock_version
+from marketplace.catalog.models import Model, Version
+from marketplace.publishing.verification import enqueue_verification
+from marketplace.publishing.versions import move_version
 from marketplace.vault import services as vault_services
 from marketplace.vault.errors import DataKeyRefused
+from marketplace.vault.models import SigningKey
 from sealed_weights.errors import FormatError, SignatureError
 from sealed_weights.header import read_header
 from sealed_weights.package import verify_signature
 
+State = Version.State
+
+MAX_PACKAGE_SIZE = 2**30  # bytes
 MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
+MAX_OPEN_UPLOADS = 10
 UPLOAD_LIFETIME = timedelta(hours=24)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@transaction.atomic
+def start_version(*, model: Model, signing_key: SigningKey, package_size: int, changelog: str = "") -> Version:
+    """Open an upload as the model's next version number. Raises InvalidInput, TooLarge, Conflict, NotAllowed."""
+    if model.kind != Model.Kind.ADAPTER:
+        raise Conflict("a base model has no package to upload", code="not_an_adapter")
+    if not 0 < package_size <= MAX_PACKAGE_SIZE:
+        raise TooLarge(
+            f"a package may have 1 to {MAX_PACKAGE_SIZE} bytes", code="package_too_large", field="package_size"
+        )
+    if len(changelog) > 10_000:
+        raise InvalidInput("at most 10000 characters", field="changelog")
+    if signing_key.organization_id != model.organization_id or signing_key.revoked_at is not None:
+        raise InvalidInput("not a signing key of this organization", code="unknown_signing_key", field="signing_key")
+    lock_organization(model.organization_id)
+    open_uploads = Version.objects.filter(model__organization_id=model.organization_id, state=State.UPLOADING).count()
+    if open_uploads >= MAX_OPEN_UPLOADS:
+        raise NotAllowed(
+            f"{MAX_OPEN_UPLOADS} uploads are open; finish one, or wait for the oldest to expire",
+            code="too_many_uploads",
+        )
+    lock_model(model.pk)
+    newest = Version.objects.filter(model=model).aggregate(newest=Max("number"))["newest"] or 0
+    return Version.objects.create(
+        model=model, number=newest + 1, signing_key=signing_key, package_size=package_size, changelog=changelog
+    )
 
 
 def upload_offset(*, version: Version) -> int:
@@ -41,7 +77,7 @@ def append_package_chunk(*, version: Version, offset: int, stream: ByteStream, l
     if not 0 < length <= MAX_CHUNK_SIZE:
         raise TooLarge(f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes", code="chunk_too_large")
     # The row lock makes chunks of one version take turns; it is held for one local write of at most 8 MiB.
-    locked = Version.objects.select_for_update().get(pk=version.pk)
+    locked = lock_version(version.pk)
     _require_uploading(locked)
     if offset + length > locked.package_size and offset == blobs.part_size(locked.id):
         raise TooLarge(f"this upload was announced as {locked.package_size} bytes", code="package_too_large")
@@ -132,9 +168,7 @@ def _refuse(version: Version, refusal: PackageRefused) -> bool:
 
 @transaction.atomic
 def _accept(version: Version, digest: str, wrapped_data_key: bytes) -> None:
-    from marketplace.catalog.tasks import enqueue_verification  # tasks import services
-
-    locked = Version.objects.select_for_update().get(pk=version.pk)
+    locked = lock_version(version.pk)
     _require_uploading(locked)
     if Version.objects.filter(package_digest=digest).exists():
         raise Conflict("this package is already another version", code="package_known", field="digest")

@@ -1,4 +1,7 @@
-"""Short-lived tokens with which the playground page calls `/v1` for a signed-in user. No database access."""
+"""Short-lived tokens with which the playground page calls `/v1` for a signed-in user.
+
+Pure, like `api_keys`: web issues them and the async gateway checks them, both without the database.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,16 @@ from uuid import UUID
 import jwt
 from django.conf import settings
 
+from marketplace.accounts.errors import InvalidCredentials
+
 PREFIX = "ikp_"
 AUDIENCE = "playground"
 LIFETIME_SECONDS = 900
 
 
-class PlaygroundTokenError(Exception):
-    """The token is not ours, malformed or expired; the message is fit to show."""
-
-
 @dataclass(frozen=True)
 class PlaygroundClaims:
-    """Who may spend whose money until when (unix seconds)."""
+    """The user and the organization whose money they may spend, until `expires_at` (unix seconds)."""
 
     organization_id: UUID
     user_id: UUID
@@ -29,7 +30,10 @@ class PlaygroundClaims:
 
 
 def issue_playground_token(*, user: Any, organization: Any) -> str:
-    """A bearer token good for `LIFETIME_SECONDS`; the caller has checked that `user` may spend for `organization`."""
+    """Return a bearer token good for `LIFETIME_SECONDS`.
+
+    The caller has checked that `user` may spend for `organization`.
+    """
     claims = {
         "aud": AUDIENCE,
         "org": str(organization.pk),
@@ -40,9 +44,9 @@ def issue_playground_token(*, user: Any, organization: Any) -> str:
 
 
 def verify_playground_token(text: str) -> PlaygroundClaims:
-    """The claims of a token from `issue_playground_token`. Raises PlaygroundTokenError."""
+    """Return the claims of a token from `issue_playground_token`. Raises InvalidCredentials."""
     if not text.startswith(PREFIX) or len(text) > 2048:
-        raise PlaygroundTokenError("not a playground token")
+        raise _refusal("not a playground token")
     try:
         claims = jwt.decode(
             text[len(PREFIX) :],
@@ -53,6 +57,10 @@ def verify_playground_token(text: str) -> PlaygroundClaims:
         )
         return PlaygroundClaims(UUID(claims["org"]), UUID(claims["sub"]), int(claims["exp"]))
     except jwt.ExpiredSignatureError as error:
-        raise PlaygroundTokenError("the playground token has expired; reload the page") from error
+        raise _refusal("the playground token has expired; reload the page") from error
     except (jwt.InvalidTokenError, ValueError, AttributeError, TypeError) as error:
-        raise PlaygroundTokenError("invalid playground token") from error
+        raise _refusal("invalid playground token") from error
+
+
+def _refusal(message: str) -> InvalidCredentials:
+    return InvalidCredentials(message, code="invalid_api_key")

@@ -8,19 +8,19 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
+from marketplace import publishing
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
-from marketplace.catalog import services
 from marketplace.catalog.errors import TooLarge
 from marketplace.catalog.models import Version
-from marketplace.catalog.services import versions
+from marketplace.publishing import uploads
 from tests.marketplace.catalog.factories import Creator, make_model, make_version, set_price
 
 State = Version.State
 ACTIONS: dict[str, Callable[[Version], object]] = {
-    State.PUBLISHED: lambda version: services.publish_version(version=version),
-    State.RETIRED: lambda version: services.retire_version(version=version),
-    State.REVOKED: lambda version: services.revoke_version(version=version, reason="x"),
-    State.VERIFIED: lambda version: services.record_verification(version=version, ok=True, report={}),
+    State.PUBLISHED: lambda version: publishing.publish_version(version=version),
+    State.RETIRED: lambda version: publishing.retire_version(version=version),
+    State.REVOKED: lambda version: publishing.revoke_version(version=version, reason="x"),
+    State.VERIFIED: lambda version: publishing.record_verification(version=version, ok=True, report={}),
 }
 
 
@@ -45,9 +45,9 @@ def test_every_step_is_allowed_or_refused_as_the_table_says(start, to) -> None:
 def test_a_stale_object_cannot_undo_a_newer_state() -> None:
     version = make_version(state=State.VERIFIED)
     stale = Version.objects.get(pk=version.pk)
-    services.revoke_version(version=version, reason="x")
+    publishing.revoke_version(version=version, reason="x")
     with pytest.raises(Conflict):
-        services.publish_version(version=stale)
+        publishing.publish_version(version=stale)
     assert Version.objects.get().state == State.REVOKED
 
 
@@ -56,12 +56,12 @@ def test_publishing_needs_a_price_and_sets_the_time() -> None:
     model = make_model()
     version = Version.objects.create(model=model, number=1, state=State.VERIFIED)
     with pytest.raises(Conflict) as refusal:
-        services.publish_version(version=version)
+        publishing.publish_version(version=version)
     assert refusal.value.code == "no_price" and Version.objects.get().state == State.VERIFIED
     set_price(model)
-    services.publish_version(version=version)
+    publishing.publish_version(version=version)
     first = Version.objects.get().published_at
-    services.publish_version(version=version)
+    publishing.publish_version(version=version)
     assert first is not None and Version.objects.get().published_at == first
 
 
@@ -69,8 +69,8 @@ def test_publishing_needs_a_price_and_sets_the_time() -> None:
 def test_a_refused_verification_keeps_the_refusal() -> None:
     version = make_version(state=State.VERIFYING)
     refusal = {"refusal": {"field": "rank", "rule": "at most 256", "message": "rank 512"}}
-    services.record_verification(version=version, ok=False, report=refusal)
-    services.record_verification(version=version, ok=True, report={})
+    publishing.record_verification(version=version, ok=False, report=refusal)
+    publishing.record_verification(version=version, ok=True, report={})
     version = Version.objects.get()
     assert (version.state, version.report) == (State.REFUSED, refusal)
 
@@ -81,20 +81,20 @@ def test_starting_a_version_checks_everything_first(tmp_path, monkeypatch) -> No
     model = make_model(creator.organization)
 
     def start(**changed: object) -> Version:
-        return services.start_version(
+        return publishing.start_version(
             **{"model": model, "signing_key": creator.signing_key, "package_size": 10, **changed}
         )
 
     for changed, error in (
         ({"package_size": 0}, TooLarge),
-        ({"package_size": versions.MAX_PACKAGE_SIZE + 1}, TooLarge),
+        ({"package_size": uploads.MAX_PACKAGE_SIZE + 1}, TooLarge),
         ({"changelog": "x" * 10_001}, InvalidInput),
         ({"signing_key": other.signing_key}, InvalidInput),
     ):
         with pytest.raises(error):
             start(**changed)
     assert not Version.objects.exists()
-    monkeypatch.setattr(versions, "MAX_OPEN_UPLOADS", 2)
+    monkeypatch.setattr(uploads, "MAX_OPEN_UPLOADS", 2)
     assert [start().number, start().number] == [1, 2]
     with pytest.raises(NotAllowed):
         start()
@@ -129,7 +129,7 @@ def test_versions_started_at_once_get_different_numbers(tmp_path) -> None:
     creator = Creator.make(tmp_path)
     model = make_model(creator.organization)
     started = _together(
-        [lambda: services.start_version(model=model, signing_key=creator.signing_key, package_size=10)] * 6
+        [lambda: publishing.start_version(model=model, signing_key=creator.signing_key, package_size=10)] * 6
     )
     assert sorted(version.number for version in started) == [1, 2, 3, 4, 5, 6]
 
@@ -141,8 +141,8 @@ def test_of_publish_and_revoke_at_once_revoked_remains(monkeypatch) -> None:
         version = make_version(make_model(slug=f"m{Version.objects.count()}"), state=State.VERIFIED)
         _together(
             [
-                lambda v=version: services.publish_version(version=Version.objects.get(pk=v.pk)),
-                lambda v=version: services.revoke_version(version=Version.objects.get(pk=v.pk), reason="x"),
+                lambda v=version: publishing.publish_version(version=Version.objects.get(pk=v.pk)),
+                lambda v=version: publishing.revoke_version(version=Version.objects.get(pk=v.pk), reason="x"),
             ]
         )
         version.refresh_from_db()
@@ -157,13 +157,13 @@ def test_chunks_sent_at_once_never_interleave(tmp_path) -> None:
 
     creator = Creator.make(tmp_path)
     size = 1 << 20
-    version = services.start_version(
+    version = publishing.start_version(
         model=make_model(creator.organization), signing_key=creator.signing_key, package_size=size
     )
     bodies = [bytes([n]) * size for n in range(1, 5)]
     results = _together(
         [
-            lambda body=body: services.append_package_chunk(
+            lambda body=body: publishing.append_package_chunk(
                 version=version, offset=0, stream=BytesIO(body), length=size
             )
             for body in bodies

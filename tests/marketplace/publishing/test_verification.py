@@ -6,8 +6,8 @@ import pytest
 from celery.exceptions import Retry
 from django.core.cache import cache
 
-from marketplace.catalog import tasks
 from marketplace.catalog.models import Version
+from marketplace.publishing import tasks
 from marketplace.vault.errors import NoLiveReplica
 from marketplace.vault.replica_client import Verification
 from tests.marketplace.catalog.factories import make_version
@@ -80,7 +80,7 @@ def test_without_a_replica_it_tries_again_and_the_next_attempt_succeeds(replica,
 
 def test_two_workers_do_not_verify_the_same_version_at_once(replica) -> None:
     version = make_version(state="verifying")
-    cache.add(f"catalog:verifying:{version.id}", 1)
+    cache.add(f"publishing:verifying:{version.id}", 1)
     tasks.verify_version(str(version.id))
     assert replica.asked == 0
 

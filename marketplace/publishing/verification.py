@@ -1,18 +1,16 @@
-"""Work that waits for a replica: verification of uploaded packages. Every task may run twice."""
+"""Verification of uploaded packages by a replica. The task may run twice."""
 
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from celery import shared_task
 from django.core.cache import cache
-from django.utils import timezone
 
-from marketplace.catalog import services
 from marketplace.catalog.models import Version
+from marketplace.publishing.versions import record_verification
 from marketplace.vault import replica_client
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
 
@@ -29,10 +27,10 @@ def enqueue_verification(version_id: UUID) -> None:
     verify_version.delay(str(version_id))
 
 
-@shared_task(bind=True, max_retries=RETRIES, ignore_result=True)
+@shared_task(name="marketplace.publishing.verify_version", bind=True, max_retries=RETRIES, ignore_result=True)
 def verify_version(self: Any, version_id: str) -> None:
     """Ask a replica to verify the version and record what it found; try again while no replica is there."""
-    claim = f"catalog:verifying:{version_id}"
+    claim = f"publishing:verifying:{version_id}"
     if not cache.add(claim, 1, timeout=CLAIM_SECONDS):
         return
     try:
@@ -41,7 +39,7 @@ def verify_version(self: Any, version_id: str) -> None:
             return
         result = replica_client.verify(version)
         report = result.report if result.ok else {"refusal": result.refusal}
-        services.record_verification(version=version, ok=result.ok, report=report or {})
+        record_verification(version=version, ok=result.ok, report=report or {})
         logger.info("version %s verified: %s", version_id, version.state)
     except (NoLiveReplica, ReplicaCallFailed) as error:
         if self.request.retries >= RETRIES:
@@ -50,13 +48,3 @@ def verify_version(self: Any, version_id: str) -> None:
         raise self.retry(countdown=RETRY_SECONDS, exc=error) from error
     finally:
         cache.delete(claim)
-
-
-@shared_task(ignore_result=True)
-def resume_stuck_verifications() -> None:
-    """Queue again what has been `verifying` for long (a lost task, or no replica), and expire old uploads."""
-    before = timezone.now() - timedelta(seconds=30)
-    stuck = Version.objects.filter(state=Version.State.VERIFYING, state_changed_at__lt=before)
-    for version_id in stuck.order_by("state_changed_at").values_list("pk", flat=True)[:100]:
-        enqueue_verification(version_id)
-    services.expire_abandoned_uploads()

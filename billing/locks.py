@@ -1,0 +1,31 @@
+"""Row locks of this app; `marketplace.accounts.locks` states the order of all locks.
+
+The hot path takes its locks inside the SQL functions of migration 0004, in the same order.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from billing.models import Account, LedgerTransaction, Outbox, TopUp
+
+
+def lock_top_up(top_up_id: UUID) -> TopUp | None:
+    """Lock the top-up with its organization loaded: events about one payment take turns."""
+    return TopUp.objects.select_for_update().select_related("organization").filter(pk=top_up_id).first()
+
+
+def lock_ledger_transaction(transaction_id: int) -> LedgerTransaction:
+    """Lock the transaction that is about to be reversed, so that it is reversed once."""
+    return LedgerTransaction.objects.select_for_update().get(pk=transaction_id)
+
+
+def lock_stripe_cash(account: Account) -> Account:
+    """Lock the platform's account at Stripe: two deliveries of one fee at once book it once."""
+    return Account.objects.select_for_update(no_key=True).get(pk=account.pk)
+
+
+def claim_outbox_rows(limit: int) -> list[Outbox]:
+    """Lock the oldest messages that wait, leaving out what another worker has claimed."""
+    waiting = Outbox.objects.select_for_update(skip_locked=True).filter(delivered_at=None)
+    return list(waiting.order_by("id")[:limit])

@@ -1,0 +1,43 @@
+"""Row locks of this app, and the one order in which the whole platform takes its locks.
+
+A transaction takes locks only downwards in this list, and rows of one table by primary key, so that no two transactions
+wait for each other. Every `select_for_update` stands in the `locks.py` of its app, and nowhere else (a test looks).
+
+ 1. bootstrap of the platform's keys     `vault.locks.lock_bootstrap`, an advisory lock
+ 2. user                                 `accounts.locks.lock_user`
+ 3. organization                         `accounts.locks.lock_organization`
+ 4. API key                              `accounts.locks.lock_api_key`
+ 5. model                                `catalog.locks.lock_model`
+ 6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
+ 7. creator key                          `vault.locks.lock_creator_key`
+ 8. top-up                               `billing.locks.lock_top_up`
+ 9. hold                                 `billing_settle_hold`, `billing_release_hold` (billing/migrations/0004)
+10. ledger transaction to be reversed    `billing.locks.lock_ledger_transaction`
+11. ledger account: the customer's first `billing_place_hold`, and triggers on holds (billing/migrations/0003, 0004)
+12. key budget                           the functions of billing/migrations/0004
+13. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_stripe_cash`,
+    `Account.Kind`                       `billing_settle_hold`
+
+Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from marketplace.accounts.models import ApiKey, Organization, User
+
+
+def lock_user(user_id: UUID) -> User:
+    """Lock the user: organizations that they come to own are counted one at a time."""
+    return User.objects.select_for_update().get(pk=user_id)
+
+
+def lock_organization(organization_id: UUID) -> Organization:
+    """Lock the organization: keys, models and open uploads up to a limit are counted one at a time."""
+    return Organization.objects.select_for_update().get(pk=organization_id)
+
+
+def lock_api_key(key_id: UUID) -> ApiKey:
+    """Lock the key while its successor is made, so that rotating it twice at once makes two successors in turn."""
+    return ApiKey.objects.select_for_update().get(pk=key_id)

@@ -1,0 +1,17 @@
+"""Row locks of this app; `accounts.locks` states the order of all locks."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from marketplace.catalog.models import Model, Version
+
+
+def lock_model(model_id: UUID) -> Model:
+    """Lock the model: version numbers are given one at a time."""
+    return Model.objects.select_for_update().get(pk=model_id)
+
+
+def lock_version(version_id: UUID) -> Version:
+    """Lock the version: chunks of its package, and the end of its upload, take turns."""
+    return Version.objects.select_for_update().get(pk=version_id)
