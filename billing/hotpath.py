@@ -14,7 +14,6 @@ from psycopg.rows import tuple_row
 
 from billing.pricing import TokenUsage
 from billing.statements import (
-    ASSIGN_REPLICA,
     EXPIRE_HOLD,
     MAX_CLOSE_REASON,
     RELEASE_HOLD,
@@ -31,7 +30,6 @@ __all__ = [
     "HoldPlaced",
     "HoldRequest",
     "Settlement",
-    "assign_replica",
     "expire_hold",
     "place_hold",
     "release_hold",
@@ -55,12 +53,6 @@ async def place_hold(conn: AsyncConnection[Any], request: HoldRequest) -> HoldPl
     body, because it charged nothing.
     """
     return parse_placed(await _one_row(conn, *request.statement()), request)
-
-
-async def assign_replica(conn: AsyncConnection[Any], prediction_id: UUID, replica_id: UUID) -> bool:
-    """Note which replica works on it, so that the sweeper knows whose journal to ask. False if the hold is not open."""
-    row = await _one_row(conn, ASSIGN_REPLICA, (replica_id, prediction_id))
-    return row == (1,)
 
 
 async def settle_hold(

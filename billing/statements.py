@@ -23,7 +23,6 @@ LATERAL billing_place_hold(%s, wallet.organization_id, %s, %s, %s, %s, %s, %s, %
 WHERE wallet.id IS NOT NULL"""
 SETTLE_HOLD = "SELECT outcome, cost, creator, platform FROM billing_settle_hold(%s, %s, %s, %s, %s, %s, %s)"
 RELEASE_HOLD = "SELECT billing_release_hold(%s, %s)"
-ASSIGN_REPLICA = "UPDATE billing_hold SET replica_id = %s WHERE id = %s AND state = 'open'"
 EXPIRE_HOLD = "UPDATE billing_hold SET expires_at = now() WHERE id = %s AND state = 'open' AND expires_at > now()"
 
 MAX_CLOSE_REASON = 64  # characters, of billing_hold.close_reason

@@ -11,6 +11,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from billing.models.ledger import Account
 from marketplace.accounts.models import ApiKey
@@ -127,3 +128,9 @@ class KeyBudget(models.Model):
                 name="billing_budget_limit_not_negative",
             ),
         ]
+
+    @property
+    def spent_in_current_month_nano_usd(self) -> int:
+        """What was spent since this month (UTC) began; until its first prediction the row counts an earlier month."""
+        this_month = timezone.now().date().replace(day=1)
+        return self.spent_this_month_nano_usd if self.month >= this_month else 0

@@ -1,4 +1,4 @@
-"""allauth's hook into sign-up by form: a new user gets the personal organization that `sign_up_user` also makes."""
+"""allauth's hook into sign-up by form: a new user gets a personal organization."""
 
 from __future__ import annotations
 

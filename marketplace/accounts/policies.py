@@ -15,12 +15,11 @@ PLATFORM_SLUG = "intarsia"
 
 # Names that would be mistaken for the platform itself or for one of its addresses.
 RESERVED_SLUGS = frozenset(
-    {
-        PLATFORM_SLUG, "accounts", "admin", "api", "base", "billing", "catalog", "creator", "dashboard", "docs",
-        "earnings", "help", "internal", "keys", "me", "models", "new", "organizations", "platform", "root", "settings",
-        "static", "status", "support", "system", "usage", "v1", "wallet", "webhooks", "www",
-    }
-)  # fmt: skip
+    (
+        f"{PLATFORM_SLUG} accounts admin api base billing catalog creator dashboard docs earnings help internal keys "
+        "me models new organizations platform root settings static status support system usage v1 wallet webhooks www"
+    ).split()
+)
 
 SCOPES_OF_ROLE: Mapping[str, frozenset[str]] = MappingProxyType(
     {

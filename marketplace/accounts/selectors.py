@@ -27,8 +27,3 @@ def api_keys_of(*, organization: Organization) -> QuerySet[ApiKey]:
 def api_key_of(*, organization: Organization, key_id: UUID) -> ApiKey | None:
     """One key of this organization, or None."""
     return ApiKey.objects.filter(organization=organization, id=key_id).first()
-
-
-def organization_by_slug(*, slug: str) -> Organization | None:
-    """The organization with this slug, or None."""
-    return Organization.objects.filter(slug=slug).first()

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
-from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
@@ -27,28 +26,6 @@ MAX_ACTIVE_KEYS = 100
 ROTATION_OVERLAP = timedelta(hours=24)
 # `last_used_at` is for people: writing it once a minute keeps a busy key from becoming a hot row.
 LAST_USED_PRECISION = timedelta(minutes=1)
-
-
-def sign_up_user(*, email: str, password: str) -> User:
-    """Create a user and the personal organization they own. Raises InvalidInput, Conflict."""
-    user = User(email=User.objects.normalize_email(email).lower())
-    try:
-        validate_password(password, user)
-    except ValidationError as error:
-        raise InvalidInput(" ".join(error.messages), code="weak_password", field="password") from None
-    user.set_password(password)
-    try:
-        user.full_clean(exclude=["password"], validate_unique=False, validate_constraints=False)
-    except ValidationError as error:
-        raise InvalidInput("; ".join(error.messages), field=next(iter(error.message_dict))) from None
-    with transaction.atomic():
-        try:
-            with transaction.atomic():
-                user.save(force_insert=True)
-        except IntegrityError:
-            raise Conflict("an account with this e-mail exists already", code="email_taken", field="email") from None
-        create_personal_organization(user=user)
-    return user
 
 
 def authenticate_user(*, email: str, password: str) -> User:

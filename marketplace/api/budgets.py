@@ -7,7 +7,6 @@ from datetime import datetime
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
-from django.utils import timezone
 
 from billing import services as billing
 from billing.models import KeyBudget
@@ -65,9 +64,3 @@ def budget_of(key: ApiKey) -> KeyBudget | None:
         return key.budget
     except ObjectDoesNotExist:
         return None
-
-
-def spent_this_month(budget: KeyBudget) -> int:
-    """Nano-dollars since the month began (until its first prediction the row names an earlier month)."""
-    this_month = timezone.now().date().replace(day=1)
-    return budget.spent_this_month_nano_usd if budget.month >= this_month else 0

@@ -1,37 +1,37 @@
-"""Output shapes that several operations share, and the functions that fill them from rows."""
+"""Shapes that several operations share. Each reads its row by `source`, so no function copies rows into dicts.
+
+Comments, not docstrings: a serializer's docstring becomes part of the public schema.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from rest_framework import serializers
+from rest_framework.reverse import reverse
 
-from billing.models import KeyBudget
-from marketplace.accounts.models import ApiKey, Membership, Organization
-from marketplace.api.budgets import budget_of, spent_this_month
+from marketplace import publishing
 from marketplace.api.fields import Base64UrlField
-from marketplace.catalog import selectors as catalog_selectors
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
-from marketplace.vault.models import SigningKey
+from marketplace.catalog.models import Version
+from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
 from sealed_weights.wrap import fingerprint
 
 
-class Organizations(serializers.Serializer):
-    id = serializers.UUIDField()
-    slug = serializers.CharField()
-    name = serializers.CharField()
+class Organizations(serializers.Serializer):  # shows a Membership
+    id = serializers.UUIDField(source="organization_id")
+    slug = serializers.CharField(source="organization.slug")
+    name = serializers.CharField(source="organization.name")
     role = serializers.CharField(allow_null=True)
 
 
 class Budget(serializers.Serializer):
     monthly_limit_nano_usd = serializers.IntegerField(allow_null=True)
     total_limit_nano_usd = serializers.IntegerField(allow_null=True)
-    spent_this_month_nano_usd = serializers.IntegerField()
+    spent_this_month_nano_usd = serializers.IntegerField(source="spent_in_current_month_nano_usd")
     spent_total_nano_usd = serializers.IntegerField()
 
 
-class Key(serializers.Serializer):
+class Key(serializers.Serializer):  # shows an ApiKey
     id = serializers.UUIDField()
     name = serializers.CharField()
     prefix = serializers.CharField()
@@ -43,9 +43,17 @@ class Key(serializers.Serializer):
     budget = Budget(allow_null=True, help_text="null: the key may spend what the wallet holds")
 
 
+class KeyText(serializers.CharField):
+    """The key itself, which no row holds: the view hands it over as `text` in the context."""
+
+    def get_attribute(self, instance: Any) -> str:
+        """Return the text from the context."""
+        return str(self.context["text"])
+
+
 class NewKey(Key):
-    key = serializers.CharField(help_text="The key itself. Shown this once, stored nowhere.")
-    organization = serializers.CharField()
+    key = KeyText(help_text="The key itself. Shown this once, stored nowhere.")
+    organization = serializers.CharField(source="organization.slug")
 
 
 class CreatorSigningKey(serializers.Serializer):
@@ -65,7 +73,7 @@ class BaseWithConfig(Base):
     config = serializers.DictField()
 
 
-class PriceOut(serializers.Serializer):
+class ModelPrice(serializers.Serializer):
     input_micro_usd_per_mtok = serializers.IntegerField()
     cached_input_micro_usd_per_mtok = serializers.IntegerField()
     output_micro_usd_per_mtok = serializers.IntegerField()
@@ -73,8 +81,8 @@ class PriceOut(serializers.Serializer):
     created_at = serializers.DateTimeField()
 
 
-class EvaluationOut(serializers.Serializer):
-    version = serializers.IntegerField()
+class ModelEvaluation(serializers.Serializer):
+    version = serializers.IntegerField(source="version.number")
     dataset = serializers.CharField()
     rows = serializers.IntegerField()
     correct = serializers.IntegerField()
@@ -82,182 +90,102 @@ class EvaluationOut(serializers.Serializer):
     created_at = serializers.DateTimeField()
 
 
-class ExampleMessageOut(serializers.Serializer):
+class Example(serializers.Serializer):  # the same going in and coming out
     role = serializers.ChoiceField(["system", "user", "assistant"])
-    content = serializers.CharField(max_length=4000, trim_whitespace=False)
+    content = serializers.CharField(max_length=MAX_EXAMPLE_LENGTH, trim_whitespace=False)
 
 
-class ModelOut(serializers.Serializer):
+class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.listed` loads it
     id = serializers.UUIDField()
-    name = serializers.CharField(help_text="org/slug: what `model` is in a request to /v1")
-    organization = serializers.CharField()
+    name = serializers.CharField(source="full_name", help_text="org/slug: what `model` is in a request to /v1")
+    organization = serializers.CharField(source="organization.slug")
     organization_id = serializers.UUIDField()
     slug = serializers.CharField()
     kind = serializers.CharField()
-    base = Base()
+    base = Base(source="base_model")
     title = serializers.CharField()
     summary = serializers.CharField()
     industry = serializers.CharField()
     tags = serializers.ListField(child=serializers.CharField())
     visibility = serializers.CharField()
-    price = PriceOut(allow_null=True)
-    newest_version = serializers.IntegerField(allow_null=True)
-    evaluation = EvaluationOut(allow_null=True)
+    price = ModelPrice(source="facts.price", allow_null=True)
+    newest_version = serializers.IntegerField(source="facts.newest.number", allow_null=True)
+    evaluation = ModelEvaluation(source="facts.evaluation", allow_null=True)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
 
-class ModelPage(ModelOut):
+class ModelPage(Listing):
     card_markdown = serializers.CharField()
-    example_messages = ExampleMessageOut(many=True)
+    example_messages = Example(many=True)
 
 
-class VersionOut(serializers.Serializer):
+class PublicVersion(serializers.Serializer):
+    # Everybody may read this of a published version; `report` names tensors and shapes, so only its creator may.
     id = serializers.UUIDField()
-    model = serializers.CharField()
+    model = serializers.CharField(source="model.full_name")
     model_id = serializers.UUIDField()
     number = serializers.IntegerField()
     state = serializers.CharField()
     changelog = serializers.CharField()
     package_digest = serializers.CharField(allow_null=True)
     package_size = serializers.IntegerField()
-    base_fingerprint = serializers.CharField()
+    base_fingerprint = serializers.CharField(source="model.base_model.fingerprint")
     created_at = serializers.DateTimeField()
     published_at = serializers.DateTimeField(allow_null=True)
 
 
-class OwnVersion(VersionOut):
-    creator_id = serializers.UUIDField()
-    uploaded_bytes = serializers.IntegerField()
+class UploadedBytes(serializers.IntegerField):
+    """How much of a Version's package has arrived."""
+
+    def to_representation(self, value: Version) -> int:
+        """Ask the package store."""
+        return publishing.upload_offset(version=value)
+
+
+class OwnVersion(PublicVersion):
+    creator_id = serializers.UUIDField(source="model.organization_id")
+    uploaded_bytes = UploadedBytes(source="*")
     report = serializers.DictField(help_text="What verification measured, or `refusal: {field, rule, message}`")
     state_changed_at = serializers.DateTimeField()
 
 
-class IntakeKey(serializers.Serializer):
-    public_key = Base64UrlField(help_text="HPKE MLKEM768-X25519; data keys are wrapped to it")
-    fingerprint = serializers.CharField(help_text="64 hex digits; clients pin it")
+class KeyFingerprint(serializers.CharField):
+    """The fingerprint of a public key, from the key's bytes."""
+
+    def to_representation(self, value: bytes) -> str:
+        """Return 64 hex digits."""
+        return fingerprint(value)
+
+
+class IntakeKey(serializers.Serializer):  # shows the bytes of the key
+    public_key = Base64UrlField(source="*", help_text="HPKE MLKEM768-X25519; data keys are wrapped to it")
+    fingerprint = KeyFingerprint(source="*", help_text="64 hex digits; clients pin it")
+
+    def get_attribute(self, instance: Any) -> Any:
+        """Return the key from the context: asked for only inside another shape."""
+        return self.context["intake_key"]
+
+
+class UploadUrl(serializers.CharField):
+    """Where a Version's package goes."""
+
+    def to_representation(self, value: Version) -> str:
+        """Return the absolute address."""
+        url: str = reverse("api:package", kwargs={"version_id": value.id}, request=self.context["request"])
+        return url
 
 
 class StartedVersion(OwnVersion):
-    base_config = serializers.DictField()
+    base_config = serializers.DictField(source="model.base_model.config")
     intake_key = IntakeKey()
-    upload_url = serializers.CharField()
+    upload_url = UploadUrl(source="*")
 
 
-def organization_data(organization: Organization, role: str | None) -> dict[str, Any]:
-    return {"id": organization.id, "slug": organization.slug, "name": organization.name, "role": role}
-
-
-def membership_data(memberships: Iterable[Membership]) -> list[dict[str, Any]]:
-    return [organization_data(membership.organization, membership.role) for membership in memberships]
-
-
-def key_data(key: ApiKey) -> dict[str, Any]:
-    budget = budget_of(key)
-    return {
-        "id": key.id,
-        "name": key.name,
-        "prefix": key.prefix,
-        "scopes": key.scopes,
-        "created_at": key.created_at,
-        "expires_at": key.expires_at,
-        "revoked_at": key.revoked_at,
-        "last_used_at": key.last_used_at,
-        "budget": budget_data(budget) if budget else None,
-    }
-
-
-def budget_data(budget: KeyBudget) -> dict[str, Any]:
-    return {
-        "monthly_limit_nano_usd": budget.monthly_limit_nano_usd,
-        "total_limit_nano_usd": budget.total_limit_nano_usd,
-        "spent_this_month_nano_usd": spent_this_month(budget),
-        "spent_total_nano_usd": budget.spent_total_nano_usd,
-    }
-
-
-def new_key_data(key: ApiKey, text: str) -> dict[str, Any]:
-    return {**key_data(key), "organization": key.organization.slug, "key": text}
-
-
-def signing_key_data(key: SigningKey) -> dict[str, Any]:
-    return dict(CreatorSigningKey(key).data)
-
-
-def base_data(base: BaseModel) -> dict[str, Any]:
-    return {"name": base.name, "fingerprint": base.fingerprint, "context_length": base.context_length}
-
-
-def price_data(price: Price) -> dict[str, Any]:
-    return dict(PriceOut(price).data)
-
-
-def evaluation_data(evaluation: Evaluation, version: Version) -> dict[str, Any]:
-    return {
-        "version": version.number,
-        "dataset": evaluation.dataset,
-        "rows": evaluation.rows,
-        "correct": evaluation.correct,
-        "base_correct": evaluation.base_correct,
-        "created_at": evaluation.created_at,
-    }
-
-
-def model_data(model: Model) -> dict[str, Any]:
-    """`model` as `catalog.selectors.listed` loads it."""
-    facts = catalog_selectors.facts_of(model)
-    evaluation = facts.evaluation
-    return {
-        "id": model.id,
-        "name": model.full_name,
-        "organization": model.organization.slug,
-        "organization_id": model.organization_id,
-        "slug": model.slug,
-        "kind": model.kind,
-        "base": base_data(model.base_model),
-        "title": model.title,
-        "summary": model.summary,
-        "industry": model.industry,
-        "tags": model.tags,
-        "visibility": model.visibility,
-        "price": price_data(facts.price) if facts.price else None,
-        "newest_version": facts.newest.number if facts.newest else None,
-        "evaluation": evaluation_data(evaluation, facts.newest) if evaluation and facts.newest else None,
-        "created_at": model.created_at,
-        "updated_at": model.updated_at,
-    }
-
-
-def model_page_data(model: Model) -> dict[str, Any]:
-    return {**model_data(model), "card_markdown": model.card_markdown, "example_messages": model.example_messages}
-
-
-def version_data(version: Version) -> dict[str, Any]:
-    """What anybody may know of a published version. The report names tensors and shapes: it is the creator's."""
-    return {
-        "id": version.id,
-        "model": version.model.full_name,
-        "model_id": version.model_id,
-        "number": version.number,
-        "state": version.state,
-        "changelog": version.changelog,
-        "package_digest": version.package_digest,
-        "package_size": version.package_size,
-        "base_fingerprint": version.model.base_model.fingerprint,
-        "created_at": version.created_at,
-        "published_at": version.published_at,
-    }
-
-
-def own_version_data(version: Version, *, uploaded_bytes: int) -> dict[str, Any]:
-    return {
-        **version_data(version),
-        "creator_id": version.model.organization_id,
-        "uploaded_bytes": uploaded_bytes,
-        "report": version.report,
-        "state_changed_at": version.state_changed_at,
-    }
-
-
-def intake_key_data(public_key: bytes) -> dict[str, Any]:
-    return {"public_key": Base64UrlField().to_representation(public_key), "fingerprint": fingerprint(public_key)}
+class TopUpStatus(serializers.Serializer):
+    id = serializers.UUIDField()
+    amount_cents = serializers.IntegerField()
+    state = serializers.CharField(help_text="created, pending, credited, expired or failed; only credited moved money")
+    checkout_url = serializers.CharField(help_text="the payment page")
+    created_at = serializers.DateTimeField()
+    credited_at = serializers.DateTimeField(allow_null=True)

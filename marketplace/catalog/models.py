@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -58,7 +59,17 @@ class Model(models.Model):
 
     @property
     def full_name(self) -> str:
+        """Return `org/slug`."""
         return f"{self.organization.slug}/{self.slug}"
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Return what the prefetches of `selectors.listed` hold, typed; only a model loaded by it has facts."""
+        prices: list[Price] = getattr(self, "newest_prices")  # noqa: B009  set by the prefetch, unknown to the model
+        versions: list[Version] = getattr(self, "newest_versions")  # noqa: B009
+        newest = versions[0] if versions else None
+        evaluations: list[Evaluation] = getattr(newest, "newest_evaluations", [])
+        return ModelFacts(prices[0] if prices else None, newest, evaluations[0] if evaluations else None)
 
 
 class Version(models.Model):
@@ -128,3 +139,12 @@ class Evaluation(models.Model):
                 name="evaluation_within_rows",
             )
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a listing shows beside the creator's own words. The price is None until the creator sets one."""
+
+    price: Price | None
+    newest: Version | None  # the newest published version: what `org/slug` means
+    evaluation: Evaluation | None  # the newest of `newest`

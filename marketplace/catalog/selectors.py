@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from django.contrib.postgres.search import SearchQuery, SearchRank, SearchVector
@@ -16,19 +15,10 @@ ORDERINGS = ("relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What a listing shows beside the creator's own words. Prices are None until the creator sets one."""
-
-    price: Price | None
-    newest: Version | None  # the newest published version: what `org/slug` means
-    evaluation: Evaluation | None  # the newest of `newest`
-
-
 def published_models(
     *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "newest"
 ) -> QuerySet[Model]:
-    """The public catalogue: public models with a published version, with everything that `facts_of` needs.
+    """The public catalogue: public models with a published version, with everything that `Model.facts` needs.
 
     `query` is a web search over title, slug, tags, organization and summary (PostgreSQL full text, plus the beginning
     of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
@@ -64,22 +54,13 @@ def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> M
     model = listed(Model.objects.filter(organization__slug=org_slug, slug=slug)).first()
     if model is None:
         return None
-    is_published = facts_of(model).newest is not None
+    is_published = model.facts.newest is not None
     return model if policies.may_view(model=model, is_published=is_published, viewer=viewer) else None
 
 
 def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
     """The model `org_slug/slug` if it belongs to `organization`, or None."""
     return listed(Model.objects.filter(organization=organization, organization__slug=org_slug, slug=slug)).first()
-
-
-def facts_of(model: Model) -> ModelFacts:
-    """What the prefetches of `listed` hold, typed."""
-    prices: list[Price] = getattr(model, "newest_prices")  # noqa: B009  set by the prefetch, unknown to the model
-    versions: list[Version] = getattr(model, "newest_versions")  # noqa: B009
-    newest = versions[0] if versions else None
-    evaluations: list[Evaluation] = getattr(newest, "newest_evaluations", [])
-    return ModelFacts(prices[0] if prices else None, newest, evaluations[0] if evaluations else None)
 
 
 def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from django.db.models import Model as DjangoModel
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -27,7 +26,6 @@ from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Model, Version
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
-Row = TypeVar("Row", bound=DjangoModel)
 
 
 class HasScope(BasePermission):
@@ -99,20 +97,19 @@ class ControlView(APIView):
         checked.is_valid(raise_exception=True)
         return checked.validated_data
 
+    def show(self, shape: type[serializers.Serializer], row: Any, *, many: bool = False, **context: Any) -> Any:
+        """Return `row` (or `many` rows) as `shape` shows it; `context` is what the shape needs beside the row."""
+        return shape(row, many=many, context={"request": self.request, **context}).data
+
     def page(
-        self,
-        rows: QuerySet[Row],
-        render: Callable[[list[Row]], list[dict[str, Any]]],
-        *,
-        ordering: tuple[str, ...] | None = None,
+        self, rows: QuerySet[Any], shape: type[serializers.Serializer], *, ordering: tuple[str, ...] | None = None
     ) -> Response:
-        """One page of `rows`, newest first."""
+        """Return one page of `rows`, newest first."""
         paginator = self.pagination_class()
         if ordering:
             paginator.ordering = ordering
-        return paginator.get_paginated_response(
-            render(paginator.paginate_queryset(rows, self.request, view=self) or [])
-        )
+        found = paginator.paginate_queryset(rows, self.request, view=self) or []
+        return paginator.get_paginated_response(self.show(shape, found, many=True))
 
     def owned_model(self, org: str, slug: str) -> Model:
         """The model `org/slug` of the caller's organization; anybody else's is not found."""

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.api.fields import Base64UrlField
-from marketplace.api.serializers import IntakeKey, intake_key_data
+from marketplace.api.serializers import IntakeKey
 from marketplace.api.views.base import ControlView
 from marketplace.vault import selectors as vault_selectors
 
@@ -42,15 +42,14 @@ class CustodyView(ControlView):
             }
             for row in found.releases
         ]
-        return Response(
-            {
-                "model": model.full_name,
-                "creator_id": self.organization.id,
-                "vault_public_key": Base64UrlField().to_representation(found.vault_public_key),
-                "checkpoint": found.checkpoint.to_json() if found.checkpoint else None,
-                "releases": releases,
-            }
-        )
+        custody = {
+            "model": model.full_name,
+            "creator_id": self.organization.id,
+            "vault_public_key": found.vault_public_key,
+            "checkpoint": found.checkpoint.to_json() if found.checkpoint else None,
+            "releases": releases,
+        }
+        return Response(self.show(self.Custody, custody))
 
 
 class CustodyExportView(ControlView):
@@ -79,4 +78,4 @@ class IntakeKeyView(ControlView):
     @extend_schema(operation_id="get_intake_key", responses=IntakeKey, auth=[])
     def get(self, request: Request) -> Response:
         """The public key that data keys are wrapped to. Pin its fingerprint."""
-        return Response(intake_key_data(vault_selectors.public_keys().intake))
+        return Response(self.show(IntakeKey, vault_selectors.public_keys().intake))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -15,8 +15,7 @@ from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAll
 from marketplace.accounts.models import ApiKey, Membership, User
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import Key, NewKey, Organizations, key_data, membership_data, new_key_data
-from marketplace.api.serializers import organization_data as organization_data_of
+from marketplace.api.serializers import Key, NewKey, Organizations
 from marketplace.api.throttling import SignUpThrottle, TokenThrottle, check_failures, count_failure
 from marketplace.api.views.base import ControlView
 
@@ -66,7 +65,7 @@ class CreateTokenView(ControlView):
             created_by=user,
             expires_at=wanted["expires_at"],
         )
-        return Response(new_key_data(key, text), status=201)
+        return Response(self.show(NewKey, key, text=text), status=201)
 
 
 class MeView(ControlView):
@@ -88,20 +87,20 @@ class MeView(ControlView):
         if caller.key is not None:
             # A key speaks for one organization; what else its maker belongs to is not its business.
             memberships = [one for one in memberships if one.organization_id == caller.key.organization_id]
-        roles = {one.organization_id: one.role for one in memberships}
-        organization: dict[str, Any] | None = None
+        acting = None
         if caller.organization is not None:
-            organization = organization_data_of(caller.organization, roles.get(caller.organization.id))
-        return Response(
-            {
-                "email": caller.user.email if caller.user else None,
-                "is_staff": caller.is_operator,
-                "organization": organization,
-                "organizations": membership_data(memberships),
-                "scopes": sorted(caller.scopes),
-                "key": key_data(caller.key) if caller.key else None,
-            }
-        )
+            own = [one for one in memberships if one.organization_id == caller.organization.id]
+            # A key outlives its maker's membership: it then acts for the organization without a role.
+            acting = own[0] if own else Membership(organization=caller.organization, role=None)
+        me = {
+            "email": caller.user.email if caller.user else None,
+            "is_staff": caller.is_operator,
+            "organization": acting,
+            "organizations": memberships,
+            "scopes": sorted(caller.scopes),
+            "key": caller.key,
+        }
+        return Response(self.show(self.Me, me))
 
 
 class OrganizationsView(ControlView):
@@ -120,7 +119,8 @@ class OrganizationsView(ControlView):
             raise NotAllowed("sign in on the web site to create an organization", code="session_required")
         wanted = self.parse(self.CreateOrganization)
         organization = services.create_organization(owner=self.caller.user, slug=wanted["slug"], name=wanted["name"])
-        return Response(organization_data_of(organization, Membership.Role.OWNER), status=201)
+        own = Membership(organization=organization, role=Membership.Role.OWNER)
+        return Response(self.show(Organizations, own), status=201)
 
 
 def _chosen_membership(user: User, slug: str | None) -> Membership:

@@ -16,14 +16,7 @@ from marketplace.accounts.models import ApiKey
 from marketplace.api.budgets import Limits, create_limited_key, rotate_limited_key
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
-from marketplace.api.serializers import (
-    CreatorSigningKey,
-    Key,
-    NewKey,
-    key_data,
-    new_key_data,
-    signing_key_data,
-)
+from marketplace.api.serializers import CreatorSigningKey, Key, NewKey
 from marketplace.api.views.base import ControlView
 from marketplace.vault import selectors as vault_selectors
 from marketplace.vault import services as vault_services
@@ -67,7 +60,7 @@ class KeysView(KeyView):
     def get(self, request: Request) -> Response:
         """The organization's keys, newest first. Never the keys themselves."""
         keys = selectors.api_keys_of(organization=self.organization).select_related("budget")
-        return self.page(keys, lambda rows: [key_data(key) for key in rows])
+        return self.page(keys, Key)
 
     @extend_schema(operation_id="create_key", request=CreateKey, responses={201: NewKey})
     def post(self, request: Request) -> Response:
@@ -82,7 +75,7 @@ class KeysView(KeyView):
             expires_at=wanted["expires_at"],
             limits=Limits(wanted["monthly_limit_nano_usd"], wanted["total_limit_nano_usd"]),
         )
-        return Response(new_key_data(key, text), status=201)
+        return Response(self.show(NewKey, key, text=text), status=201)
 
 
 class DeleteKeyView(KeyView):
@@ -113,7 +106,7 @@ class RotateKeyView(KeyView):
         key = self.own_key(key_id)
         self.require_grant(key.scopes)
         new, text = rotate_limited_key(key=key, created_by=self.caller.user)
-        return Response(new_key_data(new, text), status=201)
+        return Response(self.show(NewKey, new, text=text), status=201)
 
 
 class SigningKeysView(ControlView):
@@ -129,7 +122,7 @@ class SigningKeysView(ControlView):
         """The organization's signing keys, newest first."""
         self._require_own(org)
         keys = vault_selectors.signing_keys_of(organization=self.organization)
-        return self.page(keys, lambda rows: [signing_key_data(key) for key in rows])
+        return self.page(keys, CreatorSigningKey)
 
     @extend_schema(operation_id="register_signing_key", request=RegisterSigningKey, responses={201: CreatorSigningKey})
     def post(self, request: Request, org: str) -> Response:
@@ -137,7 +130,7 @@ class SigningKeysView(ControlView):
         self._require_own(org)
         wanted = self.parse(self.RegisterSigningKey)
         key = vault_services.register_signing_key(organization=self.organization, public_key=wanted["public_key"])
-        return Response(signing_key_data(key), status=201)
+        return Response(self.show(CreatorSigningKey, key), status=201)
 
     def _require_own(self, org: str) -> None:
         if org != self.organization.slug:

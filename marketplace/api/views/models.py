@@ -12,19 +12,7 @@ from rest_framework.response import Response
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import (
-    BaseWithConfig,
-    EvaluationOut,
-    ExampleMessageOut,
-    ModelOut,
-    ModelPage,
-    PriceOut,
-    base_data,
-    evaluation_data,
-    model_data,
-    model_page_data,
-    price_data,
-)
+from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelEvaluation, ModelPage, ModelPrice
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import MAX_PRICE_MICRO_USD_PER_MTOK, BaseModel, Model
@@ -40,7 +28,7 @@ class ListingFields(serializers.Serializer):
     industry = serializers.CharField(max_length=40, allow_blank=True, required=False)
     tags = serializers.ListField(child=serializers.CharField(max_length=30), max_length=10, required=False)
     visibility = serializers.ChoiceField(Model.Visibility.values, required=False)
-    example_messages = ExampleMessageOut(many=True, required=False, max_length=8)
+    example_messages = Example(many=True, required=False, max_length=8)
 
 
 class ModelsView(ControlView):
@@ -62,7 +50,7 @@ class ModelsView(ControlView):
             max_length=100, required=False, help_text="name or fingerprint; may be left out while there is one base"
         )
 
-    @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=ModelOut(many=True), auth=[])
+    @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
         """The public catalogue, newest first; with `mine=true` the caller's own models, drafts too."""
         wanted = self.parse(self.BrowseModels, query=True)
@@ -76,7 +64,7 @@ class ModelsView(ControlView):
             found = selectors.published_models(
                 query=wanted["q"], industry=wanted["industry"], base=wanted["base"], tag=wanted["tag"]
             )
-        return self.page(found, lambda rows: [model_data(model) for model in rows])
+        return self.page(found, Listing)
 
     @extend_schema(operation_id="create_model", request=CreateModel, responses={201: ModelPage})
     def post(self, request: Request) -> Response:
@@ -88,7 +76,7 @@ class ModelsView(ControlView):
             base_model=_chosen_base(wanted.get("base")),
             text=_listing_text(wanted),
         )
-        return Response(model_page_data(self.owned_model(self.organization.slug, model.slug)), status=201)
+        return Response(self.show(ModelPage, self.owned_model(self.organization.slug, model.slug)), status=201)
 
 
 class ModelView(ControlView):
@@ -106,14 +94,14 @@ class ModelView(ControlView):
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
         if model is None:
             raise not_found("model")
-        return Response(model_page_data(model))
+        return Response(self.show(ModelPage, model))
 
     @extend_schema(operation_id="update_model", request=UpdateModel, responses=ModelPage)
     def patch(self, request: Request, org: str, slug: str) -> Response:
         """Change what the listing says; fields left out stay."""
         model = self.owned_model(org, slug)
         services.update_model(model=model, text=_listing_text(self.parse(self.UpdateModel)))
-        return Response(model_page_data(self.owned_model(org, slug)))
+        return Response(self.show(ModelPage, self.owned_model(org, slug)))
 
 
 class PricesView(ControlView):
@@ -129,11 +117,11 @@ class PricesView(ControlView):
         output_micro_usd_per_mtok = serializers.IntegerField(min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK)
         per_prediction_nano_usd = serializers.IntegerField(min_value=0, max_value=10**11, default=0)
 
-    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: PriceOut})
+    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: ModelPrice})
     def post(self, request: Request, org: str, slug: str) -> Response:
         """Set the price from the next prediction on. Micro-dollars per million tokens."""
-        model = self.owned_model(org, slug)
-        return Response(price_data(services.set_price(model=model, **self.parse(self.SetPrice))), status=201)
+        price = services.set_price(model=self.owned_model(org, slug), **self.parse(self.SetPrice))
+        return Response(self.show(ModelPrice, price), status=201)
 
 
 class EvaluationsView(ControlView):
@@ -150,7 +138,7 @@ class EvaluationsView(ControlView):
         correct = serializers.IntegerField(min_value=0, max_value=10**9)
         base_correct = serializers.IntegerField(min_value=0, max_value=10**9)
 
-    @extend_schema(operation_id="record_evaluation", request=RecordEvaluation, responses={201: EvaluationOut})
+    @extend_schema(operation_id="record_evaluation", request=RecordEvaluation, responses={201: ModelEvaluation})
     def post(self, request: Request, org: str, slug: str) -> Response:
         """Record an accuracy measured through the metered API on held-out rows. Platform staff only."""
         wanted = self.parse(self.RecordEvaluation)
@@ -158,7 +146,7 @@ class EvaluationsView(ControlView):
         if version is None:
             raise not_found("version")
         evaluation = services.record_evaluation(version=version, **wanted)
-        return Response(evaluation_data(evaluation, version), status=201)
+        return Response(self.show(ModelEvaluation, evaluation), status=201)
 
 
 class BasesView(ControlView):
@@ -169,7 +157,7 @@ class BasesView(ControlView):
     @extend_schema(operation_id="list_bases", responses=BaseWithConfig(many=True), auth=[])
     def get(self, request: Request) -> Response:
         """The base models that adapters may be made for, newest first."""
-        return self.page(selectors.bases(), lambda rows: [{**base_data(row), "config": row.config} for row in rows])
+        return self.page(selectors.bases(), BaseWithConfig)
 
 
 def _listing_text(wanted: dict[str, Any]) -> ListingText:

@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from billing import selectors, services
 from billing.models import TopUp, Usage
 from marketplace.api.errors import not_found
+from marketplace.api.serializers import TopUpStatus
 from marketplace.api.views.base import ControlView
 
 
@@ -22,32 +23,20 @@ class Period(serializers.Serializer):
     until = serializers.DateTimeField(required=False, help_text="before this moment")
 
 
-class TopUpOut(serializers.Serializer):
-    id = serializers.UUIDField()
-    amount_cents = serializers.IntegerField()
-    state = serializers.CharField(help_text="created, pending, credited, expired or failed; only credited moved money")
-    checkout_url = serializers.CharField(help_text="the payment page")
-    created_at = serializers.DateTimeField()
-    credited_at = serializers.DateTimeField(allow_null=True)
-
-
 class WalletView(ControlView):
     """Credit."""
 
     scopes: ClassVar = {"GET": ("account",)}
 
     class Wallet(serializers.Serializer):
-        posted_nano_usd = serializers.IntegerField()
-        held_nano_usd = serializers.IntegerField(help_text="set aside for predictions in flight")
-        available_nano_usd = serializers.IntegerField()
+        posted_nano_usd = serializers.IntegerField(source="posted")
+        held_nano_usd = serializers.IntegerField(source="held", help_text="set aside for predictions in flight")
+        available_nano_usd = serializers.IntegerField(source="available")
 
     @extend_schema(operation_id="get_wallet", responses=Wallet)
     def get(self, request: Request) -> Response:
         """The organization's credit: available = posted - held."""
-        wallet = selectors.wallet(self.organization)
-        return Response(
-            {"posted_nano_usd": wallet.posted, "held_nano_usd": wallet.held, "available_nano_usd": wallet.available}
-        )
+        return Response(self.show(self.Wallet, selectors.wallet(self.organization)))
 
 
 class TopUpsView(ControlView):
@@ -58,13 +47,13 @@ class TopUpsView(ControlView):
     class StartTopUp(serializers.Serializer):
         amount_cents = serializers.IntegerField(min_value=1, max_value=10**9)
 
-    @extend_schema(operation_id="list_top_ups", responses=TopUpOut(many=True))
+    @extend_schema(operation_id="list_top_ups", responses=TopUpStatus(many=True))
     def get(self, request: Request) -> Response:
         """The organization's top-ups, newest first."""
         rows = TopUp.objects.filter(organization=self.organization)
-        return self.page(rows, lambda found: [dict(TopUpOut(row).data) for row in found])
+        return self.page(rows, TopUpStatus)
 
-    @extend_schema(operation_id="start_top_up", request=StartTopUp, responses={201: TopUpOut})
+    @extend_schema(operation_id="start_top_up", request=StartTopUp, responses={201: TopUpStatus})
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
@@ -75,7 +64,7 @@ class TopUpsView(ControlView):
             success_url=f"{wallet_page}?checkout=done",
             cancel_url=f"{wallet_page}?checkout=cancelled",
         )
-        return Response(dict(TopUpOut(top_up).data), status=201)
+        return Response(self.show(TopUpStatus, top_up), status=201)
 
 
 class TopUpView(ControlView):
@@ -83,13 +72,13 @@ class TopUpView(ControlView):
 
     scopes: ClassVar = {"GET": ("account",)}
 
-    @extend_schema(operation_id="get_top_up", responses=TopUpOut)
+    @extend_schema(operation_id="get_top_up", responses=TopUpStatus)
     def get(self, request: Request, top_up_id: UUID) -> Response:
         """How far a top-up is."""
         top_up = selectors.top_up(self.organization, top_up_id)
         if top_up is None:
             raise not_found("top-up")
-        return Response(dict(TopUpOut(top_up).data))
+        return Response(self.show(TopUpStatus, top_up))
 
 
 class UsageView(ControlView):
@@ -120,11 +109,7 @@ class UsageView(ControlView):
         # The rows themselves, not billing's list of them: the cursor needs a query that it can go on with.
         rows = Usage.objects.filter(organization_id=self.organization.id).defer("receipt")
         rows = rows.filter(**{column: wanted[name] for name, column in columns.items() if name in wanted})
-        return self.page(
-            rows,
-            lambda found: [dict(self.Prediction(row).data) for row in found],
-            ordering=("-created_at", "-prediction_id"),
-        )
+        return self.page(rows, self.Prediction, ordering=("-created_at", "-prediction_id"))
 
 
 class UsageSummaryView(ControlView):
@@ -158,7 +143,7 @@ class UsageSummaryView(ControlView):
             since=wanted.get("since"),
             until=wanted.get("until"),
         )
-        return Response({"results": [dict(self.UsageGroup(group).data) for group in groups]})
+        return Response({"results": self.show(self.UsageGroup, groups, many=True)})
 
 
 class EarningsGroup(serializers.Serializer):
@@ -178,9 +163,11 @@ class EarningsView(ControlView):
 
     class Earnings(serializers.Serializer):
         payable_nano_usd = serializers.IntegerField(help_text="what the platform owes now")
-        total_nano_usd = serializers.IntegerField(help_text="the creator's share over the period")
-        predictions = serializers.IntegerField()
-        consumers = serializers.IntegerField()
+        total_nano_usd = serializers.IntegerField(
+            source="total.creator_nano_usd", help_text="the creator's share over the period"
+        )
+        predictions = serializers.IntegerField(source="total.predictions")
+        consumers = serializers.IntegerField(source="total.consumers")
         by_day = EarningsGroup(many=True)
         by_model = EarningsGroup(many=True)
 
@@ -188,16 +175,7 @@ class EarningsView(ControlView):
     def get(self, request: Request) -> Response:
         """The organization's earnings as a creator: in all, by day (UTC) and by model."""
         found = selectors.earnings(self.organization, **self.parse(Period, query=True))
-        return Response(
-            {
-                "payable_nano_usd": found.payable_nano_usd,
-                "total_nano_usd": found.total.creator_nano_usd,
-                "predictions": found.total.predictions,
-                "consumers": found.total.consumers,
-                "by_day": [dict(EarningsGroup(line).data) for line in found.by_day],
-                "by_model": [dict(EarningsGroup(line).data) for line in found.by_model],
-            }
-        )
+        return Response(self.show(self.Earnings, found))
 
 
 class PlatformSummaryView(ControlView):
@@ -207,23 +185,13 @@ class PlatformSummaryView(ControlView):
 
     class PlatformSummary(serializers.Serializer):
         predictions = serializers.IntegerField()
-        charged_nano_usd = serializers.IntegerField()
-        creator_nano_usd = serializers.IntegerField()
-        platform_nano_usd = serializers.IntegerField()
-        ledger_sum_nano_usd = serializers.IntegerField(help_text="0, or something is wrong")
+        charged_nano_usd = serializers.IntegerField(source="charged")
+        creator_nano_usd = serializers.IntegerField(source="creator")
+        platform_nano_usd = serializers.IntegerField(source="platform")
+        ledger_sum_nano_usd = serializers.IntegerField(source="ledger_sum", help_text="0, or something is wrong")
         open_holds = serializers.IntegerField()
 
     @extend_schema(operation_id="get_platform_summary", responses=PlatformSummary)
     def get(self, request: Request) -> Response:
         """Totals over the whole platform. Platform staff only."""
-        found = selectors.platform_summary()
-        return Response(
-            {
-                "predictions": found.predictions,
-                "charged_nano_usd": found.charged,
-                "creator_nano_usd": found.creator,
-                "platform_nano_usd": found.platform,
-                "ledger_sum_nano_usd": found.ledger_sum,
-                "open_holds": found.open_holds,
-            }
-        )
+        return Response(self.show(self.PlatformSummary, selectors.platform_summary()))

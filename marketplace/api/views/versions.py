@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from drf_spectacular.types import OpenApiTypes
@@ -10,34 +10,21 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.reverse import reverse
 
 from marketplace import publishing
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
 from marketplace.api.parsers import RawParser
-from marketplace.api.serializers import (
-    OwnVersion,
-    StartedVersion,
-    VersionOut,
-    intake_key_data,
-    own_version_data,
-    version_data,
-)
+from marketplace.api.serializers import OwnVersion, PublicVersion, StartedVersion
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors
-from marketplace.catalog.models import Version
 from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
 from marketplace.vault import selectors as vault_selectors
 
 UPLOAD_OFFSET = OpenApiParameter(
     "Upload-Offset", OpenApiTypes.INT64, OpenApiParameter.HEADER, required=True, description="where the chunk starts"
 )
-
-
-def _own_data(version: Version) -> dict[str, Any]:
-    return own_version_data(version, uploaded_bytes=publishing.upload_offset(version=version))
 
 
 class VersionsView(ControlView):
@@ -51,19 +38,15 @@ class VersionsView(ControlView):
         package_size = serializers.IntegerField(min_value=1, max_value=MAX_PACKAGE_SIZE, help_text="bytes when sealed")
         changelog = serializers.CharField(max_length=10_000, allow_blank=True, required=False, default="")
 
-    @extend_schema(operation_id="list_versions", responses=VersionOut(many=True), auth=[])
+    @extend_schema(operation_id="list_versions", responses=PublicVersion(many=True), auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
         """Published versions, newest first; its own organization sees every version, with reports."""
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
         if model is None:
             raise not_found("model")
         own = self.caller.organization is not None and self.caller.organization.id == model.organization_id
-        render = _own_data if own else version_data
-        return self.page(
-            selectors.versions_of(model=model, published_only=not own),
-            lambda rows: [render(version) for version in rows],
-            ordering=("-number",),
-        )
+        versions = selectors.versions_of(model=model, published_only=not own)
+        return self.page(versions, OwnVersion if own else PublicVersion, ordering=("-number",))
 
     @extend_schema(operation_id="start_version", request=StartVersion, responses={201: StartedVersion})
     def post(self, request: Request, org: str, slug: str) -> Response:
@@ -81,15 +64,7 @@ class VersionsView(ControlView):
         version = publishing.start_version(
             model=model, signing_key=signing_key, package_size=wanted["package_size"], changelog=wanted["changelog"]
         )
-        return Response(
-            {
-                **_own_data(version),
-                "base_config": model.base_model.config,
-                "intake_key": intake_key_data(intake),
-                "upload_url": reverse("api:package", kwargs={"version_id": version.id}, request=request),
-            },
-            status=201,
-        )
+        return Response(self.show(StartedVersion, version, intake_key=intake), status=201)
 
 
 class VersionView(ControlView):
@@ -100,7 +75,7 @@ class VersionView(ControlView):
     @extend_schema(operation_id="get_version", responses=OwnVersion)
     def get(self, request: Request, version_id: UUID) -> Response:
         """A version of one's own: its state, how much has been uploaded, what verification found."""
-        return Response(_own_data(self.owned_version(version_id)))
+        return Response(self.show(OwnVersion, self.owned_version(version_id)))
 
 
 class PackageView(ControlView):
@@ -161,7 +136,7 @@ class CompleteVersionView(ControlView):
         version = publishing.complete_version(
             version=version, digest=wanted["digest"], wrapped_data_key=wanted["wrapped_data_key"]
         )
-        return Response(_own_data(version))
+        return Response(self.show(OwnVersion, version))
 
 
 class PublishVersionView(ControlView):
@@ -172,7 +147,7 @@ class PublishVersionView(ControlView):
     @extend_schema(operation_id="publish_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
         """Publish a verified version of a model that has a price."""
-        return Response(_own_data(publishing.publish_version(version=self.owned_version(version_id))))
+        return Response(self.show(OwnVersion, publishing.publish_version(version=self.owned_version(version_id))))
 
 
 class RetireVersionView(ControlView):
@@ -183,7 +158,7 @@ class RetireVersionView(ControlView):
     @extend_schema(operation_id="retire_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
         """Retire a version: no new predictions, replicas drop it. It cannot be published again."""
-        return Response(_own_data(publishing.retire_version(version=self.owned_version(version_id))))
+        return Response(self.show(OwnVersion, publishing.retire_version(version=self.owned_version(version_id))))
 
 
 class RevokeVersionView(ControlView):
@@ -199,4 +174,4 @@ class RevokeVersionView(ControlView):
         """Revoke a version: replicas refuse it, stop what runs and zero it within 5 s (30 s if cut off)."""
         version = self.owned_version(version_id)
         reason = self.parse(self.RevokeVersion)["reason"]
-        return Response(_own_data(publishing.revoke_version(version=version, reason=reason)))
+        return Response(self.show(OwnVersion, publishing.revoke_version(version=version, reason=reason)))

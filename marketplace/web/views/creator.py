@@ -33,7 +33,7 @@ CUSTODY_ROWS = 200
 @member_page("publish")
 def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Every model of the organization, drafts too."""
-    rows = [(model, selectors.facts_of(model)) for model in selectors.models_of(organization=acting.organization)]
+    rows = [(model, model.facts) for model in selectors.models_of(organization=acting.organization)]
     return render(request, "web/my_models.html", {"rows": rows})
 
 
@@ -43,7 +43,7 @@ def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
 def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Versions and price of one model; POST sets a new price."""
     model = _owned(acting, slug)
-    form = PriceForm(request.POST or None, initial=_price_initial(selectors.facts_of(model).price))
+    form = PriceForm(request.POST or None, initial=_price_initial(model.facts.price))
     if request.method == "POST" and form.is_valid():
         try:
             services.set_price(model=model, **form.amounts())
@@ -139,12 +139,11 @@ def _owned(acting: Acting, slug: str) -> Model:
 def _model_page(
     request: HttpRequest, model: Model, price_form: PriceForm | None, revoke_form: RevokeForm, *, status: int
 ) -> HttpResponse:
-    facts = selectors.facts_of(model)
+    facts = model.facts
     versions = [
-        (version, version.state in _PUBLISHABLE, Version.State.RETIRED in Version.NEXT_STATES[version.state],
-         Version.State.REVOKED in Version.NEXT_STATES[version.state])
+        (version, *(state in Version.NEXT_STATES[version.state] for state in _OFFERED_STEPS))
         for version in selectors.versions_of(model=model, published_only=False)[:100]
-    ]  # fmt: skip
+    ]
     context = {
         "model": model,
         "facts": facts,
@@ -156,7 +155,7 @@ def _model_page(
     return render(request, "web/my_model.html", context, status=status)
 
 
-_PUBLISHABLE = frozenset({Version.State.VERIFIED})
+_OFFERED_STEPS = (Version.State.PUBLISHED, Version.State.RETIRED, Version.State.REVOKED)
 
 
 def _price_initial(price: Price | None) -> dict[str, Decimal]:

@@ -14,8 +14,7 @@ from billing.pricing import Price as PricePoint
 from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
-from marketplace.catalog.models import Model, Price
-from marketplace.catalog.selectors import ModelFacts
+from marketplace.catalog.models import Model, ModelFacts, Price
 from marketplace.web.acting import acting_of
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
@@ -29,7 +28,7 @@ ORDERINGS = {"relevance": "Best match", "newest": "Newest", "price": "Lowest pri
 @require_safe
 def landing(request: HttpRequest) -> HttpResponse:
     """The front page, with a few models of the catalogue."""
-    models = [(model, selectors.facts_of(model)) for model in selectors.published_models(ordering="newest")[:4]]
+    models = [(model, model.facts) for model in selectors.published_models(ordering="newest")[:4]]
     return render(request, "web/landing.html", {"cards": [_card(model, facts) for model, facts in models]})
 
 
@@ -52,7 +51,7 @@ def catalogue(request: HttpRequest) -> HttpResponse:
         "orderings": ORDERINGS,
         "industries": selectors.industries(),
         "page": page,
-        "cards": [_card(model, selectors.facts_of(model)) for model in page],
+        "cards": [_card(model, model.facts) for model in page],
         "parameters": parameters.urlencode(),
     }
     partial = bool(getattr(request, "htmx", False))
@@ -66,7 +65,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
     """Everything a buyer decides by, and the playground."""
     model = _visible(request, org, slug)
     acting = acting_of(request)
-    facts = selectors.facts_of(model)
+    facts = model.facts
     owner = acting is not None and acting.organization.pk == model.organization_id
     messages = _messages(model)
     evaluations = selectors.evaluations_of(model=model)
@@ -92,7 +91,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
 def price_calculator(request: HttpRequest, org: str, slug: str) -> HttpResponse:
     """The calculator's answer alone, for htmx."""
     model = _visible(request, org, slug)
-    context = {"model": model, **_calculate(request, selectors.facts_of(model).price)}
+    context = {"model": model, **_calculate(request, model.facts.price)}
     return render(request, "web/parts/price_result.html", context)
 
 

@@ -29,11 +29,20 @@ def test_a_generated_key_parses_to_its_prefix_and_no_two_are_alike() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "ik_", "ik_aaaaaaaaaaaa", "ik_aaaaaaaaaaaa_", "ik_aaaaaaaaaaaa_" + "A" * 31, "ik_aaaaaaaaaaaa_" + "A" * 129,
-        "ik_AAAAAAAAAAAA_" + "A" * 40, "ik_aaaaaaaaaaa1_" + "A" * 40, "sk_aaaaaaaaaaaa_" + "A" * 40,
-        "ik_aaaaaaaaaaaa_" + "A" * 40 + "\n", " ik_aaaaaaaaaaaa_" + "A" * 40, "ik_aaaaaaaaaaaa_" + "é" * 40,
+        "",
+        "ik_",
+        "ik_aaaaaaaaaaaa",
+        "ik_aaaaaaaaaaaa_",
+        "ik_aaaaaaaaaaaa_" + "A" * 31,
+        "ik_aaaaaaaaaaaa_" + "A" * 129,
+        "ik_AAAAAAAAAAAA_" + "A" * 40,
+        "ik_aaaaaaaaaaa1_" + "A" * 40,
+        "sk_aaaaaaaaaaaa_" + "A" * 40,
+        "ik_aaaaaaaaaaaa_" + "A" * 40 + "\n",
+        " ik_aaaaaaaaaaaa_" + "A" * 40,
+        "ik_aaaaaaaaaaaa_" + "é" * 40,
     ],
-)  # fmt: skip
+)
 def test_anything_else_does_not_parse(text) -> None:
     assert parse_api_key(text) is None
 

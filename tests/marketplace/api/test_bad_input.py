@@ -83,12 +83,26 @@ def test_a_bad_field_is_named(api, field, value) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "models?q=%00", "models?industry=%00", "models?base=%00", "models?cursor=nonsense", "models?mine=perhaps",
-        "models?q=" + "x" * 201, "usage?since=yesterday", "usage?key=x", "usage/summary?group_by=colour",
-        "earnings?until=x", "models/a/b/c/d", "versions/not-a-uuid", "models/UPPER/x", "nothing", "",
-        "models/%00/x", "keys/" + "9" * 5000, "wallet/",
+        "models?q=%00",
+        "models?industry=%00",
+        "models?base=%00",
+        "models?cursor=nonsense",
+        "models?mine=perhaps",
+        "models?q=" + "x" * 201,
+        "usage?since=yesterday",
+        "usage?key=x",
+        "usage/summary?group_by=colour",
+        "earnings?until=x",
+        "models/a/b/c/d",
+        "versions/not-a-uuid",
+        "models/UPPER/x",
+        "nothing",
+        "",
+        "models/%00/x",
+        "keys/" + "9" * 5000,
+        "wallet/",
     ],
-)  # fmt: skip
+)
 def test_a_bad_address_is_refused(api, path) -> None:
     response = api.get(path)
     assert response.status_code in (400, 404)

@@ -145,12 +145,27 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
     now = timezone.now()
     for number in range(3):
         Usage.objects.create(
-            prediction_id=uuid.uuid4(), created_at=now, organization_id=buyer.id, api_key_id=key.id,
-            model_name="seller/triage", model_id=uuid.uuid4(), creator_organization_id=seller.id, prompt_tokens=10,
-            cached_tokens=0, completion_tokens=number + 1, input_micro_usd_per_mtok=1, output_micro_usd_per_mtok=1,
-            cached_input_micro_usd_per_mtok=1, per_prediction_nano_usd=0, creator_bps=8000, cost_nano_usd=100,
-            creator_nano_usd=80, platform_nano_usd=20, finish_reason="stop", receipt="x",
-        )  # fmt: skip
+            prediction_id=uuid.uuid4(),
+            created_at=now,
+            organization_id=buyer.id,
+            api_key_id=key.id,
+            model_name="seller/triage",
+            model_id=uuid.uuid4(),
+            creator_organization_id=seller.id,
+            prompt_tokens=10,
+            cached_tokens=0,
+            completion_tokens=number + 1,
+            input_micro_usd_per_mtok=1,
+            output_micro_usd_per_mtok=1,
+            cached_input_micro_usd_per_mtok=1,
+            per_prediction_nano_usd=0,
+            creator_bps=8000,
+            cost_nano_usd=100,
+            creator_nano_usd=80,
+            platform_nano_usd=20,
+            finish_reason="stop",
+            receipt="x",
+        )
     api = Api.of(buyer)
     page = api.get("usage?limit=2").json()
     seen = [row["prediction_id"] for row in page["results"]]

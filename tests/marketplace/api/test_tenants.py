@@ -73,9 +73,23 @@ OPERATIONS = [
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
-    "tokens", "me", "organizations", "keys", "bases", "models", "model", "versions", "intake-key", "wallet", "top-ups",
-    "usage", "usage-summary", "earnings", "custody-export", "schema",
-}  # fmt: skip
+    "tokens",
+    "me",
+    "organizations",
+    "keys",
+    "bases",
+    "models",
+    "model",
+    "versions",
+    "intake-key",
+    "wallet",
+    "top-ups",
+    "usage",
+    "usage-summary",
+    "earnings",
+    "custody-export",
+    "schema",
+}
 STAFF_ONLY = {"evaluations", "platform-summary"}
 
 
@@ -137,9 +151,21 @@ def _unknown(victim: Victim) -> Victim:
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
     names = {pattern.name for pattern in urls.urlpatterns if pattern.name}
     covered = {
-        "signing-keys", "key", "rotate-key", "model", "prices", "versions", "custody", "version", "package", "complete",
-        "publish", "retire", "revoke", "top-up",
-    }  # fmt: skip
+        "signing-keys",
+        "key",
+        "rotate-key",
+        "model",
+        "prices",
+        "versions",
+        "custody",
+        "version",
+        "package",
+        "complete",
+        "publish",
+        "retire",
+        "revoke",
+        "top-up",
+    }
     assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
 
 

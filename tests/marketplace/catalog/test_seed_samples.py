@@ -50,8 +50,12 @@ def test_seeding_twice_is_seeding_once_and_passwords_follow_the_file(tmp_path, b
     staff = User.objects.get(email="staff@example.com")
     assert staff.is_staff and staff.check_password("second password 2") and not staff.check_password("first password 1")
     assert set(Organization.objects.values_list("slug", flat=True)) == {
-        "intarsia", "ledgerline", "carepath", "signalbox", "northwind",
-    }  # fmt: skip
+        "intarsia",
+        "ledgerline",
+        "carepath",
+        "signalbox",
+        "northwind",
+    }
     assert not User.objects.exclude(email="staff@example.com").filter(is_staff=True).exists()
 
 

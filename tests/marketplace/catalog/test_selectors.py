@@ -6,7 +6,7 @@ import pytest
 
 from marketplace import publishing
 from marketplace.catalog import selectors, services
-from marketplace.catalog.models import Model
+from marketplace.catalog.models import Model, ModelFacts
 from marketplace.catalog.services.listings import ListingText
 from tests.marketplace.catalog.factories import make_base, make_model, make_organization, make_version
 
@@ -76,14 +76,14 @@ def test_facts_are_the_newest_price_published_version_and_its_evaluation() -> No
     for version, correct in ((model.versions.get(number=1), 1), (newest, 2), (newest, 3)):
         services.record_evaluation(version=version, dataset="d", rows=10, correct=correct, base_correct=0)
     services.set_price(model=model, input_micro_usd_per_mtok=7, output_micro_usd_per_mtok=7)
-    facts = selectors.facts_of(selectors.published_models().get())
+    facts = selectors.published_models().get().facts
     assert facts.price is not None and facts.price.input_micro_usd_per_mtok == 7
     assert facts.newest == newest
     assert facts.evaluation is not None and facts.evaluation.correct == 3
 
 
-def test_facts_of_a_draft_are_empty() -> None:
+def test_a_draft_has_no_facts() -> None:
     model = make_model()
     found = selectors.owned_model(organization=model.organization, org_slug=model.organization.slug, slug=model.slug)
     assert found is not None
-    assert selectors.facts_of(found) == selectors.ModelFacts(None, None, None)
+    assert found.facts == ModelFacts(None, None, None)

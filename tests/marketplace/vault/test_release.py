@@ -35,15 +35,22 @@ def test_a_released_key_opens_for_the_replica_it_was_lent_to() -> None:
 @pytest.mark.parametrize(
     ("state", "purpose", "allowed"),
     [
-        ("uploading", "serve", False), ("uploading", "verify", False),
-        ("verifying", "serve", False), ("verifying", "verify", True),
-        ("verified", "serve", True), ("verified", "verify", False),
-        ("published", "serve", True), ("published", "verify", False),
-        ("refused", "serve", False), ("refused", "verify", False),
-        ("retired", "serve", False), ("retired", "verify", False),
-        ("revoked", "serve", False), ("revoked", "verify", False),
+        ("uploading", "serve", False),
+        ("uploading", "verify", False),
+        ("verifying", "serve", False),
+        ("verifying", "verify", True),
+        ("verified", "serve", True),
+        ("verified", "verify", False),
+        ("published", "serve", True),
+        ("published", "verify", False),
+        ("refused", "serve", False),
+        ("refused", "verify", False),
+        ("retired", "serve", False),
+        ("retired", "verify", False),
+        ("revoked", "serve", False),
+        ("revoked", "verify", False),
     ],
-)  # fmt: skip
+)
 def test_the_versions_state_decides_what_its_key_is_released_for(state: str, purpose: str, allowed: bool) -> None:
     sold, booted = make_sold(state), make_replica()
     if allowed:
