@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from billing.models import Account
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _accounts_alone(settings) -> None:
     settings.ROOT_URLCONF = "tests.marketplace.accounts.urls"
-    cache.clear()  # allauth counts sign-ups from one address
 
 
 def sign_up(email: str, password: str = PASSWORD) -> int:
