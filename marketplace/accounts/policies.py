@@ -1,4 +1,4 @@
-"""Who may do what: pure functions of roles and scopes."""
+"""Permissions: pure functions of roles and scopes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ SCOPES_OF_ROLE: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def scopes_of_role(role: str) -> frozenset[str]:
-    """The scopes that a member with `role` may use, and put into a key."""
+    """Return the scopes that a member with `role` may use, and put into a key."""
     return SCOPES_OF_ROLE.get(role, frozenset())
 
 
 def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
-    """True if somebody who holds the scopes `held` may hand out `wanted`: what they have themselves, and `predict` for
-    who manages the account's money and keys. `publish` reaches weights, so only who holds it hands it on."""
+    """Return whether the holder of the scopes `held` may hand out `wanted`.
+
+    That is each scope held, and `predict` for the holder of `account`, who manages money and keys. `publish` reaches
+    weights, so only its holder hands it on.
+    """
     grantable = set(held)
     if Scope.ACCOUNT in grantable:
         grantable.add(Scope.PREDICT)
@@ -46,7 +49,7 @@ def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
 
 
 def is_operator(*, user: User | None, key_organization_slug: str | None) -> bool:
-    """True for active staff.
+    """Return whether the caller is active staff.
 
     A key counts only when it belongs to the platform's own organization: the keys of another organization are shared
     with its members, so they must not carry the staff rights of the person who made them.

@@ -10,20 +10,20 @@ from marketplace.accounts.models import ApiKey, Membership, Organization, User
 
 
 def memberships_of(*, user: User) -> QuerySet[Membership]:
-    """The user's memberships with their organizations, oldest first."""
+    """Return the user's memberships with their organizations, oldest first."""
     return Membership.objects.filter(user=user).select_related("organization").order_by("created_at", "id")
 
 
 def membership_in(*, user: User, slug: str) -> Membership | None:
-    """The user's membership in the organization `slug`, or None if there is none (or no such organization)."""
+    """Return the user's membership in the organization `slug`, or None if there is none (or no such organization)."""
     return memberships_of(user=user).filter(organization__slug=slug).first()
 
 
 def api_keys_of(*, organization: Organization) -> QuerySet[ApiKey]:
-    """The organization's keys, newest first, revoked and expired ones too."""
+    """Return the organization's keys, newest first, revoked and expired ones too."""
     return ApiKey.objects.filter(organization=organization).order_by("-created_at", "-id")
 
 
 def api_key_of(*, organization: Organization, key_id: UUID) -> ApiKey | None:
-    """One key of this organization, or None."""
+    """Return one key of this organization, or None."""
     return ApiKey.objects.filter(organization=organization, id=key_id).first()

@@ -1,4 +1,4 @@
-"""Who calls: an API key (its organization) or a signed-in user (an organization they belong to)."""
+"""The caller of a request: an API key (its organization) or a signed-in user (one of their organizations)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marketplace.accounts.models import ApiKey, Organization, User
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """`request.user` of a key whose maker has left: somebody authenticated, and nobody in person."""
+    """`request.user` of a key whose maker has left: authenticated, but no person."""
 
     is_authenticated: bool = True
     is_active: bool = True
@@ -53,7 +53,7 @@ class Caller:
 
     @property
     def is_operator(self) -> bool:
-        """True for the platform's staff, through a session or a key of the platform's organization."""
+        """Return True for the platform's staff, through a session or a key of the platform's organization."""
         slug = self.key.organization.slug if self.key else None
         return policies.is_operator(user=self.user, key_organization_slug=slug)
 

@@ -59,7 +59,7 @@ def rotate_limited_key(*, key: ApiKey, created_by: User | None) -> tuple[ApiKey,
 
 
 def budget_of(key: ApiKey) -> KeyBudget | None:
-    """The key's budget, if it ever had one."""
+    """Return the key's budget, if it ever had one."""
     try:
         return key.budget
     except ObjectDoesNotExist:

@@ -1,4 +1,4 @@
-"""What request bodies may be: JSON of a bounded size, or raw bytes that the view reads itself."""
+"""Parsers of request bodies: JSON of a bounded size, or raw bytes that the view reads itself."""
 
 from __future__ import annotations
 

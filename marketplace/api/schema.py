@@ -1,4 +1,4 @@
-"""What drf-spectacular cannot see by itself: how API keys authenticate."""
+"""API keys in the OpenAPI schema, which drf-spectacular cannot find by itself."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):
     name = "ApiKey"
 
     def get_security_definition(self, auto_schema: object) -> dict[str, str]:
-        """The HTTP bearer scheme."""
+        """Return the HTTP bearer scheme."""
         return {"type": "http", "scheme": "bearer", "bearerFormat": "ik_…"}

@@ -136,7 +136,7 @@ class PublicVersion(serializers.Serializer):
 
 
 class UploadedBytes(serializers.IntegerField):
-    """How much of a Version's package has arrived."""
+    """Bytes of a Version's package that have arrived."""
 
     def to_representation(self, value: Version) -> int:
         """Ask the package store."""
@@ -168,7 +168,7 @@ class IntakeKey(serializers.Serializer):  # shows the bytes of the key
 
 
 class UploadUrl(serializers.CharField):
-    """Where a Version's package goes."""
+    """The address that takes a Version's package."""
 
     def to_representation(self, value: Version) -> str:
         """Return the absolute address."""

@@ -19,7 +19,7 @@ class AddressThrottle(SimpleRateThrottle):
     """Requests from one IP address. Subclasses name `scope` and `rate`."""
 
     def get_cache_key(self, request: Request, view: Any) -> str:
-        """One counter for each address. X-Forwarded-For is ignored: anybody can write it. The server in front
+        """Return one counter for each address. X-Forwarded-For is ignored: any client can write it. The server in front
         (uvicorn --forwarded-allow-ips) sets REMOTE_ADDR from it for proxies it trusts."""
         return f"throttle:{self.scope}:{request.META.get('REMOTE_ADDR', '')}"
 

@@ -22,19 +22,19 @@ class ByteStream(Protocol):
 
 
 def part_path(version_id: UUID) -> Path:
-    """Where the bytes of an unfinished upload are."""
+    """Return where the bytes of an unfinished upload are."""
     return Path(settings.ENV.blob_dir) / "uploads" / f"{version_id}.part"
 
 
 def package_path(digest: str) -> Path:
-    """Where a complete package is; `digest` is 64 lower-case hex digits."""
+    """Return where a complete package is; `digest` is 64 lower-case hex digits."""
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise ValueError("digest: must be 64 lower-case hex digits")
     return Path(settings.ENV.blob_dir) / "packages" / digest
 
 
 def part_size(version_id: UUID) -> int:
-    """Bytes that have arrived, 0 if none."""
+    """Return how many bytes have arrived."""
     try:
         return part_path(version_id).stat().st_size
     except FileNotFoundError:

@@ -143,7 +143,7 @@ class Evaluation(models.Model):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a listing shows beside the creator's own words. The price is None until the creator sets one."""
+    """The facts that a listing shows beside the creator's own words. The price is None until the creator sets one."""
 
     price: Price | None
     newest: Version | None  # the newest published version: what `org/slug` means

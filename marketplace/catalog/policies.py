@@ -1,7 +1,7 @@
-"""Who may see what: pure functions.
+"""Permissions to see models: pure functions.
 
-Who may change a model: its own organization, acting with the scope `publish`, which a key carries or the roles owner,
-admin and developer do (`accounts.policies.SCOPES_OF_ROLE`). For anybody else the selectors `owned_model` and
+Only a model's own organization may change it, acting with the scope `publish`, which a key carries or the roles owner,
+admin and developer do (`accounts.policies.SCOPES_OF_ROLE`). For any other caller the selectors `owned_model` and
 `owned_version` find nothing.
 """
 
@@ -12,7 +12,10 @@ from marketplace.catalog.models import Model
 
 
 def may_view(*, model: Model, is_published: bool, viewer: Organization | None) -> bool:
-    """Owners see everything of theirs; others see what is published and not private (unlisted: who knows the name)."""
+    """Return whether `viewer` may see `model`: owners see all of theirs, others what is published and not private.
+
+    An unlisted model is seen by those who know its name.
+    """
     if viewer is not None and viewer.id == model.organization_id:
         return True
     return is_published and model.visibility != Model.Visibility.PRIVATE

@@ -1,4 +1,4 @@
-"""Reads. What a stranger may see goes through `published_models` and `visible_model`; all else asks for its owner."""
+"""Reads. Strangers see through `published_models` and `visible_model`; every other read asks for the owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PUBLISHED = Version.State.PUBLISHED
 def published_models(
     *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "newest"
 ) -> QuerySet[Model]:
-    """The public catalogue: public models with a published version, with everything that `Model.facts` needs.
+    """Return the public catalogue: public models with a published version, with everything that `Model.facts` needs.
 
     `query` is a web search over title, slug, tags, organization and summary (PostgreSQL full text, plus the beginning
     of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
@@ -45,12 +45,12 @@ def published_models(
 
 
 def models_of(*, organization: Organization) -> QuerySet[Model]:
-    """Every model of the organization, drafts and private ones too, newest first."""
+    """Return every model of the organization, drafts and private ones too, newest first."""
     return listed(Model.objects.filter(organization=organization)).order_by("-created_at", "-id")
 
 
 def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> Model | None:
-    """The model `org_slug/slug` if `viewer` may see it, or None."""
+    """Return the model `org_slug/slug` if `viewer` may see it, or None."""
     model = listed(Model.objects.filter(organization__slug=org_slug, slug=slug)).first()
     if model is None:
         return None
@@ -59,18 +59,21 @@ def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> M
 
 
 def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
-    """The model `org_slug/slug` if it belongs to `organization`, or None."""
+    """Return the model `org_slug/slug` if it belongs to `organization`, or None."""
     return listed(Model.objects.filter(organization=organization, organization__slug=org_slug, slug=slug)).first()
 
 
 def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
-    """The model's versions, newest first; strangers see the published ones."""
+    """Return the model's versions, newest first; strangers see the published ones."""
     versions = Version.objects.filter(model=model).select_related("model__organization", "model__base_model")
     return (versions.filter(state=_PUBLISHED) if published_only else versions).order_by("-number")
 
 
 def published_version(*, org_slug: str, slug: str, number: int | None) -> Version | None:
-    """The published version `number` of a model, or its newest one; for the platform itself, whoever owns the model."""
+    """Return the published version `number` of a model, or its newest one.
+
+    For the platform itself: the owner of the model does not matter.
+    """
     versions = Version.objects.filter(model__organization__slug=org_slug, model__slug=slug, state=_PUBLISHED)
     if number is not None:
         versions = versions.filter(number=number)
@@ -78,28 +81,28 @@ def published_version(*, org_slug: str, slug: str, number: int | None) -> Versio
 
 
 def owned_version(*, organization: Organization, version_id: UUID) -> Version | None:
-    """One version of the organization's models with model, base and signing key, or None."""
+    """Return one version of the organization's models with model, base and signing key, or None."""
     related = ("model__organization", "model__base_model", "signing_key")
     return Version.objects.filter(pk=version_id, model__organization=organization).select_related(*related).first()
 
 
 def evaluations_of(*, model: Model) -> QuerySet[Evaluation]:
-    """Everything the platform measured on the model's versions, newest first."""
+    """Return everything the platform measured on the model's versions, newest first."""
     return Evaluation.objects.filter(version__model=model).select_related("version").order_by("-created_at", "-id")
 
 
 def bases() -> QuerySet[BaseModel]:
-    """Every base model, newest first."""
+    """Return every base model, newest first."""
     return BaseModel.objects.order_by("-created_at", "-id")
 
 
 def bases_named(name: str) -> list[BaseModel]:
-    """The base with this fingerprint, or every base with this name (a name may have been used for several)."""
+    """Return the base with this fingerprint, or every base with this name (a name may have been used for several)."""
     return list(BaseModel.objects.filter(Q(fingerprint=name) | Q(name=name)).order_by("-created_at", "-id"))
 
 
 def industries() -> list[str]:
-    """The industries of the public catalogue, in alphabetical order."""
+    """Return the industries of the public catalogue, in alphabetical order."""
     public = Model.objects.filter(visibility=Model.Visibility.PUBLIC, versions__state=_PUBLISHED).exclude(industry="")
     return list(public.values_list("industry", flat=True).distinct().order_by("industry"))
 

@@ -29,7 +29,7 @@ async def relay_whole(
     headers: dict[str, str],
     tasks: set[asyncio.Task[None]],
 ) -> None:
-    """A non-streaming answer. Raises Refusal when the replica broke (the sweeper then finds out what it did)."""
+    """Relay a non-streaming answer. Raises Refusal when the replica broke (the sweeper then finds out what it did)."""
     disconnected = asyncio.create_task(wait_for_disconnect(receive))
     on_disconnect(disconnected, prediction, tasks)
     try:
@@ -64,7 +64,7 @@ async def relay_stream(
     headers: dict[str, str],
     tasks: set[asyncio.Task[None]],
 ) -> None:
-    """A streaming answer. Never raises: once the stream has begun, an error is its last event."""
+    """Relay a streaming answer. Never raises: once the stream has begun, an error is its last event."""
     await start_response(
         send,
         200,

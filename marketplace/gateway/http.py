@@ -26,7 +26,7 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole request body. Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
+    """Return the whole request body. Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -51,7 +51,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client hangs up."""
+    """Wait until the client hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -65,7 +65,7 @@ async def start_response(send: Send, status: int, headers: dict[str, str]) -> No
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-    """One complete JSON response."""
+    """Send one complete JSON response."""
     merged = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     await start_response(send, status, merged)
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""What a model name means right now: the version, its adapter, its price, and the replicas that can serve it."""
+"""The meaning of a model name right now: the version, its adapter, its price, and the replicas that can serve it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Offers:
     async def listing(
         self, connection: AsyncConnection[Any], *, consumer_organization_id: uuid.UUID
     ) -> list[dict[str, Any]]:
-        """Rows of `GET /v1/models`: everything public, and the caller's own."""
+        """Return rows of `GET /v1/models`: everything public, and the caller's own."""
         async with connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_LIST_SQL, (consumer_organization_id,))
             return await cursor.fetchall()

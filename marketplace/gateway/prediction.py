@@ -41,7 +41,7 @@ CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation wi
 
 @dataclass(frozen=True)
 class Parts:
-    """What every prediction uses: pools, signer, the creators' share."""
+    """Pools, signer and the creators' share: used by every prediction."""
 
     database: AsyncConnectionPool[Any]
     replicas: aiohttp.ClientSession
@@ -215,7 +215,7 @@ class Prediction:
             logger.warning("prediction %s not cancelled: %s", self.id, type(error).__name__)
 
     async def hand_to_sweeper(self) -> None:
-        """The outcome is unknown (the replica or the connection broke): let the sweeper look at the journal at once."""
+        """Let the sweeper look at the journal at once: replica or connection broke, so the outcome is unknown."""
         if self._closed:
             return
         try:
@@ -245,7 +245,7 @@ def charged_usage(usage: dict[str, Any], settlement: Settlement | None) -> dict[
 
 
 def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str, Any]:
-    """The `intarsia` object at the end of an answer."""
+    """Return the `intarsia` object at the end of an answer."""
     return {
         "prediction_id": str(prediction.id),
         "receipt_id": str(prediction.id),
@@ -254,7 +254,7 @@ def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str,
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> Refusal:
-    """The replica's refusal in its own words; anything unexpected is a 502 without its text."""
+    """Return the replica's refusal in its own words; anything unexpected is a 502 without its text."""
     headers = {"retry-after": value} if (value := response.headers.get("retry-after")) else {}
     try:
         error = orjson.loads(await response.read())["error"]

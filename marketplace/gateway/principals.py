@@ -1,4 +1,4 @@
-"""Who is calling: an API key (found by prefix, proven by HMAC in constant time) or a playground token."""
+"""Authentication: an API key (found by prefix, proven by HMAC in constant time) or a playground token."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ return {1, math.floor((now - earliest) / interval), 0}
 
 @dataclass(frozen=True)
 class RateState:
-    """What the response headers say."""
+    """The state of an organization's rate, for the response headers."""
 
     remaining: int
 
@@ -62,7 +62,7 @@ class RateLimiter:
         if not allowed:
             wait = math.ceil(retry_us / 1e6)
             raise Refusal(
-                f"More than {REQUESTS_PER_SECOND} requests a second. Nothing was charged; wait {wait} s.",
+                f"More than {REQUESTS_PER_SECOND} requests per second. Nothing was charged; wait {wait} s.",
                 code="rate_limited",
                 status=429,
                 headers={"retry-after": str(wait), **RateState(0).headers()},

@@ -18,10 +18,10 @@ MODEL_PATTERN = re.compile(
     r"^([a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?)/([a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?)(?:@([1-9]\d{0,5}))?$"
 )
 DEFAULT_MAX_TOKENS = 512  # what a request that names no limit may cost at most; documented in docs/api.md
-# What a chat template adds: role markers per message, and once a default system prompt and the generation prompt.
+# A chat template adds role markers per message, and once a default system prompt and the generation prompt.
 TEMPLATE_TOKENS_PER_MESSAGE = 16
 TEMPLATE_TOKENS = 256
-# What a template says about functions, besides their descriptions.
+# A template adds instructions about functions, besides their descriptions.
 TOOLS_TOKENS = 1024
 MAX_CHOICES = 128  # completions of one request, over all its prompts
 
@@ -43,8 +43,8 @@ class PredictionRequest:
     """The priced part of a completion request.
 
     `max_tokens`: of one completion. `choices`: completions of each prompt.
-    `prompt_token_bounds`: for each prompt, what no text of these bytes can have more tokens than, because a byte-level
-    vocabulary spends at least one byte a token. The replica counts exactly; this only sizes the hold.
+    `prompt_token_bounds`: for each prompt, an upper bound of its tokens: a byte-level vocabulary spends at least one
+    byte per token. The replica counts exactly; this only sizes the hold.
     """
 
     model: ModelName
@@ -55,11 +55,11 @@ class PredictionRequest:
     prompt_token_bounds: tuple[int, ...]
 
     def worst_prompt_tokens(self, context_length: int) -> int:
-        """The most prompt tokens that a model of this context can be made to read: a prompt counts once."""
+        """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once."""
         return sum(min(bound, context_length) for bound in self.prompt_token_bounds)
 
     def worst_tokens(self, context_length: int) -> int:
-        """The most tokens that can be generated, over all completions of all prompts."""
+        """Return the most tokens that can be generated, over all completions of all prompts."""
         return len(self.prompt_token_bounds) * self.choices * min(self.max_tokens, context_length)
 
 
@@ -126,7 +126,7 @@ def _max_tokens(data: dict[str, Any]) -> int:
 
 
 def _text_bytes(value: object, param: str) -> int:
-    """Bytes of a message's content: a string, or OpenAI's list of text parts."""
+    """Return bytes of a message's content: a string, or OpenAI's list of text parts."""
     if value is None:
         return 0
     if isinstance(value, str):
@@ -137,7 +137,7 @@ def _text_bytes(value: object, param: str) -> int:
 
 
 def _json_bytes(value: object) -> int:
-    """Bytes of the widest way that a template may write this JSON."""
+    """Return bytes of the widest way that a template may write this JSON."""
     return len(json.dumps(value, ensure_ascii=False, indent=4).encode("utf-8", "surrogatepass"))
 
 

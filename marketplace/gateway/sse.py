@@ -21,7 +21,7 @@ def event(data: Any) -> bytes:
 
 
 def payload(raw: bytes) -> Any:
-    """The JSON of one raw event, or None for `[DONE]` and comments. Raises StreamBroken."""
+    """Return the JSON of one raw event, or None for `[DONE]` and comments. Raises StreamBroken."""
     if not raw.startswith(b"data: ") or raw == DONE:
         return None
     try:

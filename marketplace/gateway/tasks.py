@@ -32,7 +32,7 @@ GIVE_UP_AFTER = timedelta(hours=1)
 
 @shared_task(name="marketplace.gateway.tasks.sweep_open_holds")
 def sweep_open_holds() -> dict[str, int]:
-    """Close holds that nobody else will. Returns how many were settled, released, and left for the next round."""
+    """Close holds that their gateway did not; return how many were settled, released, and left for the next round."""
     counts = {"settled": 0, "released": 0, "left": 0}
     for hold in holds_to_sweep(lingering=LINGERING, limit=BATCH):
         counts[_sweep(hold)] += 1
@@ -40,7 +40,7 @@ def sweep_open_holds() -> dict[str, int]:
 
 
 def _sweep(hold: Hold) -> str:
-    """What became of one hold: `settled`, `released` or `left`."""
+    """Close one hold if its outcome is known; return `settled`, `released` or `left`."""
     silent = 0
     for replica in _journals():
         try:
@@ -62,7 +62,7 @@ def _sweep(hold: Hold) -> str:
 
 
 def _journals() -> list[Replica]:
-    """The newest boot under each replica name: journals are kept by name, across restarts."""
+    """Return the newest boot under each replica name: journals are kept by name, across restarts."""
     return list(Replica.objects.order_by("name", "-registered_at").distinct("name"))
 
 

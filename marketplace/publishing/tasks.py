@@ -1,4 +1,4 @@
-"""Where Celery finds the tasks of this package. Every task may run twice."""
+"""The tasks of this package, for Celery to find. Every task may run twice."""
 
 from __future__ import annotations
 

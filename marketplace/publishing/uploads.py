@@ -64,7 +64,7 @@ def start_version(*, model: Model, signing_key: SigningKey, package_size: int, c
 
 
 def upload_offset(*, version: Version) -> int:
-    """Bytes of the package that have arrived: where the next chunk must start."""
+    """Return bytes of the package that have arrived: where the next chunk must start."""
     return blobs.part_size(version.id) if version.state == State.UPLOADING else version.package_size
 
 

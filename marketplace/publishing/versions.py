@@ -56,8 +56,8 @@ def move_version(
 ) -> bool:
     """Move `version` to state `to` together with `changes` and refresh it; True if this call moved it.
 
-    One UPDATE guarded by the states that may precede `to` (or `from_state` alone). Raises Conflict when the row is in
-    none of them, unless not `strict`.
+    One UPDATE guarded by the states that may precede `to` (or `from_state` alone). From any other state it raises
+    Conflict, or returns False when not `strict`.
     """
     before = [state for state, following in Version.NEXT_STATES.items() if to in following]
     if from_state is not None:

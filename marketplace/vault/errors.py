@@ -82,7 +82,7 @@ class DataKeyRefused(VaultError):
 
 
 class ChainBroken(VaultError):
-    """A creator's release log does not verify: somebody changed it behind the application's back."""
+    """A creator's release log does not verify: it was changed behind the application's back."""
 
     code = "chain_broken"
     status = 500

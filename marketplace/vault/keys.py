@@ -1,6 +1,6 @@
 """The root key and the platform's own key pairs, unwrapped once per process and kept in memory.
 
-Who rotates a key restarts the processes: they keep using what they loaded, and older public keys stay listed.
+After a key is rotated the processes must be restarted: they keep using what they loaded. Older public keys stay listed.
 """
 
 from __future__ import annotations

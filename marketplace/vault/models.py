@@ -1,4 +1,4 @@
-"""Keys and who holds them. Private material is stored only wrapped by the root key; the release log is append-only."""
+"""Keys and their holders. Private material is stored only wrapped by the root key; the release log is append-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key may leave for what. Pure."""
+"""Rules for the release of keys: pure functions."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ def live_replicas(base_fingerprint: str | None = None) -> list[Replica]:
 
 @dataclass(frozen=True, slots=True)
 class PublicKeys:
-    """What a creator's CLI pins: the intake key to wrap to (1,216 bytes), and the vault key of checkpoints (32
-    bytes)."""
+    """The keys that a creator's CLI pins: `intake` to wrap to (1,216 bytes), `vault` for checkpoints (32 bytes)."""
 
     intake: bytes
     vault: bytes
@@ -123,10 +122,10 @@ def entry_of(row: Release) -> ReleaseEntry:
 
 
 def signing_keys_of(*, organization: Organization) -> QuerySet[SigningKey]:
-    """The organization's signing keys, newest first."""
+    """Return the organization's signing keys, newest first."""
     return SigningKey.objects.filter(organization=organization).order_by("-created_at", "-id")
 
 
 def signing_key_of(*, organization: Organization, key_id: UUID) -> SigningKey | None:
-    """One unrevoked signing key of the organization, or None."""
+    """Return one unrevoked signing key of the organization, or None."""
     return SigningKey.objects.filter(organization=organization, pk=key_id, revoked_at=None).first()

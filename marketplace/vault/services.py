@@ -215,7 +215,7 @@ def _append_release(version: Version, replica: Replica, purpose: str) -> Release
 
 
 def revoke_leases(*, version: Version) -> int:
-    """End every live lease on `version` and return how many there were; heartbeats renew none of them any more.
+    """End every live lease on `version` and return how many there were; heartbeats no longer renew them.
 
     The caller has already moved the version to a state that allows no release. `tasks.push_revocation` calls this, then
     tells the replicas; from an open transaction queue that task on commit.

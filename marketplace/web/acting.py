@@ -1,4 +1,4 @@
-"""For which organization a signed-in user acts, and what their role there lets them do."""
+"""The organization that a signed-in user acts for, and what their role there lets them do."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Acting:
 
 
 def acting_of(request: HttpRequest) -> Acting | None:
-    """The request's user in the organization that the session names, else in their first; None if there is neither.
+    """Return the request's user in the organization that the session names, else in their first, or None.
 
-    Memberships are read anew on every request: who was removed from an organization is out at once.
+    Memberships are read anew on every request, so that a removed member is out at once.
     """
     if not request.user.is_authenticated:
         return None

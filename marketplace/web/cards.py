@@ -15,10 +15,10 @@ _SCHEMES = {"http", "https", "mailto"}
 
 
 def render_card(markdown: str, *, title: str = "") -> SafeString:
-    """HTML of a card. Raw HTML is shown as text; images are dropped, for they would tell their host who looks.
+    """Return the HTML of a card. Raw HTML is shown as text; images are dropped: they would tell their host who looks.
 
-    Headings move down two levels, below the page's own; a first heading that repeats `title` is left out. What leaves
-    is what nh3 lets through, whatever the Markdown parser made of it.
+    Headings move down two levels, below the page's own; a first heading that repeats `title` is left out. Whatever
+    the Markdown parser made, nh3 has the last word.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     tokens = parser.parse(markdown)

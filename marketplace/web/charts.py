@@ -39,12 +39,12 @@ class DayChart:
 
     @property
     def rows(self) -> tuple[DayBar, ...]:
-        """The data table: newest day first, days without anything left out."""
+        """Return the data table: newest day first, days without anything left out."""
         return tuple(bar for bar in reversed(self.bars) if bar.value)
 
 
 def build_day_chart(values: Mapping[date, int], *, last: date, days: int) -> DayChart:
-    """A chart of `days` (≥ 1) days that end with `last`; days missing from `values` (each ≥ 0) count as zero."""
+    """Return a chart of `days` (≥ 1) days that end with `last`; days missing from `values` (each ≥ 0) count as zero."""
     dates = [last - timedelta(days=back) for back in range(days - 1, -1, -1)]
     maximum = max((values.get(day, 0) for day in dates), default=0)
     step = WIDTH / days

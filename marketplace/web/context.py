@@ -1,4 +1,4 @@
-"""What the frame of every page shows."""
+"""Context for the frame of every page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marketplace.web.acting import acting_of
 
 
 def navigation(request: HttpRequest) -> dict[str, Any]:
-    """The organization being acted for, and the page's route name to mark it in the menus."""
+    """Return the organization being acted for, and the page's route name to mark it in the menus."""
     # Error pages are rendered for requests that never reached the session middleware.
     has_user = hasattr(request, "user") and hasattr(request, "session")
     match = getattr(request, "resolver_match", None)

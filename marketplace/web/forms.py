@@ -125,7 +125,7 @@ class PriceForm(PlainForm):
         return cleaned
 
     def amounts(self) -> dict[str, int]:
-        """The keyword arguments of `set_price`, in its integer units."""
+        """Return the keyword arguments of `set_price`, in its integer units."""
         data = self.cleaned_data
         return {
             "input_micro_usd_per_mtok": int(data["input"] * MICRO_PER_USD),

@@ -14,7 +14,7 @@ HEADER = "Content-Security-Policy"
 
 
 def build_policy(*, stripe_api_base: str) -> str:
-    """The policy as one header value.
+    """Return the policy as one header value.
 
     Browsers apply `form-action` to the redirect that answers a form too, so the page that Stripe Checkout opens on
     must be named: Stripe's own, or the configured base where payments go to another server.

@@ -29,7 +29,7 @@ class UsageOverview:
 
 
 def usage_overview(*, organization: Organization, days: int) -> UsageOverview:
-    """What `organization` used in the last `days` days, today included."""
+    """Return what `organization` used in the last `days` days, today included."""
     since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
     by_day = usage_summary(organization, group_by=["day"], since=since)
     by_model = usage_summary(organization, group_by=["model"], since=since)
@@ -72,10 +72,10 @@ def checked_receipt(row: Usage) -> CheckedReceipt:
 
 
 def open_incidents() -> list[Incident]:
-    """What a person of the platform must look at, oldest first. For staff only."""
+    """Return the incidents that a person of the platform must look at, oldest first. For staff only."""
     return list(Incident.objects.filter(resolved_at=None).order_by("opened_at")[:100])
 
 
 def recent_replicas() -> list[Replica]:
-    """Boots that are not gone, the most recently seen first. For staff only."""
+    """Return boots that are not gone, the most recently seen first. For staff only."""
     return list(Replica.objects.filter(gone_at=None).order_by("-last_seen_at")[:100])

@@ -1,4 +1,4 @@
-"""How pages show a refusal: beside the form's field that it is about, or as a message of the next page."""
+"""Refusals on pages: beside the form's field that is at fault, or as a message of the next page."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Snippet:
 
 
 def build_snippets(*, model_name: str, messages: Sequence[dict[str, str]], api_base: str) -> tuple[Snippet, ...]:
-    """Snippets for `model_name` (`org/slug`) at `api_base` (ends with /v1)."""
+    """Return snippets for `model_name` (`org/slug`) at `api_base` (ends with /v1)."""
     body = {
         "model": model_name,
         "messages": list(messages) or list(DEFAULT_MESSAGES),

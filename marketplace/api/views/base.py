@@ -1,4 +1,4 @@
-"""What every operation has: a request id, a resolved caller, scopes, a body limit and the error envelope."""
+"""The base of every operation: a request id, a resolved caller, scopes, a body limit and the error envelope."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
 class HasScope(BasePermission):
-    """The view's `scopes` say what each method needs; `public` names the methods that need nobody."""
+    """The view's `scopes` say what each method needs; `public` names the methods that need no caller."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Refuse the unauthenticated (401) and the caller without the scope (403, saying which)."""
@@ -85,7 +85,7 @@ class ControlView(APIView):
 
     @property
     def organization(self) -> Organization:
-        """The organization that the caller acts for; raises Refusal 400 if none was chosen."""
+        """Return the organization that the caller acts for; raises Refusal 400 if none was chosen."""
         if self.caller.organization is None:
             raise organization_required()
         return self.caller.organization
@@ -112,14 +112,14 @@ class ControlView(APIView):
         return paginator.get_paginated_response(self.show(shape, found, many=True))
 
     def owned_model(self, org: str, slug: str) -> Model:
-        """The model `org/slug` of the caller's organization; anybody else's is not found."""
+        """Return the model `org/slug` of the caller's organization; any other is not found."""
         model = catalog_selectors.owned_model(organization=self.organization, org_slug=org, slug=slug)
         if model is None:
             raise not_found("model")
         return model
 
     def owned_version(self, version_id: uuid.UUID) -> Version:
-        """The version of a model of the caller's organization; anybody else's is not found."""
+        """Return the version of a model of the caller's organization; any other is not found."""
         version = catalog_selectors.owned_version(organization=self.organization, version_id=version_id)
         if version is None:
             raise not_found("version")
@@ -127,7 +127,7 @@ class ControlView(APIView):
 
 
 class UnknownPath(ControlView):
-    """Every path below /api/v1/ that is none."""
+    """Any path below /api/v1/ that names no operation."""
 
     public = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
     schema = None
@@ -139,7 +139,7 @@ class UnknownPath(ControlView):
 
 
 def organization_required() -> Refusal:
-    """The refusal for a signed-in user who did not say for which of several organizations they act."""
+    """Return the refusal for a signed-in user who did not say for which of several organizations they act."""
     return InvalidInput(
         "say which organization, in the header X-Organization",
         code="organization_required",

@@ -1,4 +1,4 @@
-"""Who held which key, when: the release log, and the key that creators wrap theirs to."""
+"""The release log, which says who held which key when, and the key that creators wrap theirs to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CustodyView(ControlView):
 
     @extend_schema(operation_id="get_custody", responses=Custody)
     def get(self, request: Request, org: str, slug: str) -> Response:
-        """Which replica was lent the keys of this model, when and for what; with hashes and a signed checkpoint."""
+        """Every loan of this model's keys: to which replica, when and for what, with hashes and a signed checkpoint."""
         model = self.owned_model(org, slug)
         found = vault_selectors.custody(organization=self.organization, model=model)
         releases = [

@@ -1,4 +1,4 @@
-"""Who am I: tokens for the CLI, the caller, organizations."""
+"""Tokens for the CLI, the caller, organizations."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class MeView(ControlView):
 
     @extend_schema(operation_id="get_me", responses=Me)
     def get(self, request: Request) -> Response:
-        """Who the request is from, for which organization, with which scopes."""
+        """The caller: which user or key, for which organization, with which scopes."""
         caller = self.caller
         memberships = list(selectors.memberships_of(user=caller.user)) if caller.user else []
         if caller.key is not None:
-            # A key speaks for one organization; what else its maker belongs to is not its business.
+            # A key speaks for one organization; its maker's other organizations stay out of the answer.
             memberships = [one for one in memberships if one.organization_id == caller.key.organization_id]
         acting = None
         if caller.organization is not None:

@@ -25,17 +25,17 @@ MAX_LIMIT = 10**15  # nano-dollars: a million dollars
 
 
 class KeyView(ControlView):
-    """What the operations on one key share."""
+    """Base of the operations on one key."""
 
     def own_key(self, key_id: UUID) -> ApiKey:
-        """The key, if it is the organization's; anybody else's is not found."""
+        """Return the key, if it is the organization's; any other is not found."""
         key = selectors.api_key_of(organization=self.organization, key_id=key_id)
         if key is None:
             raise not_found("key")
         return key
 
     def require_grant(self, scopes: list[str]) -> None:
-        """Nobody hands out, or renews, more than they may (`policies.may_grant`)."""
+        """Refuse a caller who hands out, or renews, more scopes than they may (`policies.may_grant`)."""
         if not policies.may_grant(self.caller.scopes, scopes):
             raise NotAllowed(
                 "a key can only be given scopes that you may hand out", code="scope_missing", field="scopes"

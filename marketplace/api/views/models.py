@@ -20,7 +20,7 @@ from marketplace.catalog.services.listings import ExampleMessage, ListingText
 
 
 class ListingFields(serializers.Serializer):
-    """What a creator may say about a model."""
+    """The words of a creator about a model."""
 
     title = serializers.CharField(max_length=120)
     summary = serializers.CharField(max_length=280, allow_blank=True, required=False)
@@ -125,7 +125,7 @@ class PricesView(ControlView):
 
 
 class EvaluationsView(ControlView):
-    """What the platform measured itself."""
+    """Accuracies that the platform measured itself."""
 
     staff_only = True
 

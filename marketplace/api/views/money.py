@@ -74,7 +74,7 @@ class TopUpView(ControlView):
 
     @extend_schema(operation_id="get_top_up", responses=TopUpStatus)
     def get(self, request: Request, top_up_id: UUID) -> Response:
-        """How far a top-up is."""
+        """The state of one top-up."""
         top_up = selectors.top_up(self.organization, top_up_id)
         if top_up is None:
             raise not_found("top-up")
@@ -82,7 +82,7 @@ class TopUpView(ControlView):
 
 
 class UsageView(ControlView):
-    """What was predicted, and what it cost."""
+    """Single predictions and their cost."""
 
     scopes: ClassVar = {"GET": ("account",)}
 
@@ -150,14 +150,14 @@ class EarningsGroup(serializers.Serializer):
     day = serializers.DateField(allow_null=True)
     model = serializers.CharField(source="model_name", allow_null=True)
     predictions = serializers.IntegerField()
-    consumers = serializers.IntegerField(help_text="how many organizations; who they are is not told")
+    consumers = serializers.IntegerField(help_text="number of organizations; their names stay private")
     completion_tokens = serializers.IntegerField()
     charged_nano_usd = serializers.IntegerField()
     creator_nano_usd = serializers.IntegerField()
 
 
 class EarningsView(ControlView):
-    """What a creator earned."""
+    """A creator's earnings."""
 
     scopes: ClassVar = {"GET": ("publish", "account")}
 

@@ -56,7 +56,7 @@ def list_base_model(
 ) -> Model:
     """List the bare base model under the platform's organization, published as version 1; again, only updates its text.
 
-    It has no package, so none of a version's other states apply to it.
+    It has no package, so a version's other states do not apply to it.
     """
     model = Model.objects.filter(organization=organization, slug=slug).first()
     if model is None:

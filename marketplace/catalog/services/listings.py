@@ -29,7 +29,7 @@ class ExampleMessage:
 
 @dataclass(frozen=True, slots=True)
 class ListingText:
-    """What a creator says about a model. Every field is optional in an update."""
+    """The creator's words about a model. Every field is optional in an update."""
 
     title: str | None = None
     summary: str | None = None

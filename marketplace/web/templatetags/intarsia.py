@@ -59,13 +59,13 @@ def usd_micro(micro: Any) -> str:
 
 @register.filter
 def hexadecimal(value: Any) -> str:
-    """Bytes from the database as hex."""
+    """Return bytes from the database as hex."""
     return bytes(value).hex()
 
 
 @register.filter
 def shortened(text: Any) -> str:
-    """The first and last characters of a long identifier."""
+    """Return the first and last characters of a long identifier."""
     value = str(text)
     return value if len(value) <= 18 else f"{value[:10]}…{value[-6:]}"
 
@@ -78,7 +78,7 @@ def cents(amount: Any) -> str:
 
 @register.filter
 def words(identifier: Any) -> str:
-    """A machine's name for something, in words: top_up → top up."""
+    """Return a machine's name for something, in words: top_up → top up."""
     return str(identifier).replace("_", " ")
 
 

@@ -86,7 +86,7 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
 @never_cache
 @member_page("publish")
 def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """What the organization's models earned, by day and by model."""
+    """Earnings of the organization's models, by day and by model."""
     today = timezone.now().date()
     since = datetime.combine(today - timedelta(days=DAYS - 1), datetime.min.time(), tzinfo=UTC)
     recent = billing.earnings(acting.organization, since=since)

@@ -29,7 +29,7 @@ RANGES = (7, 30, 90)
 @never_cache
 @member_page()
 def home(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """Where a person lands after signing in: what they have, and what to do next."""
+    """The page after signing in: what a person has, and what to do next."""
     organization = acting.organization
     overview = queries.usage_overview(organization=organization, days=DAYS) if acting.may_account else None
     context = {

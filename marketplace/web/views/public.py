@@ -1,4 +1,4 @@
-"""What everybody sees: landing, catalogue, model pages."""
+"""Public pages: landing, catalogue, model pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's overview. Nobody else learns that it exists."""
+"""The operator's overview, which other users do not find."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from django.urls import reverse
 
 from billing.errors import PaymentProviderUnavailable
 from billing.models import KeyBudget, TopUp
+from billing.services import set_key_budget
 from marketplace.accounts.models import ApiKey, Membership, User
 from marketplace.web.views import wallet as wallet_views
 from tests.marketplace.web.conftest import World
@@ -50,6 +51,16 @@ def test_a_bad_key_form_creates_nothing_and_says_why(world: World, data: dict, c
     assert ApiKey.objects.count() == before
     if data["name"] == "kept":
         assert 'value="kept"' in page
+
+
+def test_the_list_of_keys_forgets_what_was_spent_in_an_earlier_month(world: World) -> None:
+    set_key_budget(api_key=world.key, monthly_limit_nano_usd=50 * 10**9, total_limit_nano_usd=None)
+    KeyBudget.objects.update(spent_this_month_nano_usd=7 * 10**9)
+    page = world.client(world.consumer).get(reverse("web:keys")).content.decode()
+    assert "$7.00 of $50.00" in page
+    KeyBudget.objects.update(month="2020-01-01")
+    page = world.client(world.consumer).get(reverse("web:keys")).content.decode()
+    assert "$0.00 of $50.00" in page
 
 
 def test_revoking_a_key_revokes_it(world: World) -> None:

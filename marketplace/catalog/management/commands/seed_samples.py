@@ -62,7 +62,7 @@ ACCOUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What one person signs in with."""
+    """A person's e-mail and password."""
 
     email: str
     password: str
@@ -72,7 +72,7 @@ class Command(BaseCommand):
     help = "Create the sample users, organizations and wallets, and list the base model. Idempotent."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where the base model and the logins are; passwords never come from the command line."""
+        """Take paths to the base model and the logins; passwords never come from the command line."""
         parser.add_argument("--base-dir", required=True, type=Path, help="Hugging Face folder of the base model")
         parser.add_argument(
             "--credentials", required=True, help="JSON file, or - for stdin: role -> {email, password}; " + _ROLES
@@ -120,7 +120,7 @@ def read_logins(source: str) -> dict[str, Login]:
 
 
 def ensure_account(account: SampleAccount, login: Login) -> Organization:
-    """Find or make the user and the organization; raises Conflict if the name belongs to somebody else."""
+    """Find or make the user and the organization; raises Conflict if the name is taken."""
     user = User.objects.filter(email__iexact=login.email).first()
     if user is None:
         user = User.objects.create_user(login.email, login.password, is_staff=account.is_staff)
