@@ -68,7 +68,8 @@ def keep(version_id: UUID, digest: str) -> None:
 
     Both names point at the same bytes for a moment, so a crash on either side of the database commit loses nothing.
     """
-    part, package = part_path(version_id), package_path(digest)
+    part = part_path(version_id)
+    package = package_path(digest)
     with _storage():
         package.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with part.open("rb") as file:

@@ -69,7 +69,8 @@ class Gateway:
             await _refuse(send, away, headers)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
+        method = scope["method"]
         if path in COMPLETION_PATHS or path == "/v1/quote":
             if method != "POST":
                 raise method_not_allowed("POST", path)

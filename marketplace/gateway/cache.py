@@ -15,7 +15,9 @@ class TtlCache(Generic[Key, Value]):
     """At most `size` entries, each at most `seconds` old; the oldest goes first."""
 
     def __init__(self, *, seconds: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._size, self._clock = seconds, size, clock
+        self._seconds = seconds
+        self._size = size
+        self._clock = clock
         self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
 
     async def get(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:

@@ -64,7 +64,11 @@ class Prediction:
         self, parts: Parts, principal: Principal, offer: Offer, request: PredictionRequest, body: bytes
     ) -> None:
         self.id = uuid.uuid4()
-        self._parts, self._principal, self.offer, self.request, self._body = parts, principal, offer, request, body
+        self.offer = offer
+        self.request = request
+        self._parts = parts
+        self._principal = principal
+        self._body = body
         self._body_hash = hashlib.sha256(body).digest()
         self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
         self._max_tokens = request.worst_tokens(offer.context_length)

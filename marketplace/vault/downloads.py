@@ -26,9 +26,12 @@ def package_response(request: HttpRequest, path: Path) -> HttpResponseBase:
     except OSError:
         raise UnknownPackage("the platform has no file of this package") from None
     size = os.fstat(descriptor).st_size
-    first, last, status = 0, size - 1, 200
+    first = 0
+    last = size - 1
+    status = 200
     if asked := _RANGE.fullmatch(request.headers.get("Range", "")):
-        first, last = int(asked[1]), min(int(asked[2] or size - 1), size - 1)
+        first = int(asked[1])
+        last = min(int(asked[2] or size - 1), size - 1)
         status = 206
         if first > last:
             os.close(descriptor)
@@ -58,7 +61,9 @@ class _Chunks:
     """`count` bytes of a file from `offset`; owns the descriptor."""
 
     def __init__(self, descriptor: int, offset: int, count: int) -> None:
-        self._descriptor, self._offset, self._left = descriptor, offset, count
+        self._descriptor = descriptor
+        self._offset = offset
+        self._left = count
 
     def _next(self) -> bytes:
         chunk = os.pread(self._descriptor, min(CHUNK_BYTES, self._left), self._offset)

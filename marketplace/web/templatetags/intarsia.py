@@ -24,8 +24,8 @@ TONES = {
 
 def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
     """`amount` counted in 10^-digits dollars, exactly, with at least `minimum` decimals: 1500, 9 → $0.0000015."""
-    sign, amount = ("−" if amount < 0 else ""), abs(int(amount))
-    whole, fraction = divmod(amount, 10**digits)
+    sign = "−" if amount < 0 else ""
+    whole, fraction = divmod(abs(int(amount)), 10**digits)
     text = f"{fraction:0{digits}d}".rstrip("0").ljust(minimum, "0")
     return f"{sign}${whole:,}.{text}"
 

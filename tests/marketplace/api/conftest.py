@@ -1,4 +1,4 @@
-"""What every test of the API runs with."""
+"""Fixtures of every test of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each scope and each role opens, and what it does not."""
+"""Each scope and each role opens what it names, and no more."""
 
 from __future__ import annotations
 

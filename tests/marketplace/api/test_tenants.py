@@ -1,4 +1,4 @@
-"""Nobody reaches another organization's things: every operation answers 404 and changes nothing."""
+"""Another organization's things are out of reach: every operation answers 404 and changes nothing."""
 
 from __future__ import annotations
 

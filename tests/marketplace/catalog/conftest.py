@@ -1,4 +1,4 @@
-"""What every test of this app runs with."""
+"""Fixtures of every test of this app."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def make_user(email: str | None = None, *, is_staff: bool = False) -> User:
 
 
 def make_organization(slug: str | None = None, owner: User | None = None) -> Organization:
-    """An organization with its wallet, of a new user unless one is given."""
+    """An organization, of a new user unless one is given."""
     slug = slug or f"org-{secrets.token_hex(4)}"
     return accounts.create_organization(owner=owner or make_user(), slug=slug, name=slug.title(), allow_reserved=True)
 
@@ -78,7 +78,7 @@ def make_version(model: Model | None = None, state: str = Version.State.PUBLISHE
 
 
 def write_adapter(folder: Path, size: int = 5000) -> Path:
-    """A folder with the two files that a package holds; what is in them is nobody's business before verification."""
+    """A folder with the two files that a package holds; before verification their content does not matter."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8}))
     header = json.dumps({"w": {"dtype": "F32", "shape": [size], "data_offsets": [0, size * 4]}}).encode()

@@ -31,7 +31,7 @@ FINGERPRINT = "ab" * 32
 
 @dataclass
 class World:
-    """What a test needs to call the gateway and to look at the consequences."""
+    """Everything for a test to call the gateway and to look at the consequences."""
 
     consumer: Organization
     creator: Organization

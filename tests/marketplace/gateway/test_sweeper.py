@@ -1,4 +1,4 @@
-"""What becomes of a hold whose answer broke off: settled from the journal, released, or left for later."""
+"""A hold whose answer broke off is settled from the journal, released, or left for later."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_newer_boot_of_the_replica_answers_for_the_one_that_died(world: 
 
 @sync_to_async
 def as_if_the_gateway_had_been_killed(age: timedelta) -> None:
-    """The hold is as old as `age` and far from its deadline: nobody handed it to the sweeper."""
+    """The hold is as old as `age` and far from its deadline: no gateway handed it to the sweeper."""
     now = timezone.now()
     with connection.cursor() as cursor:  # the hold's terms are frozen: only the superuser's tests may age it
         cursor.execute("SET session_replication_role = replica")

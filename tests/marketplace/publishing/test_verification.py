@@ -22,7 +22,7 @@ def _no_claims() -> None:
 
 @pytest.fixture
 def replica(monkeypatch):
-    """What the replica answers; and how often it was asked."""
+    """The replica's answer, and how often it was asked."""
 
     class Replica:
         answer: Verification | Exception = Verification(ok=True, report={"rank": 8})
