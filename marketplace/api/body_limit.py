@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from marketplace.api.errors import body_too_large, envelope
+
 Scope = dict[str, Any]
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -59,14 +61,14 @@ class BodyLimit:
 
 
 async def _refuse(send: Send, limit: int) -> None:
-    message = f"a request body may have {limit} bytes"
+    refusal = body_too_large(limit)
     request_id = uuid.uuid4().hex
-    body = json.dumps({"error": {"code": "body_too_large", "message": message, "request_id": request_id}}).encode()
+    body = json.dumps(envelope(refusal, request_id)).encode()
     headers = [
         (b"x-request-id", request_id.encode()),
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -23,6 +23,11 @@ def not_found(what: str) -> NotFound:
     return NotFound(f"there is no such {what}")
 
 
+def body_too_large(limit: int) -> Refusal:
+    """Return the refusal of a request body over `limit` bytes."""
+    return Refusal(f"a request body may have {limit} bytes", code="body_too_large", status=413)
+
+
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
     """Turn any exception of a view into the envelope. A fault of the platform is logged and shown without detail."""
     refusal = error if isinstance(error, Refusal) else _refusal_of_framework(error)

@@ -1,4 +1,4 @@
-"""Refusals on pages: beside the form's field that is at fault, or as a message of the next page."""
+"""Refusals on pages: beside the form's field that is at fault, as a message of the next page, or as JSON for a script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest
+from django.http import HttpRequest, JsonResponse
 
 from marketplace.accounts.errors import Refusal
 
@@ -25,6 +25,12 @@ def show_as_message(request: HttpRequest, refusal: Refusal, *, prefix: str) -> N
     """Show the refusal on the next page, after `prefix`. Raises it again if it is a fault of the platform."""
     _require_presentable(refusal)
     messages.error(request, f"{prefix} {sentence(refusal)}")
+
+
+def as_json(refusal: Refusal) -> JsonResponse:
+    """Answer a page's script with the refusal."""
+    error = {"code": refusal.code, "message": refusal.message}
+    return JsonResponse({"error": error}, status=refusal.status, headers=refusal.headers)
 
 
 def sentence(refusal: Refusal) -> str:

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.accounts.models import Organization
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
-from marketplace.api.errors import not_found
+from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
 from marketplace.catalog import selectors as catalog_selectors
@@ -72,7 +72,7 @@ class ControlView(APIView):
         """Authenticate, then resolve the caller; a body that is too large is refused before anything reads it."""
         length = str(request.META.get("CONTENT_LENGTH") or "0")
         if not length.isdigit() or int(length) > self.max_body_size:
-            raise Refusal(f"a request body may have {self.max_body_size} bytes", code="body_too_large", status=413)
+            raise body_too_large(self.max_body_size)
         super().perform_authentication(request)
         self.caller = resolve_caller(request)
 

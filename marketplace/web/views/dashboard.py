@@ -15,11 +15,13 @@ from django.views.decorators.http import require_POST, require_safe
 
 from billing import selectors as billing
 from marketplace.accounts import selectors as accounts
+from marketplace.accounts.errors import InvalidCredentials, NotAllowed
 from marketplace.accounts.playground_tokens import LIFETIME_SECONDS, issue_playground_token
 from marketplace.catalog import selectors as catalog
 from marketplace.web import queries
 from marketplace.web.acting import Acting, acting_of, choose_organization, member_page
 from marketplace.web.charts import DayChart, build_day_chart
+from marketplace.web.refusals import as_json
 
 DAYS = 30
 RANGES = (7, 30, 90)
@@ -89,16 +91,12 @@ def playground_token(request: HttpRequest) -> JsonResponse:
     """A short-lived bearer token for the page's own calls; the errors are for the page's script to show."""
     acting = acting_of(request)
     if acting is None:
-        return _refuse(401, "Sign in to use the playground.")
+        return as_json(InvalidCredentials("Sign in to use the playground.", code="not_authenticated"))
     if not acting.may_spend:
-        return _refuse(403, "Your role in this organization may not spend its money. Ask its owner.")
+        return as_json(NotAllowed("Your role in this organization may not spend its money. Ask its owner."))
     assert request.user.is_authenticated
     token = issue_playground_token(user=request.user, organization=acting.organization)
     return JsonResponse({"token": token, "expires_in": LIFETIME_SECONDS})
-
-
-def _refuse(status: int, message: str) -> JsonResponse:
-    return JsonResponse({"error": {"message": message}}, status=status)
 
 
 def _chart(costs: Mapping[date, int], days: int) -> DayChart:
