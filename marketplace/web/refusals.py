@@ -1,4 +1,4 @@
-"""Refusals on pages: beside the form's field that is at fault, as a message of the next page, or as JSON for a script."""
+"""Refusals on pages: beside the field at fault, as a message of the next page, or as JSON for a script."""
 
 from __future__ import annotations
 
