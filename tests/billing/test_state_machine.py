@@ -15,7 +15,7 @@ from billing.errors import BudgetExceeded, DuplicateRequest, HoldReleased, Insuf
 from billing.integrity import find_discrepancies
 from billing.models import Account, KeyBudget, LedgerTransaction, Usage
 from billing.pricing import Price, TokenUsage, cost_nano_usd, split
-from billing.selectors import ledger_sum, wallet
+from billing.selectors import earnings, ledger_sum, wallet
 from billing.services import (
     credit_promotion,
     release_hold_sync,
@@ -183,8 +183,7 @@ class Books(RuleBasedStateMachine):
             assert (found.posted, found.held) == (self.posted[number], self._held(number))
             assert found.available >= 0
         for number, organization in enumerate(self.creators):
-            account = Account.objects.get(kind=Account.Kind.CREATOR_PAYABLE, organization=organization)
-            assert account.posted == self.payable[number]
+            assert earnings(organization).payable_nano_usd == self.payable[number]
         assert self._platform() - self.platform_before == self.platform
         budget = KeyBudget.objects.get(pk=self.key.pk)
         assert budget.spent_total_nano_usd == sum(hold.cost for hold in self.open_holds.values() if hold.budgeted)

@@ -16,11 +16,6 @@ from tests.marketplace.catalog.factories import PASSWORD, make_organization, mak
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def _accounts_alone(settings) -> None:
-    settings.ROOT_URLCONF = "tests.marketplace.accounts.urls"
-
-
 def sign_up(email: str, password: str = PASSWORD) -> int:
     """Send the sign-up form; the status of the answer: 302 for a new user, 200 for the form again."""
     return Client().post("/accounts/signup/", {"email": email, "password1": password}).status_code
