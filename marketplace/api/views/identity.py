@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -87,11 +87,12 @@ class MeView(ControlView):
         if caller.key is not None:
             # A key speaks for one organization; its maker's other organizations stay out of the answer.
             memberships = [one for one in memberships if one.organization_id == caller.key.organization_id]
-        acting = None
+        acting: Membership | dict[str, Any] | None = None
         if caller.organization is not None:
             own = [one for one in memberships if one.organization_id == caller.organization.id]
             # A key outlives its maker's membership: it then acts for the organization without a role.
-            acting = own[0] if own else Membership(organization=caller.organization, role=None)
+            no_role = {"organization_id": caller.organization.id, "organization": caller.organization, "role": None}
+            acting = own[0] if own else no_role
         me = {
             "email": caller.user.email if caller.user else None,
             "is_staff": caller.is_operator,
