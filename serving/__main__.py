@@ -77,9 +77,7 @@ def _serve_platform(
 
     try:
         return run(config, platform, listener, fingerprint)
-    except (
-        settings.ConfigError, ModelConfigError, TokenizerError, SealError, JournalUnavailable, OSError
-    ) as error:  # fmt: skip
+    except (settings.ConfigError, ModelConfigError, TokenizerError, SealError, JournalUnavailable, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -124,8 +124,12 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     pool = BlockPool(memory.blocks, config.block_size, caching=config.prefix_caching)
     log.info(
         "loading %s as %s on %s, adapters as %s, %d threads",
-        base.folder, precision.weights, device, precision.adapters, config.thread_count,
-    )  # fmt: skip
+        base.folder,
+        precision.weights,
+        device,
+        precision.adapters,
+        config.thread_count,
+    )
     host_mb = config.host_adapter_memory_mb
     if host_mb is None:  # a copy saves lease and decryption; on a CPU it would be the same memory twice
         host_mb = 4096 if device.type == "cuda" else 0
@@ -158,8 +162,11 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         sharing = SharedMemory(memory.boundary, first, adapters, planner, memory.block_bytes, runner.kv.give_back)
     log.info(
         "%d KV blocks of %d tokens, %d adapter pages, context %d",
-        pool.limit, config.block_size, adapters.residents.page_limit, memory.max_len,
-    )  # fmt: skip
+        pool.limit,
+        config.block_size,
+        adapters.residents.page_limit,
+        memory.max_len,
+    )
 
     def make_output(request: Request) -> CompletionText:
         return CompletionText(base.tokenizer.decode, request.sampling.stop)

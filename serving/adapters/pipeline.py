@@ -96,9 +96,9 @@ class LoadPipeline:
                 self._publish(entry)
             elif entry.pages > self._residents.page_limit:
                 self.discard(entry)
-                failed.append((entry.digest, AdapterUnavailable(
-                    f"adapter {entry.digest[:12]} needs {entry.pages} pages, the pool has {self._residents.page_limit}"
-                )))  # fmt: skip
+                needs = f"adapter {entry.digest[:12]} needs {entry.pages} pages"
+                has = f"the pool has {self._residents.page_limit}"
+                failed.append((entry.digest, AdapterUnavailable(f"{needs}, {has}")))
             else:
                 self._residents.cancel(entry)  # more pages than were reserved
                 entry.state, entry.since = State.HOST, self._clock()

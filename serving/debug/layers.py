@@ -78,10 +78,17 @@ def our_states(
             kept = {target: pair for target, pair in tensors.items() if target[0] < layers}
             adapters.pool.load(0, kept)
         settings = RunnerSettings(
-            folder=folder, model=model, device=device, precision=precision, num_blocks=len(ids) * blocks + 1,
-            block_size=BLOCK, max_len=len(ids), max_rows=len(ids) ** 2, max_sequences=len(ids),
+            folder=folder,
+            model=model,
+            device=device,
+            precision=precision,
+            num_blocks=len(ids) * blocks + 1,
+            block_size=BLOCK,
+            max_len=len(ids),
+            max_rows=len(ids) ** 2,
+            max_sequences=len(ids),
             threads=available_cores(),
-        )  # fmt: skip
+        )
         runner = choose_runner(settings, adapters)
         steps = runner if isinstance(runner, StepRunner) else Synchronous(runner)
         plan = StepPlan()

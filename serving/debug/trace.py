@@ -78,11 +78,16 @@ class Trace:
         ]
         return named + [
             {
-                "ph": "X", "name": name, "pid": process, "tid": thread,
-                "ts": began / 1e3, "dur": length / 1e3, "args": figures,
+                "ph": "X",
+                "name": name,
+                "pid": process,
+                "tid": thread,
+                "ts": began / 1e3,
+                "dur": length / 1e3,
+                "args": figures,
             }
             for name, thread, began, length, figures in list(self._spans)
-        ]  # fmt: skip
+        ]
 
     def close(self) -> None:
         """Writes the file, if one was named; a failure is logged, for nothing depends on it."""

@@ -88,9 +88,18 @@ class GpuLlama:
         count = step.tokens
         if count:
             attend_tokens(
-                qkv[:count], keys, values, step.units[:count], step.positions[:count], step.tables, out[:count],
-                config.num_heads, size, self._scratch, upcast=self._upcast,
-            )  # fmt: skip
+                qkv[:count],
+                keys,
+                values,
+                step.units[:count],
+                step.positions[:count],
+                step.tables,
+                out[:count],
+                config.num_heads,
+                size,
+                self._scratch,
+                upcast=self._upcast,
+            )
         if len(step.units) > count:
             attend_chunks(
                 qkv, keys, values, step.units[count:], step.tables, out, config.num_heads, size, upcast=self._upcast

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from serving.core import LatencyClass, Request
 from serving.errors import QueueFull
@@ -171,10 +171,7 @@ class Admission:
         waiting = {c: dict(tenants) for c, tenants in outlook.waiting.items()}
         for request in self._submitted.values():
             _add(waiting, request, len(request.prompt_token_ids))
-        return Outlook(
-            outlook.free_seats, outlook.free_tokens, outlook.decodes, outlook.seconds, outlook.slack,
-            outlook.prefill_tokens, outlook.remaining, outlook.used_share, waiting,
-        )  # fmt: skip
+        return replace(outlook, waiting=waiting)
 
 
 def observe(planner: Planner, used_share: float = 1.0) -> Outlook:

@@ -31,9 +31,16 @@ class Planner:
     state and `now`; `add`, `commit` and `finish` change the state. Times are seconds on one monotonic clock."""
 
     def __init__(
-        self, limits: Limits, pool: BlockPool, residency: Residency, fingerprint: str, *,
-        targets: Targets | None = None, prices: Prices | None = None, costs: CostModel | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        limits: Limits,
+        pool: BlockPool,
+        residency: Residency,
+        fingerprint: str,
+        *,
+        targets: Targets | None = None,
+        prices: Prices | None = None,
+        costs: CostModel | None = None,
+    ) -> None:
         self.limits, self.pool, self.residency = limits, pool, residency
         self.targets, self.costs = targets or Targets(), costs or CostModel()
         self.accounts = Accounts(prices or Prices(), residency)

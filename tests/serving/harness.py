@@ -33,9 +33,16 @@ class Running:
         return digest
 
     def request(
-        self, prompt: Iterable[int], adapter: str | None = None, *, tokens: int = 12, sampling: SamplingParams = GREEDY,
-        scope: str = "scope", tenant: str = "tenant", deadline: float | None = None,
-    ) -> Request:  # fmt: skip
+        self,
+        prompt: Iterable[int],
+        adapter: str | None = None,
+        *,
+        tokens: int = 12,
+        sampling: SamplingParams = GREEDY,
+        scope: str = "scope",
+        tenant: str = "tenant",
+        deadline: float | None = None,
+    ) -> Request:
         ref = AdapterRef(self.digest(adapter))
         return Request(f"request-{next(_ids)}", tenant, scope, ref, tuple(prompt), sampling, tokens, deadline)
 

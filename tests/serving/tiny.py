@@ -25,10 +25,13 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "r8-attention": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]},
     "r16-rslora": {"r": 16, "lora_alpha": 8, "target_modules": ALL_TARGETS, "use_rslora": True},
     "r20-patterns": {
-        "r": 20, "lora_alpha": 10, "target_modules": ["k_proj", "o_proj", "up_proj", "down_proj"],
-        "rank_pattern": {"up_proj": 5}, "alpha_pattern": {"down_proj": 30},
+        "r": 20,
+        "lora_alpha": 10,
+        "target_modules": ["k_proj", "o_proj", "up_proj", "down_proj"],
+        "rank_pattern": {"up_proj": 5},
+        "alpha_pattern": {"down_proj": 30},
     },
-}  # fmt: skip
+}
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -48,10 +51,20 @@ def write_model(folder: Path, *, seed: int = 0) -> LlamaForCausalLM:
     """Weights large enough that greedy choices are far from ties, and that adapters change them."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=259, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, initializer_range=0.15, rope_theta=10000.0,
-        bos_token_id=1, eos_token_id=2, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=259,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=512,
+        initializer_range=0.15,
+        rope_theta=10000.0,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+    )
     model = LlamaForCausalLM(config).eval()
     model.save_pretrained(folder)
     write_tokenizer(folder)
@@ -80,10 +93,14 @@ class Tiny:
     def reference(self, adapter: str | None, prompt: list[int], tokens: int) -> list[int]:
         """Greedy continuation in float32, end-of-sequence ignored."""
         kwargs: dict[str, Any] = {
-            "input_ids": torch.tensor([prompt]), "attention_mask": torch.ones(1, len(prompt), dtype=torch.int64),
-            "max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "eos_token_id": None,
+            "input_ids": torch.tensor([prompt]),
+            "attention_mask": torch.ones(1, len(prompt), dtype=torch.int64),
+            "max_new_tokens": tokens,
+            "min_new_tokens": tokens,
+            "do_sample": False,
+            "eos_token_id": None,
             "pad_token_id": 0,
-        }  # fmt: skip
+        }
         with self._using(adapter):
             out = self._peft.generate(**kwargs)
         return out[0, len(prompt) :].tolist()

@@ -56,8 +56,10 @@ class Source:
         rank = self.ranks.get(digest, 16)
         targets = [
             (layer, site.name, index, site.in_features, width)
-            for layer in range(SPEC.num_layers) for site in SPEC.sites for index, width in enumerate(site.slices)
-        ]  # fmt: skip
+            for layer in range(SPEC.num_layers)
+            for site in SPEC.sites
+            for index, width in enumerate(site.slices)
+        ]
         generator = torch.Generator().manual_seed(int(digest, 16) % 2**31)
         memory = torch.rand(sum(rank * (k + n) for *_, k, n in targets), generator=generator) + 0.5
         parts = iter(memory.split([size for *_, k, n in targets for size in (rank * k, rank * n)]))
@@ -86,9 +88,16 @@ class Running:
     """A manager over a pool of `pages`, turned by hand."""
 
     def __init__(
-        self, source: Source | None = None, *, pages: int = 4, slots: int = 4, workers: int = 2, host_bytes: int = 0,
-        idle: float = 0.0, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        source: Source | None = None,
+        *,
+        pages: int = 4,
+        slots: int = 4,
+        workers: int = 2,
+        host_bytes: int = 0,
+        idle: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.source = source or Source()
         self.pool = AdapterPool(SPEC, pages, slots, torch.float32)
         self.manager = AdapterManager(

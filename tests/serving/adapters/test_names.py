@@ -51,10 +51,15 @@ def test_identities_are_length_prefixed() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        [], [(A, 0.0)], [(A, float("nan"))], [(A, float("inf"))], [(A, 17.0)], [(A, 0.5), (A, 0.5)],
+        [],
+        [(A, 0.0)],
+        [(A, float("nan"))],
+        [(A, float("inf"))],
+        [(A, 17.0)],
+        [(A, 0.5), (A, 0.5)],
         [(f"{i:064x}", 0.1) for i in range(9)],
     ],
-)  # fmt: skip
+)
 def test_blends_that_make_no_sense_are_refused(parts: list[tuple[str, float]]) -> None:
     with pytest.raises(ValueError, match="blend"):
         AdapterRef.blend(parts)

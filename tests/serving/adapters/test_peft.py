@@ -67,8 +67,9 @@ def test_a_layout_is_remembered_without_its_alphas(layouts: list[int]) -> None:
 def test_a_remembered_layout_says_nothing_of_an_alpha(layouts: list[int]) -> None:
     reader = PeftReader(BASE)
     # Norms of about 4,000: their product fits the bound on updates at a scale below 1/160 alone.
-    large = {name: tensor(np.full(shape, 4e3 / np.sqrt(np.prod(shape)))) for name, (_, shape, _) in
-             adapter_tensors().items()}  # fmt: skip
+    large = {
+        name: tensor(np.full(shape, 4e3 / np.sqrt(np.prod(shape)))) for name, (_, shape, _) in adapter_tensors().items()
+    }
     data = safetensors_bytes(large)
     reader.read(config_bytes({"lora_alpha": 0.01}), bytearray(data))
     with pytest.raises(IntakeError, match="norms of A and B"):

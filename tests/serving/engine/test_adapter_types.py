@@ -28,9 +28,15 @@ def test_8_bit_adapters_take_half_the_memory(tiny: Tiny) -> None:
     pages = {}
     for name in ("auto", "int8"):
         config = ServingConfig(
-            model=tiny.model, adapters=tiny.adapters, kv_cache_mb=4, adapter_memory_mb=8, threads=1, dtype="bfloat16",
-            device="cpu", adapter_dtype=name,
-        )  # fmt: skip
+            model=tiny.model,
+            adapters=tiny.adapters,
+            kv_cache_mb=4,
+            adapter_memory_mb=8,
+            threads=1,
+            dtype="bfloat16",
+            device="cpu",
+            adapter_dtype=name,
+        )
         engine = build_engine(config, base, DirectoryAdapterSource(tiny.adapters, base.spec))
         pages[name] = engine.adapters.residents.page_limit
         engine.adapters.close()

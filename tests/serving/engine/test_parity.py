@@ -35,10 +35,14 @@ async def test_a_request_alone_gets_the_reference_tokens(tiny: Tiny, expected: d
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"max_batched_tokens": 7, "max_num_seqs": 7}, {"max_batched_tokens": 64, "block_size": 5, "max_num_seqs": 3},
-     {"prefix_caching": False}],
+    [
+        {},
+        {"max_batched_tokens": 7, "max_num_seqs": 7},
+        {"max_batched_tokens": 64, "block_size": 5, "max_num_seqs": 3},
+        {"prefix_caching": False},
+    ],
     ids=["whole-prompts", "chunks-of-7", "few-at-once", "no-prefix-cache"],
-)  # fmt: skip
+)
 async def test_a_mixed_batch_gets_the_reference_tokens(
     tiny: Tiny, expected: dict[int, list[int]], settings: dict[str, int]
 ) -> None:

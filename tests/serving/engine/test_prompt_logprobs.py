@@ -30,7 +30,7 @@ def expected(tiny: Tiny) -> list[list[float]]:
     "settings",
     [{}, {"max_batched_tokens": 7, "max_num_seqs": 7}, {"prefix_caching": False}],
     ids=["whole-prompts", "chunks-of-7", "no-prefix-cache"],
-)  # fmt: skip
+)
 async def test_they_are_the_reference_s_and_the_same_bits_again(
     tiny: Tiny, expected: list[list[float]], settings: dict[str, int]
 ) -> None:

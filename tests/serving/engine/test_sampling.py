@@ -91,9 +91,13 @@ def test_top_k_min_p_and_top_p_cut_one_after_the_other() -> None:
 
 
 @given(
-    st.integers(0, 2**31), st.sampled_from([300, 1000, 5000]), st.floats(0.3, 1, exclude_max=True),
-    st.sampled_from([0, 0, 257, 400, 900]), st.sampled_from([0.0, 0.0, 1e-4]), st.booleans(),
-)  # fmt: skip
+    st.integers(0, 2**31),
+    st.sampled_from([300, 1000, 5000]),
+    st.floats(0.3, 1, exclude_max=True),
+    st.sampled_from([0, 0, 257, 400, 900]),
+    st.sampled_from([0.0, 0.0, 1e-4]),
+    st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_a_wide_cut_keeps_what_sorting_everything_would(
     seed: int, vocab: int, top_p: float, top_k: int, min_p: float, ties: bool
@@ -146,14 +150,18 @@ def test_a_row_is_the_same_alone_and_among_others_with_every_setting() -> None:
     torch.manual_seed(0)
     logits = torch.randn(40, 3000) * 4
     rows: list[dict[str, Any]] = [
-        {"temperature": 0}, {}, {"top_p": 0.9}, {"top_k": 50}, {"top_k": 700, "min_p": 0.01}, {"min_p": 0.2},
-        {"temperature": 0.3, "frequency_penalty": 1.0, "logprobs": 4}, {"logit_bias": ((5, 8.0),), "logprobs": 0},
-    ]  # fmt: skip
+        {"temperature": 0},
+        {},
+        {"top_p": 0.9},
+        {"top_k": 50},
+        {"top_k": 700, "min_p": 0.01},
+        {"min_p": 0.2},
+        {"temperature": 0.3, "frequency_penalty": 1.0, "logprobs": 4},
+        {"logit_bias": ((5, 8.0),), "logprobs": 0},
+    ]
     made = [(i, rows[i % len(rows)]) for i in range(40)]
     together = sample(logits.clone(), [sequence(i, output=(i, i), **kwargs) for i, kwargs in made])
-    alone = [
-        sample(logits[i : i + 1].clone(), [sequence(i, output=(i, i), **kwargs)])[0] for i, kwargs in made
-    ]  # fmt: skip
+    alone = [sample(logits[i : i + 1].clone(), [sequence(i, output=(i, i), **kwargs)])[0] for i, kwargs in made]
     assert together == alone
 
 

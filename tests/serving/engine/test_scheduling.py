@@ -134,9 +134,11 @@ async def test_overlapped_steps_give_the_same_tokens_as_steps_one_by_one(depth: 
     penalised = SamplingParams(temperature=0, ignore_eos=True, repetition_penalty=1.1)
     async with engine(depth) as built:
         answers = await asyncio.gather(
-            *(tokens(built, request(f"r{i}", p, 1 + i % 13, penalised if i % 5 == 0 else GREEDY))
-              for i, p in enumerate(prompts))
-        )  # fmt: skip
+            *(
+                tokens(built, request(f"r{i}", p, 1 + i % 13, penalised if i % 5 == 0 else GREEDY))
+                for i, p in enumerate(prompts)
+            )
+        )
         assert answers == [expected(p, 1 + i % 13) for i, p in enumerate(prompts)]
         assert built.runner.most_in_flight == depth + 1
         assert built.stats.preemptions >= 0 and built.stats.step_prediction_error < 10

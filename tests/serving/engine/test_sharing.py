@@ -151,8 +151,11 @@ def test_adapters_take_no_block_that_a_sequence_uses() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(("load", "pin", "unpin", "take", "free", "a", "kv")), st.integers(0, 7)),
-                max_size=40))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("load", "pin", "unpin", "take", "free", "a", "kv")), st.integers(0, 7)), max_size=40
+    )
+)
 def test_both_sides_together_never_exceed_the_budget(steps: list[tuple[str, int]]) -> None:
     s = Shared()
     pinned: list[str] = []
@@ -215,9 +218,15 @@ def test_the_budget_is_what_the_flags_say(tiny: Tiny) -> None:
     base = Base.from_dir(tiny.model)
     for elastic in (True, False):
         config = ServingConfig(
-            model=tiny.model, adapters=tiny.adapters, kv_cache_mb=4, adapter_memory_mb=8, threads=1, dtype="float32",
-            device="cpu", elastic_memory=elastic,
-        )  # fmt: skip
+            model=tiny.model,
+            adapters=tiny.adapters,
+            kv_cache_mb=4,
+            adapter_memory_mb=8,
+            threads=1,
+            dtype="float32",
+            device="cpu",
+            elastic_memory=elastic,
+        )
         engine = build_engine(config, base, DirectoryAdapterSource(tiny.adapters, base.spec))
         residents = engine.adapters.residents
         assert residents.page_limit * residents.page_bytes <= 8 << 20

@@ -72,18 +72,25 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    tiny: Tiny, *, observer: Recorder | None = None, authorizer: type[InsecureAuthorizer] = InsecureAuthorizer,
-    stall_s: float = 60.0, **settings: Any,
-) -> AsyncIterator[Server]:  # fmt: skip
+    tiny: Tiny,
+    *,
+    observer: Recorder | None = None,
+    authorizer: type[InsecureAuthorizer] = InsecureAuthorizer,
+    stall_s: float = 60.0,
+    **settings: Any,
+) -> AsyncIterator[Server]:
     settings = {"kv_cache_mb": 4, "adapter_memory_mb": 8, "threads": 1, "dtype": "float32", "device": "cpu"} | settings
     config = ServingConfig(model=tiny.model, adapters=tiny.adapters, **settings)
     base = Base.from_dir(tiny.model)
     source = DirectoryAdapterSource(tiny.adapters, base.spec)
     engine = build_engine(config, base, source)
     app = create_app(
-        engine, base.tokenizer, authorizer=authorizer(source, 60), observer=observer,
+        engine,
+        base.tokenizer,
+        authorizer=authorizer(source, 60),
+        observer=observer,
         max_body_bytes=config.max_body_bytes,
-    )  # fmt: skip
+    )
     server = make_server(app, engine, 1)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -20,9 +20,13 @@ async def test_every_prompt_has_its_n_choices_in_order(tiny: Tiny) -> None:
     async with serving(tiny) as server:
         prompts = [[70, 71, 72], [80, 81], [90]]
         answer = await server.openai.completions.create(
-            model="r4", prompt=prompts, n=2, max_tokens=6, temperature=0,
+            model="r4",
+            prompt=prompts,
+            n=2,
+            max_tokens=6,
+            temperature=0,
             extra_body={"ignore_eos": True, "return_token_ids": True, "best_of": 2},
-        )  # fmt: skip
+        )
     assert [choice.index for choice in answer.choices] == list(range(6))
     for choice in answer.choices:
         assert choice.model_extra["token_ids"] == tiny.reference("r4", prompts[choice.index // 2], 6)
@@ -50,9 +54,13 @@ async def test_choices_have_seeds_of_their_own_that_follow_from_the_requests(tin
 async def test_a_stream_says_which_choice_each_piece_belongs_to(tiny: Tiny) -> None:
     async with serving(tiny) as server:
         settings: dict[str, Any] = {
-            "model": "base", "messages": HELLO, "n": 3, "seed": 3, "max_tokens": 12,
+            "model": "base",
+            "messages": HELLO,
+            "n": 3,
+            "seed": 3,
+            "max_tokens": 12,
             "extra_body": {"ignore_eos": True},
-        }  # fmt: skip
+        }
         whole = await server.openai.chat.completions.create(**settings)
         stream = await server.openai.chat.completions.create(
             **settings, stream=True, stream_options={"include_usage": True}
@@ -180,9 +188,12 @@ async def test_cancelling_a_request_ends_every_choice_even_those_not_begun(tiny:
         assert server.engine.planner.pool.used == 0
     assert lines[-2] == "data: [DONE]"
     reasons = [
-        choice["finish_reason"] for line in lines if line.startswith("data: {")
-        for choice in json.loads(line[6:])["choices"] if choice["finish_reason"]
-    ]  # fmt: skip
+        choice["finish_reason"]
+        for line in lines
+        if line.startswith("data: {")
+        for choice in json.loads(line[6:])["choices"]
+        if choice["finish_reason"]
+    ]
     assert len(reasons) == 50
     assert [reason for _, _, reason in recorder.finished] == ["cancelled"]
 

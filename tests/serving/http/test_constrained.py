@@ -34,25 +34,36 @@ TREE = {
     "$ref": "#/$defs/node",
 }
 SCHEMAS: list[Any] = [
-    {"type": "object", "properties": {"n": {"type": "integer", "minimum": -5, "maximum": 120}}, "required": ["n"],
-     "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": -5, "maximum": 120}},
+        "required": ["n"],
+        "additionalProperties": False,
+    },
     {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4},
     {"type": "string", "pattern": "^[a-c]{2,4}-[0-9]$"},
-    {"type": "object", "properties": {"d": {"type": "string", "format": "date"}, "x": {"type": "null"}},
-     "required": ["d"], "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"d": {"type": "string", "format": "date"}, "x": {"type": "null"}},
+        "required": ["d"],
+        "additionalProperties": False,
+    },
     {"type": "string", "minLength": 1, "maxLength": 5},
-    {"enum": ["é", "\"quoted\"", "a\nb", "日本"]},
+    {"enum": ["é", '"quoted"', "a\nb", "日本"]},
     {"anyOf": [{"const": {"k": [1, 2]}}, {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 500}]},
     TREE,
-]  # fmt: skip
+]
 
 
 def asked(schema: Any, **more: Any) -> dict[str, Any]:
     described = {"name": "answer", "schema": schema, "strict": True}
     return {
-        "model": "base", "messages": HELLO, "max_tokens": 150,
-        "response_format": {"type": "json_schema", "json_schema": described}, **more,
-    }  # fmt: skip
+        "model": "base",
+        "messages": HELLO,
+        "max_tokens": 150,
+        "response_format": {"type": "json_schema", "json_schema": described},
+        **more,
+    }
 
 
 def judge(choice: Any, schema: Any) -> bool:
@@ -82,9 +93,15 @@ async def test_what_ends_by_itself_validates(tiny: Tiny) -> None:
 
 
 SCALARS = st.sampled_from(
-    [{"type": "boolean"}, {"type": "null"}, {"enum": [1, "x", None]}, {"const": "k"},
-     {"type": "integer", "minimum": 0, "maximum": 99}, {"type": "string", "maxLength": 3}]
-)  # fmt: skip
+    [
+        {"type": "boolean"},
+        {"type": "null"},
+        {"enum": [1, "x", None]},
+        {"const": "k"},
+        {"type": "integer", "minimum": 0, "maximum": 99},
+        {"type": "string", "maxLength": 3},
+    ]
+)
 
 
 def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -92,11 +109,13 @@ def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return names.flatmap(
         lambda keys: st.tuples(st.lists(inner, min_size=len(keys), max_size=len(keys)), st.integers(0, len(keys))).map(
             lambda made: {
-                "type": "object", "properties": dict(zip(keys, made[0], strict=True)), "required": keys[: made[1]],
+                "type": "object",
+                "properties": dict(zip(keys, made[0], strict=True)),
+                "required": keys[: made[1]],
                 "additionalProperties": False,
             }
         )
-    )  # fmt: skip
+    )
 
 
 DRAWN = st.recursive(
@@ -134,9 +153,15 @@ async def test_json_object_regex_and_grammar_bind_too_streaming_or_not(tiny: Tin
     async with serving(tiny) as server:
         chat = server.openai.chat.completions.create
         stream = await chat(
-            model="base", messages=HELLO, max_tokens=200, seed=4, stream=True, logprobs=True,
-            response_format={"type": "json_object"}, logit_bias={str(byte): 20 for byte in tokens_of('{}"')},
-        )  # fmt: skip
+            model="base",
+            messages=HELLO,
+            max_tokens=200,
+            seed=4,
+            stream=True,
+            logprobs=True,
+            response_format={"type": "json_object"},
+            logit_bias={str(byte): 20 for byte in tokens_of('{}"')},
+        )
         text, reason = "", None
         async for chunk in stream:
             text += chunk.choices[0].delta.content or ""
@@ -164,9 +189,13 @@ async def test_a_constrained_completion_leaves_its_neighbours_as_they_are(tiny: 
     prompt = list(range(10, 60))
     async with serving(tiny) as server:
         free = {
-            "model": "r4", "prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": True,
+            "model": "r4",
+            "prompt": prompt,
+            "max_tokens": 40,
+            "temperature": 0,
+            "ignore_eos": True,
             "return_token_ids": True,
-        }  # fmt: skip
+        }
         answers = await asyncio.gather(
             server.http.post("/v1/completions", json=free),
             *(server.http.post("/v1/chat/completions", json=asked(schema, seed=3)) for schema in SCHEMAS),

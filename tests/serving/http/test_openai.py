@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.serving.http.bad_bodies import BAD
 from tests.serving.http.server import LimitedAuthorizer, Recorder, serving
 from tests.serving.tiny import ADAPTERS, Tiny
 
@@ -38,9 +39,13 @@ async def test_streaming_says_what_not_streaming_says_and_ends_with_usage(tiny: 
         create = server.openai.chat.completions.create
         whole = await create(model="r16-rslora", messages=HELLO, max_completion_tokens=20, **GREEDY)
         stream = await create(
-            model="r16-rslora", messages=HELLO, max_tokens=20, stream=True, stream_options={"include_usage": True},
+            model="r16-rslora",
+            messages=HELLO,
+            max_tokens=20,
+            stream=True,
+            stream_options={"include_usage": True},
             **GREEDY,
-        )  # fmt: skip
+        )
         chunks = [chunk async for chunk in stream]
     assert whole.choices[0].finish_reason == "length" and whole.model == "r16-rslora"
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
@@ -58,9 +63,12 @@ async def test_several_models_at_once_share_batches(tiny: Tiny) -> None:
 
         async def complete(name: str | None, max_tokens: int) -> Any:
             return await server.openai.completions.create(
-                model=name or "base", prompt=prompt, max_tokens=max_tokens, temperature=0,
+                model=name or "base",
+                prompt=prompt,
+                max_tokens=max_tokens,
+                temperature=0,
                 extra_body={"ignore_eos": True, "return_token_ids": True},
-            )  # fmt: skip
+            )
 
         # Loaded one after another, each could be done before the next is ready.
         for name in ADAPTERS:
@@ -116,67 +124,6 @@ async def test_errors_are_openais(tiny: Tiny) -> None:
         with pytest.raises(openai.BadRequestError) as several:
             await server.openai.completions.create(model="base", prompt="a", n=129)
         assert several.value.param == "n"
-
-
-BAD: list[tuple[str, bytes, str]] = [
-    ("/v1/completions", b"{not json", "parse"),
-    ("/v1/completions", b"[]", "object"),
-    ("/v1/completions", b'{"model": "base"}', "prompt"),
-    ("/v1/completions", b'{"model": "base", "prompt": ["a", 5]}', "prompt"),
-    ("/v1/completions", b'{"model": "base", "prompt": ["a", []]}', "prompt"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "n": 2, "best_of": 3}', "best_of"),
-    ("/v1/completions", b'{"model": "base", "prompt": ["a", "b"], "n": 65}', "'n'"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "suffix": "b"}', "suffix"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "presence_penalty": 3}', "presence_penalty"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "repetition_penalty": 0}', "repetition_penalty"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "min_p": 2}', "min_p"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "top_k": -2}', "top_k"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "logit_bias": {"259": 1}}', "logit_bias"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "logit_bias": {"a": 1}}', "logit_bias"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "logit_bias": {"1": 101}}', "logit_bias"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "logprobs": 21}', "logprobs"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "service_tier": "gold"}', "service_tier"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "guided_regex": "("}', "guided_regex"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "guided_regex": "a", "guided_grammar": "b"}',
-     "guided_grammar"),
-    ("/v1/completions", b'{"model": "base", "prompt": "\\ud800"}', "parse"),
-    ("/v1/embeddings", b'{"model": "base", "input": []}', "input"),
-    ("/v1/embeddings", b'{"model": "base", "input": "a", "dimensions": 8}', "dimensions"),
-    ("/v1/embeddings", b'{"model": "base", "input": "a", "encoding_format": "int8"}', "encoding_format"),
-    ("/v1/completions", b'{"model": "base", "prompt": [99999]}', "token ids"),
-    ("/v1/completions", b'{"model": "base", "prompt": [true]}', "prompt"),
-    ("/v1/completions", b'{"model": "base", "prompt": ""}', "empty"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "max_tokens": 0}', "max_tokens"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "temperature": -1}', "temperature"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "top_p": 0}', "top_p"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "stop": [""]}', "stop"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "stream_options": {}}', "stream_options"),
-    ("/v1/chat/completions", b'{"model": "base", "messages": []}', "messages"),
-    ("/v1/chat/completions", b'{"model": "base", "messages": [{"content": "a"}]}', "role"),
-    ("/v1/chat/completions",
-     b'{"model": "base", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "content"),
-    ("/v1/chat/completions",
-     b'{"model": "base", "messages": [{"role": "user", "content": "a"}], "tools": [{}]}', "tools"),
-    *(("/v1/chat/completions", b'{"model": "base", "messages": [{"role": "user", "content": "a"}], ' + rest, says)
-      for rest, says in (
-          (b'"tools": [{"type": "function", "function": {"name": "a b"}}]}', "name"),
-          (b'"tools": [{"type": "code", "function": {"name": "a"}}]}', "type"),
-          (b'"tool_choice": "required"}', "tool_choice"),
-          (b'"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": "some"}', "tool_choice"),
-          (b'"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": '
-           b'{"type": "function", "function": {"name": "b"}}}', "tool_choice"),
-          (b'"response_format": {"type": "yaml"}}', "response_format"),
-          (b'"response_format": {"type": "json_schema"}}', "response_format"),
-          (b'"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}}',
-           "response_format"),
-          (b'"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": true, '
-           b'"type": "array"}}}}', "uniqueItems"),
-          (b'"response_format": {"type": "json_object"}, "ignore_eos": true}', "ignore_eos"),
-          (b'"top_logprobs": 3}', "top_logprobs"),
-          (b'"functions": [{"name": "a"}]}', "functions"),
-          (b'"modalities": ["audio"]}', "modalities"),
-      )),
-]  # fmt: skip
 
 
 async def test_a_bad_body_gets_a_400_that_names_the_fault(tiny: Tiny) -> None:

@@ -47,16 +47,32 @@ def wait_ready(process: subprocess.Popen[str], port: int) -> None:
 def test_it_starts_answers_and_stops_cleanly_on_sigterm(tiny: Tiny) -> None:
     port = free_port()
     process = start(
-        "--model", tiny.model, "--adapters", tiny.adapters, "--port", str(port), "--insecure", "--dtype", "float32",
-        "--kv-cache-mb", "4", "--adapter-memory-mb", "8", "--threads", "1",
-    )  # fmt: skip
+        "--model",
+        tiny.model,
+        "--adapters",
+        tiny.adapters,
+        "--port",
+        str(port),
+        "--insecure",
+        "--dtype",
+        "float32",
+        "--kv-cache-mb",
+        "4",
+        "--adapter-memory-mb",
+        "8",
+        "--threads",
+        "1",
+    )
     try:
         wait_ready(process, port)
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="unused") as client:
             answer = client.completions.create(
-                model="r4", prompt=[70, 71, 72], max_tokens=8, temperature=0,
+                model="r4",
+                prompt=[70, 71, 72],
+                max_tokens=8,
+                temperature=0,
                 extra_body={"ignore_eos": True, "return_token_ids": True},
-            )  # fmt: skip
+            )
         assert answer.choices[0].model_extra["token_ids"] == tiny.reference("r4", [70, 71, 72], 8)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)

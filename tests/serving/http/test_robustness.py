@@ -50,9 +50,14 @@ async def nothing_left(server: Server, tasks: int) -> None:
 
 
 HEAVY = {
-    "model": "base", "prompt": [5] * 8, "max_tokens": 450, "n": 24, "ignore_eos": True, "logprobs": 20,
+    "model": "base",
+    "prompt": [5] * 8,
+    "max_tokens": 450,
+    "n": 24,
+    "ignore_eos": True,
+    "logprobs": 20,
     "return_token_ids": True,
-}  # fmt: skip
+}
 
 
 async def test_a_client_that_does_not_read_its_stream_is_dropped_and_holds_up_nobody(tiny: Tiny) -> None:
@@ -120,9 +125,11 @@ async def test_a_thousand_cancels_leave_nothing_behind(tiny: Tiny) -> None:
         await server.openai.completions.create(model="r4", prompt="warm", max_tokens=1)
         tasks = len(asyncio.all_tasks())
         kinds = [
-            {"prompt": [5] * 100, "stream": True}, {"prompt": [6] * 100}, {"prompt": "abc", "n": 3, "stream": True},
+            {"prompt": [5] * 100, "stream": True},
+            {"prompt": [6] * 100},
+            {"prompt": "abc", "n": 3, "stream": True},
             {"prompt": "abc", "guided_regex": "[a-z]{300}", "ignore_eos": False},
-        ]  # fmt: skip
+        ]
 
         async def one(index: int) -> None:
             kind = kinds[index % len(kinds)]
@@ -135,9 +142,12 @@ async def test_a_thousand_cancels_leave_nothing_behind(tiny: Tiny) -> None:
             await asyncio.gather(*(one(index) for index in range(batch, batch + 100)))
         await nothing_left(server, tasks)
         answer = await server.openai.completions.create(
-            model="r4", prompt=[70, 71, 72], max_tokens=8, temperature=0,
+            model="r4",
+            prompt=[70, 71, 72],
+            max_tokens=8,
+            temperature=0,
             extra_body={"ignore_eos": True, "return_token_ids": True},
-        )  # fmt: skip
+        )
         assert answer.choices[0].model_extra["token_ids"] == tiny.reference("r4", [70, 71, 72], 8)
     assert len({request_id for request_id, _, _ in recorder.finished}) == len(recorder.finished)
 

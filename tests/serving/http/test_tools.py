@@ -31,8 +31,13 @@ TOOLS: Any = [
 SCHEMAS = {"get_weather": WEATHER, "ping": {"type": "object", "maxProperties": 0}}
 # A weak model would call for ever: its end-of-sequence token is made likely.
 SETTINGS: dict[str, Any] = {
-    "model": "base", "messages": ASK, "tools": TOOLS, "max_tokens": 300, "logit_bias": {"2": 30}, "seed": 1
-}  # fmt: skip
+    "model": "base",
+    "messages": ASK,
+    "tools": TOOLS,
+    "max_tokens": 300,
+    "logit_bias": {"2": 30},
+    "seed": 1,
+}
 
 
 @pytest.fixture
@@ -128,10 +133,11 @@ async def test_functions_that_may_not_be_called_are_only_told(roomy: Tiny) -> No
 async def test_a_conversation_with_calls_and_results_is_accepted(roomy: Tiny) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "ping", "arguments": '{"a": 1}'}}
     messages: Any = [
-        {"role": "developer", "content": "be brief"}, *ASK,
+        {"role": "developer", "content": "be brief"},
+        *ASK,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "pong"}]},
-    ]  # fmt: skip
+    ]
     async with serving(roomy) as server:
         create = server.openai.chat.completions.create
         assert (await create(model="base", messages=messages, max_tokens=3)).choices

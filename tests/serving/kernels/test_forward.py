@@ -29,10 +29,16 @@ def test_greedy_tokens_are_those_of_plain_torch(name: str, shape: tuple[int, ...
     heads, kv_heads, dim, hidden, intermediate = shape
     torch.manual_seed(3)
     config = LlamaConfig(
-        vocab_size=261, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=2,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=512,
+        vocab_size=261,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=dim,
+        max_position_embeddings=512,
         initializer_range=0.2,
-    )  # fmt: skip
+    )
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     library = load_library()
     assert library is not None, "these tests need a C compiler"

@@ -126,11 +126,20 @@ def test_any_sequence_of_operations_keeps_every_block_accounted_for(steps: list[
 
 def test_keys_differ_in_every_part_and_where_parts_are_cut() -> None:
     roots = [
-        root_key("scope", "digest", "base"), root_key("scop", "edigest", "base"), root_key("scope", "digestb", "ase"),
-        root_key("scope", None, "base"), root_key("scope", "", "base"), root_key("other", "digest", "base"),
+        root_key("scope", "digest", "base"),
+        root_key("scop", "edigest", "base"),
+        root_key("scope", "digestb", "ase"),
+        root_key("scope", None, "base"),
+        root_key("scope", "", "base"),
+        root_key("other", "digest", "base"),
         root_key("scope", "digest", "other"),
-    ]  # fmt: skip
+    ]
     assert len(set(roots)) == len(roots)
-    keys = [block_key(roots[0], [1, 2]), block_key(roots[0], [1, 2, 0]), block_key(roots[0], [258]),
-            block_key(roots[1], [1, 2]), block_key(block_key(roots[0], [1]), [2])]  # fmt: skip
+    keys = [
+        block_key(roots[0], [1, 2]),
+        block_key(roots[0], [1, 2, 0]),
+        block_key(roots[0], [258]),
+        block_key(roots[1], [1, 2]),
+        block_key(block_key(roots[0], [1]), [2]),
+    ]
     assert len(set(keys)) == len(keys)

@@ -24,11 +24,17 @@ from serving.models.loader import load_weights
 from serving.tokenization.tokenizer import Tokenizer
 
 TEXTS = [
-    "The quick brown fox jumps over the lazy dog.", "In 2024 I bought 12345 apples for $3.50!", "naïve café 日本語 😀",
-    "def f(x):\n    return x + 1\n\n\nprint(f(2))", "<|im_start|>user\nhi<|im_end|>\n", "  leading and   inner blanks",
+    "The quick brown fox jumps over the lazy dog.",
+    "In 2024 I bought 12345 apples for $3.50!",
+    "naïve café 日本語 😀",
+    "def f(x):\n    return x + 1\n\n\nprint(f(2))",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "  leading and   inner blanks",
     "a\tb\r\nc",
-    "don't we'll I'm", "", "x" * 300,
-]  # fmt: skip
+    "don't we'll I'm",
+    "",
+    "x" * 300,
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +90,14 @@ def forward(folder: Path, ids: list[int]) -> torch.Tensor:
     kv = PagedKV(config, 4, 16, torch.float32, device)
     rows = torch.arange(len(ids))
     step = StepInputs(
-        token_ids=torch.tensor(ids), positions=rows, slots=rows + 16, decodes=0,
-        block_tables=torch.zeros(0, 0, dtype=torch.int64), mask=torch.zeros(0, dtype=torch.bool),
+        token_ids=torch.tensor(ids),
+        positions=rows,
+        slots=rows + 16,
+        decodes=0,
+        block_tables=torch.zeros(0, 0, dtype=torch.int64),
+        mask=torch.zeros(0, dtype=torch.bool),
         chunks=(PrefillChunk(0, len(ids), 0, torch.tensor([1, 2])),),
-    )  # fmt: skip
+    )
     return model.logits(model.forward(step, kv, None))
 
 
@@ -141,8 +151,10 @@ def test_a_file_that_is_not_gguf_is_refused_with_a_message_and_leaves_no_folder(
     (tmp_path / "x.gguf").write_bytes(b"not a gguf file at all, just some bytes" * 4)
     done = subprocess.run(
         [sys.executable, "-m", "serving.models.convert_gguf", tmp_path / "x.gguf", tmp_path / "dest"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1 and "error:" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "dest").exists()
 
@@ -154,15 +166,26 @@ def test_conversion_needs_no_transformers() -> None:
 
 def test_model_variants_that_would_be_computed_wrongly_are_refused(tmp_path: Path) -> None:
     good = {
-        "model_type": "llama", "vocab_size": 10, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 8, "rms_norm_eps": 1e-5,
-    }  # fmt: skip
+        "model_type": "llama",
+        "vocab_size": 10,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 8,
+        "rms_norm_eps": 1e-5,
+    }
     (tmp_path / "config.json").write_text(json.dumps(good))
     assert ModelConfig.from_dir(tmp_path).num_kv_heads == 2
     for bad in (
-        {"model_type": "gpt2"}, {"attention_bias": True}, {"sliding_window": 5}, {"hidden_act": "gelu"},
-        {"rope_scaling": {"rope_type": "yarn"}}, {"num_key_value_heads": 3}, {"vocab_size": None},
-    ):  # fmt: skip
+        {"model_type": "gpt2"},
+        {"attention_bias": True},
+        {"sliding_window": 5},
+        {"hidden_act": "gelu"},
+        {"rope_scaling": {"rope_type": "yarn"}},
+        {"num_key_value_heads": 3},
+        {"vocab_size": None},
+    ):
         (tmp_path / "config.json").write_text(json.dumps(good | bad))
         with pytest.raises(ValueError):
             ModelConfig.from_dir(tmp_path)

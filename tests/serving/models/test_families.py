@@ -25,9 +25,15 @@ from serving.runner import CpuRunner
 from tests.serving.runner.driver import make_driver, make_torch_driver
 
 SIZES = {
-    "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.15,
-}  # fmt: skip
+    "vocab_size": 300,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+}
 
 
 def build(name: str) -> PreTrainedModel:
@@ -49,9 +55,13 @@ def build(name: str) -> PreTrainedModel:
     if name == "mistral":
         return MistralForCausalLM(MistralConfig(**SIZES, head_dim=8, sliding_window=None))
     scaling = {
-        "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "rope_type": "llama3",
+        "rope_theta": 1e4,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64,
-    }  # fmt: skip
+    }
     return LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=scaling, tie_word_embeddings=True))
 
 
@@ -66,9 +76,14 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
             prompt = [rng.randrange(300) for _ in range(length)]
             with torch.inference_mode():
                 out = model.generate(
-                    torch.tensor([prompt]), attention_mask=torch.ones(1, length, dtype=torch.int64), max_new_tokens=16,
-                    min_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0,
-                )  # fmt: skip
+                    torch.tensor([prompt]),
+                    attention_mask=torch.ones(1, length, dtype=torch.int64),
+                    max_new_tokens=16,
+                    min_new_tokens=16,
+                    do_sample=False,
+                    eos_token_id=None,
+                    pad_token_id=0,
+                )
             assert driver.generate(driver.start(prompt), 16, chunk) == out[0, length:].tolist()
 
 
@@ -89,10 +104,17 @@ def test_an_embedding_tied_to_the_head_is_not_held_twice(name: str, weights: tor
 
 @pytest.mark.parametrize(
     "change",
-    [{"model_type": "gemma2"}, {"model_type": "qwen2", "use_sliding_window": True}, {"sliding_window": 64},
-     {"attention_bias": True}, {"mlp_bias": True}, {"hidden_act": "gelu"}, {"rope_scaling": {"rope_type": "yarn"}}],
+    [
+        {"model_type": "gemma2"},
+        {"model_type": "qwen2", "use_sliding_window": True},
+        {"sliding_window": 64},
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"hidden_act": "gelu"},
+        {"rope_scaling": {"rope_type": "yarn"}},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_would_be_computed_wrongly_is_refused(change: dict[str, object]) -> None:
     raw = {**SIZES, "model_type": "llama", "rms_norm_eps": 1e-6, **change}
     with pytest.raises(ModelConfigError):

@@ -220,8 +220,12 @@ def test_a_full_disk_refuses_new_work_and_loses_nothing_when_it_has_room_again(t
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
-        "refuses": True, "owed": "running", "early": "final", "accepts": True, "later": "final",
-    }  # fmt: skip
+        "refuses": True,
+        "owed": "running",
+        "early": "final",
+        "accepts": True,
+        "later": "final",
+    }
     assert "cannot be written" in done.stderr and "can be written again" in done.stderr
     assert done.stderr.count("cannot be written") == 1
     for line in segment_path(tmp_path, 1).read_bytes().splitlines(keepends=True):

@@ -55,9 +55,14 @@ class Vault:
 
     def lease(self, digest: str, purpose: str) -> LeaseAnswer:
         facts: dict[str, Any] = {
-            "release_id": uuid.uuid4(), "replica_id": self.replica_id, "model_id": uuid.uuid4(), "version": 1,
-            "digest": digest, "expires_at": 0, "evidence_hash": bytes(32),
-        }  # fmt: skip
+            "release_id": uuid.uuid4(),
+            "replica_id": self.replica_id,
+            "model_id": uuid.uuid4(),
+            "version": 1,
+            "digest": digest,
+            "expires_at": 0,
+            "evidence_hash": bytes(32),
+        }
         grant = LeaseGrant(**(facts | self.lease_changes))
         public = decode_bytes(self.registrations[-1]["hpke_public_key"])
         sealed = seal_lease(grant, DEK, public, self.key)
@@ -76,9 +81,13 @@ class Running:
         self.leases.on_end = self.ended.append
         self.ready = threading.Event()
         self.link = PlatformLink(
-            self.vault, ReceiptSigner("ab" * 32), TicketVerifier(), self.leases,  # type: ignore[arg-type]
-            stats=dict, on_registered=self.ids.append,
-        )  # fmt: skip
+            self.vault,
+            ReceiptSigner("ab" * 32),
+            TicketVerifier(),
+            self.leases,  # type: ignore[arg-type]
+            stats=dict,
+            on_registered=self.ids.append,
+        )
         self.link.start(INTRODUCTION, self.ready)
 
 

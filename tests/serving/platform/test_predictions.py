@@ -60,10 +60,20 @@ class Setup:
     def ticket(self, **claims: Any) -> str:
         now = int(time.time())
         payload = {
-            "iss": "intarsia", "aud": "serving", "act": "predict", "jti": str(uuid.uuid4()), "iat": now,
-            "exp": now + 60, "bh": body_hash(BODY), "rid": self.replica_id, "org": "o", "adapter": DIGEST, "scope": "s",
-            "max_prompt_tokens": 5, "max_tokens": 7,
-        }  # fmt: skip
+            "iss": "intarsia",
+            "aud": "serving",
+            "act": "predict",
+            "jti": str(uuid.uuid4()),
+            "iat": now,
+            "exp": now + 60,
+            "bh": body_hash(BODY),
+            "rid": self.replica_id,
+            "org": "o",
+            "adapter": DIGEST,
+            "scope": "s",
+            "max_prompt_tokens": 5,
+            "max_tokens": 7,
+        }
         return jwt.encode(payload | claims, self.key, algorithm="EdDSA", headers={"kid": "k"})
 
     def authorize(self, ticket: str) -> Admission:

@@ -230,9 +230,11 @@ def test_a_digest_that_is_a_path_is_refused(store: PackageStore, server: Any) ->
 def managed(source: SealedAdapterSource, clock: Clock) -> AdapterManager:
     """Adapter memory over `source`, in a pool for the factories' base."""
     sites = (
-        SiteSpec("qkv", 16, (16, 8, 8)), SiteSpec("o", 16, (16,)), SiteSpec("gate_up", 16, (24, 24)),
+        SiteSpec("qkv", 16, (16, 8, 8)),
+        SiteSpec("o", 16, (16,)),
+        SiteSpec("gate_up", 16, (24, 24)),
         SiteSpec("down", 24, (16,)),
-    )  # fmt: skip
+    )
     pool = AdapterPool(PoolSpec(sites, BASE.num_layers), num_pages=2, num_slots=2)
     return AdapterManager(pool, source, idle_seconds=60, clock=clock)
 

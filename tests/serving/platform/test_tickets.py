@@ -42,10 +42,20 @@ def verifier(clock: Clock) -> TicketVerifier:
 
 def claims(**changes: Any) -> dict[str, Any]:
     good = {
-        "iss": "intarsia", "aud": "serving", "act": "predict", "jti": str(uuid.uuid4()), "iat": int(NOW),
-        "exp": int(NOW) + 60, "bh": body_hash(BODY), "rid": REPLICA, "org": str(uuid.uuid4()), "adapter": None,
-        "scope": "s", "max_prompt_tokens": 10, "max_tokens": 10,
-    }  # fmt: skip
+        "iss": "intarsia",
+        "aud": "serving",
+        "act": "predict",
+        "jti": str(uuid.uuid4()),
+        "iat": int(NOW),
+        "exp": int(NOW) + 60,
+        "bh": body_hash(BODY),
+        "rid": REPLICA,
+        "org": str(uuid.uuid4()),
+        "adapter": None,
+        "scope": "s",
+        "max_prompt_tokens": 10,
+        "max_tokens": 10,
+    }
     return {name: value for name, value in (good | changes).items() if value is not ...}
 
 
@@ -91,7 +101,7 @@ def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
         ({"max_tokens": "many"}, "does not verify"),
         ({"admin": True}, "does not verify"),
     ],
-)  # fmt: skip
+)
 def test_a_ticket_with_one_wrong_claim_is_refused(verifier: TicketVerifier, changes: dict[str, Any], why: str) -> None:
     refuse(verifier, sign(claims(**changes)), why)
 

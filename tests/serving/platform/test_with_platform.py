@@ -74,10 +74,29 @@ class ReplicaProcess:
 
     def start(self) -> None:
         arguments = [
-            "--model", str(self.model), "--port", str(self.port), "--dtype", "float32", "--device", "cpu",
-            "--threads", "1", "--kv-cache-mb", "8", "--adapter-memory-mb", "8", "--platform-url", self.platform_url,
-            "--advertise-url", self.url, "--state-dir", str(self.state_dir), "--replica-name", self.name,
-        ]  # fmt: skip
+            "--model",
+            str(self.model),
+            "--port",
+            str(self.port),
+            "--dtype",
+            "float32",
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+            "--kv-cache-mb",
+            "8",
+            "--adapter-memory-mb",
+            "8",
+            "--platform-url",
+            self.platform_url,
+            "--advertise-url",
+            self.url,
+            "--state-dir",
+            str(self.state_dir),
+            "--replica-name",
+            self.name,
+        ]
         environment = os.environ | {"ENROLMENT_TOKEN": django_settings.ENV.enrolment_token}
         command = [sys.executable, "-m", "serving", *arguments]
         with (self.state_dir.parent / "replica.log").open("ab") as log:
@@ -166,11 +185,20 @@ class Ask:
         now = int(time.time())
         ticket = load_ticket_signer().sign(
             {
-                "act": "predict", "jti": str(uuid.uuid4()), "iat": now, "exp": now + 60, "bh": body_hash(raw),
-                "rid": str(self.replica.pk), "org": str(uuid.uuid4()), "adapter": None, "scope": "s",
-                "max_prompt_tokens": 64, "max_tokens": 200,
-            } | self.claims
-        )  # fmt: skip
+                "act": "predict",
+                "jti": str(uuid.uuid4()),
+                "iat": now,
+                "exp": now + 60,
+                "bh": body_hash(raw),
+                "rid": str(self.replica.pk),
+                "org": str(uuid.uuid4()),
+                "adapter": None,
+                "scope": "s",
+                "max_prompt_tokens": 64,
+                "max_tokens": 200,
+            }
+            | self.claims
+        )
         sent = raw if body is None else json.dumps(body).encode()
         headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}
         url = f"{self.replica.url}/v1/completions"
@@ -179,18 +207,28 @@ class Ask:
 
 def completion(replica: ReplicaProcess, adapter: str | None, *, tokens: int = 8, **claims: Any) -> Ask:
     body = {
-        "model": "acme/any", "prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
+        "model": "acme/any",
+        "prompt": PROMPT,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
         "return_token_ids": True,
-    }  # fmt: skip
+    }
     return Ask(replica.row(), body, {"adapter": adapter, "jti": str(uuid.uuid4())} | claims)
 
 
 def administer(replica: ReplicaProcess, action: str, body: dict[str, Any], *, act: str | None = None) -> httpx.Response:
     row, raw, now = replica.row(), json.dumps(body).encode(), int(time.time())
     ticket = load_ticket_signer().sign(
-        {"act": act or action, "jti": str(uuid.uuid4()), "iat": now, "exp": now + 60, "bh": body_hash(raw),
-         "rid": str(row.pk)}
-    )  # fmt: skip
+        {
+            "act": act or action,
+            "jti": str(uuid.uuid4()),
+            "iat": now,
+            "exp": now + 60,
+            "bh": body_hash(raw),
+            "rid": str(row.pk),
+        }
+    )
     headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}
     return httpx.post(f"{row.url}/admin/{action}", content=raw, headers=headers, timeout=30, trust_env=False)
 

@@ -85,19 +85,34 @@ class Driver:
 
 
 def make_driver(
-    folder: Path, *, block_size: int = 16, num_blocks: int = 600, dtype: torch.dtype = torch.float32, slots: int = 8,
-    max_rows: int = 256, weights: torch.dtype | None = None, resident: torch.dtype | None = None, threads: int = 2,
+    folder: Path,
+    *,
+    block_size: int = 16,
+    num_blocks: int = 600,
+    dtype: torch.dtype = torch.float32,
+    slots: int = 8,
+    max_rows: int = 256,
+    weights: torch.dtype | None = None,
+    resident: torch.dtype | None = None,
+    threads: int = 2,
     max_len: int = 400,
-) -> Driver:  # fmt: skip
+) -> Driver:
     """The runner that a replica would get here. dtype: of the KV cache; weights, resident: of base and adapters, dtype
     unless they are given."""
     model = ModelConfig.from_dir(folder)
     adapters = Adapters(AdapterPool(pool_spec(model), slots * 4, slots, resident or dtype))
     settings = RunnerSettings(
-        folder=folder, model=model, device=CPU, precision=Precision(weights or dtype, dtype, resident or dtype),
-        num_blocks=num_blocks, block_size=block_size, max_len=max_len, max_rows=max_rows, max_sequences=64,
+        folder=folder,
+        model=model,
+        device=CPU,
+        precision=Precision(weights or dtype, dtype, resident or dtype),
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_len=max_len,
+        max_rows=max_rows,
+        max_sequences=64,
         threads=threads,
-    )  # fmt: skip
+    )
     driver = Driver(choose_runner(settings, adapters), adapters, list(range(1, num_blocks)))
     assert isinstance(driver.runner, CpuRunner)
     random.Random(1).shuffle(driver.free)

@@ -37,11 +37,19 @@ F32, BF16, INT8 = torch.float32, torch.bfloat16, torch.int8
 
 # Weights, KV cache, adapters, tokens of a block
 @pytest.fixture(
-    params=[(F32, F32, F32, 16), (F32, F32, F32, 5), (BF16, BF16, BF16, 16), (BF16, BF16, BF16, 5),
-            (INT8, BF16, BF16, 32), (BF16, BF16, INT8, 16), (INT8, INT8, BF16, 16), (F32, INT8, F32, 5),
-            (BF16, INT8, INT8, 40)],
+    params=[
+        (F32, F32, F32, 16),
+        (F32, F32, F32, 5),
+        (BF16, BF16, BF16, 16),
+        (BF16, BF16, BF16, 5),
+        (INT8, BF16, BF16, 32),
+        (BF16, BF16, INT8, 16),
+        (INT8, INT8, BF16, 16),
+        (F32, INT8, F32, 5),
+        (BF16, INT8, INT8, 40),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def driver(request: pytest.FixtureRequest, model: Path) -> Iterator[Driver]:
     weights, cache, resident, block_size = request.param
     yield loaded(make_driver(model, block_size=block_size, dtype=cache, weights=weights, resident=resident))

@@ -48,23 +48,44 @@ class FakeResidency:
 
 
 def sequence(
-    prompt: int | list[int], *, digest: str | None = None, tenant: str = "t", scope: str = "s", tokens: int = 8,
-    deadline: float | None = None, latency_class: LatencyClass = LatencyClass.STANDARD, weight: float = 1.0,
+    prompt: int | list[int],
+    *,
+    digest: str | None = None,
+    tenant: str = "t",
+    scope: str = "s",
+    tokens: int = 8,
+    deadline: float | None = None,
+    latency_class: LatencyClass = LatencyClass.STANDARD,
+    weight: float = 1.0,
     arrival: float = 0.0,
-) -> Sequence:  # fmt: skip
+) -> Sequence:
     ids = tuple(range(prompt)) if isinstance(prompt, int) else tuple(prompt)
     params = SamplingParams(temperature=0)
     request = Request(
-        f"r{next(_ids)}", tenant, scope, AdapterRef(digest), ids, params, tokens, deadline,
-        latency_class=latency_class, weight=weight,
-    )  # fmt: skip
+        f"r{next(_ids)}",
+        tenant,
+        scope,
+        AdapterRef(digest),
+        ids,
+        params,
+        tokens,
+        deadline,
+        latency_class=latency_class,
+        weight=weight,
+    )
     return Sequence(request, arrival, list(ids), PlainText(), random.Random(0))
 
 
 def planner(
-    residency: FakeResidency | None = None, *, blocks: int = 65, size: int = 4, budget: int = 64, seqs: int = 16,
-    caching: bool = True, targets: Targets | None = None,
-) -> Planner:  # fmt: skip
+    residency: FakeResidency | None = None,
+    *,
+    blocks: int = 65,
+    size: int = 4,
+    budget: int = 64,
+    seqs: int = 16,
+    caching: bool = True,
+    targets: Targets | None = None,
+) -> Planner:
     pool = BlockPool(blocks, size, caching=caching)
     limits = Limits(budget, seqs, 100)
     return Planner(limits, pool, residency or FakeResidency(), "fingerprint", targets=targets)

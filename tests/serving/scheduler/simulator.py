@@ -12,7 +12,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence, Status
 from serving.kv.pool import BlockPool
@@ -150,9 +150,17 @@ class Trace:
             deadline = at + rng.uniform(0.1, 6) * self.speed
         digest = None if plain or rng.random() < 0.3 else rng.choice(self.adapters)
         return Request(
-            f"r{next(self._ids)}", tenant, tenant, AdapterRef(digest), tuple(prompt), GREEDY, output, deadline,
-            latency_class=latency_class, weight=self.tenants[tenant],
-        )  # fmt: skip
+            f"r{next(self._ids)}",
+            tenant,
+            tenant,
+            AdapterRef(digest),
+            tuple(prompt),
+            GREEDY,
+            output,
+            deadline,
+            latency_class=latency_class,
+            weight=self.tenants[tenant],
+        )
 
     def _at(self, time: float, what: str, value: object) -> None:
         heapq.heappush(self._events, (time, next(self._ids), what, value))
@@ -215,7 +223,8 @@ class Trace:
                 self.residency.revoked.discard(str(value))
 
     def _arrive(self, request: Request) -> None:
-        planner, probe = self.planner, None
+        planner = self.planner
+        probe = None
         if request.adapter.digest in self.residency.revoked:
             self.outcome.revoked += 1
             return
@@ -224,18 +233,13 @@ class Trace:
             return
         if request.deadline is not None:
             cost = self.residency.cost(request.adapter.digest)
-            seconds = predict(
-                self._outlook(), planner.costs, planner.limits, request, cost.seconds, cost.rank
-            ).first_token  # fmt: skip
-            if self.now + seconds > request.deadline:
+            predicted = predict(self._outlook(), planner.costs, planner.limits, request, cost.seconds, cost.rank)
+            if self.now + predicted.first_token > request.deadline:
                 self.outcome.refused += 1
                 if planner.costs.observed < 8 or self.rng.random() < 0.5:
                     return
                 probe = request.deadline - self.now
-                request = Request(
-                    request.request_id, request.tenant, request.cache_scope, request.adapter, request.prompt_token_ids,
-                    GREEDY, request.max_tokens, latency_class=request.latency_class, weight=request.weight,
-                )  # fmt: skip
+                request = replace(request, deadline=None)
         sequence = Sequence(request, self.now, list(request.prompt_token_ids), _TEXT, _RNG)
         sequence.needs_last_token = self.rng.random() < 0.1
         if probe is not None:

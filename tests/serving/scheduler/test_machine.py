@@ -16,9 +16,12 @@ DIGESTS = ("a", "b", "c")
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        blocks=st.integers(9, 30), budget=st.integers(4, 40), seqs=st.integers(1, 4), caching=st.booleans(),
+        blocks=st.integers(9, 30),
+        budget=st.integers(4, 40),
+        seqs=st.integers(1, 4),
+        caching=st.booleans(),
         depth=st.integers(0, 1),
-    )  # fmt: skip
+    )
     def start(self, blocks: int, budget: int, seqs: int, caching: bool, depth: int) -> None:
         self.now, self.depth = 0.0, depth
         self.residency = FakeResidency()
@@ -27,21 +30,35 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.finished: list[Sequence] = []
 
     @rule(
-        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20), tokens=st.integers(1, 10),
-        digest=st.sampled_from([None, *DIGESTS]), tenant=st.sampled_from("xyz"),
-        latency_class=st.sampled_from(LatencyClass), wait=st.none() | st.floats(0.01, 20),
-    )  # fmt: skip
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+        tokens=st.integers(1, 10),
+        digest=st.sampled_from([None, *DIGESTS]),
+        tenant=st.sampled_from("xyz"),
+        latency_class=st.sampled_from(LatencyClass),
+        wait=st.none() | st.floats(0.01, 20),
+    )
     def arrive(
-        self, prompt: list[int], tokens: int, digest: str | None, tenant: str, latency_class: LatencyClass,
+        self,
+        prompt: list[int],
+        tokens: int,
+        digest: str | None,
+        tenant: str,
+        latency_class: LatencyClass,
         wait: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         deadline = None if wait is None else self.now + wait
         self.plans.add(
             sequence(
-                prompt, digest=digest, tenant=tenant, scope=tenant, tokens=tokens, deadline=deadline,
-                latency_class=latency_class, arrival=self.now,
+                prompt,
+                digest=digest,
+                tenant=tenant,
+                scope=tenant,
+                tokens=tokens,
+                deadline=deadline,
+                latency_class=latency_class,
+                arrival=self.now,
             )
-        )  # fmt: skip
+        )
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.3, 5.0, 40.0]))
     def step(self, seconds: float) -> None:

@@ -26,10 +26,10 @@ def seeds() -> tuple[int, int | None]:
 @pytest.mark.timeout(0)
 def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> None:
     first, asked = seeds()
-    began, outcomes, seed = time.process_time(), list[Outcome](), first
-    while len(outcomes) < asked if asked is not None else (
-        len(outcomes) < LEAST or time.process_time() - began < SECONDS
-    ):  # fmt: skip
+    outcomes = list[Outcome]()
+    seed = first
+    until = time.process_time() + SECONDS
+    while len(outcomes) < (LEAST if asked is None else asked) or (asked is None and time.process_time() < until):
         kind = KINDS[seed % len(KINDS)]
         try:
             outcomes.append(Trace(seed, kind).run())

@@ -91,10 +91,12 @@ def test_a_template_without_functions_gets_them_as_text() -> None:
     assert not template.knows_tools
     call = {"function": {"name": "look", "arguments": {"at": "é"}}}
     messages = [
-        {"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"},
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "", "tool_calls": [call, call]},
-        {"role": "tool", "content": "one"}, {"role": "tool", "content": "two"},
-    ]  # fmt: skip
+        {"role": "tool", "content": "one"},
+        {"role": "tool", "content": "two"},
+    ]
     text = template.render(messages, [TOOL])
     assert text.startswith("[system]be kind\n\n# Tools") and json.dumps(TOOL.as_json()) in text
     written = '<tool_call>\n{"name": "look", "arguments": {"at": "é"}}\n</tool_call>'
