@@ -38,9 +38,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="keep the points of an earlier results file")
     parser.add_argument("--out", type=Path, help="folder of the results (default: one for this kind of machine)")
     parser.add_argument(
-        "--vllm-ops", type=Path, default=os.environ.get(VLLM_OPS), metavar="FILE",
+        "--vllm-ops",
+        type=Path,
+        default=os.environ.get(VLLM_OPS),
+        metavar="FILE",
         help=f"vllm/lora/ops/torch_ops/lora_ops.py of an installed or unzipped vLLM wheel (default: ${VLLM_OPS})",
-    )  # fmt: skip
+    )
     return parser
 
 

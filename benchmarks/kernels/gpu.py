@@ -79,9 +79,11 @@ def run(*, quick: bool, seed: int, out: Path | None, resume: bool = False, budge
     done = {result.point for result in results}
     bandwidth = copy_bandwidth()
     about = {
-        "machine": machine.describe(), "triton": triton.__version__, "seed": seed,
+        "machine": machine.describe(),
+        "triton": triton.__version__,
+        "seed": seed,
         "copy_bandwidth_gb_s": round(bandwidth / 1e9, 1),
-    }  # fmt: skip
+    }
     prefill = measure_prefill(seed)
     deadline = time.monotonic() + budget
     wanted = [point for point in points(quick) if point not in done]

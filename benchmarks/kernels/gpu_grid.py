@@ -127,7 +127,11 @@ def make_inputs(point: GpuPoint, seed: int, device: torch.device, dtype: torch.d
     k, n, slices = point.spec.in_features, point.spec.out_features, len(point.spec.slices)
     layers = range(point.layers(ranks))
     return GpuInputs(
-        point, normal(point.batch, k), normal(point.batch, n), rows, ranks,
+        point,
+        normal(point.batch, k),
+        normal(point.batch, n),
+        rows,
+        ranks,
         [[normal(slices, rank, k, over=k) for rank in ranks] for _ in layers],
         [[normal(n, rank, over=rank) for rank in ranks] for _ in layers],
-    )  # fmt: skip
+    )

@@ -96,9 +96,19 @@ def load_sglang() -> SimpleNamespace:
 
     Phase = enum.Enum("Phase", {"DECODE": "decode", "PREFILL": "prefill"}, type=str)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    names = ("sglang", "sglang.srt", "sglang.srt.lora", "sglang.srt.lora.dense", "sglang.kernels", "sglang.kernels.ops",
-             "sglang.kernels.ops.lora", "sglang.kernels.ops.lora.dense", "sglang.kernels.ops.lora.common",
-             "sglang.kernels.ops.lora.moe", "sglang.kernels.jit")  # fmt: skip
+    names = (
+        "sglang",
+        "sglang.srt",
+        "sglang.srt.lora",
+        "sglang.srt.lora.dense",
+        "sglang.kernels",
+        "sglang.kernels.ops",
+        "sglang.kernels.ops.lora",
+        "sglang.kernels.ops.lora.dense",
+        "sglang.kernels.ops.lora.common",
+        "sglang.kernels.ops.lora.moe",
+        "sglang.kernels.jit",
+    )
     for name in names:
         _stub(name)
     variables = SimpleNamespace(

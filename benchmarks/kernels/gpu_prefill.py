@@ -49,12 +49,13 @@ def measure_prefill(seed: int, device: torch.device | str = "cuda") -> Prefill:
         pool.load(
             slot,
             {
-                (0, site.name, index): LoraPair(normal(RANK, site.in_features, over=site.in_features),
-                                                normal(width, RANK, over=RANK), 1.0)
+                (0, site.name, index): LoraPair(
+                    normal(RANK, site.in_features, over=site.in_features), normal(width, RANK, over=RANK), 1.0
+                )
                 for site in SITES.values()
                 for index, width in enumerate(site.slices)
             },
-        )  # fmt: skip
+        )
     meta = BatchMetadata.build(list(range(PROMPTS)), [TOKENS // PROMPTS] * PROMPTS, pool)
     x = {site.name: normal(TOKENS, site.in_features) for site in SITES.values()}
     w = {site.name: normal(site.in_features, site.out_features, over=site.in_features) for site in SITES.values()}

@@ -109,9 +109,14 @@ def main(arguments: list[str] | None = None) -> int:
         sites[key] = changes(tuning.untuned(spec.in_features), best)
         measured[key] = {"default_us": round(first, 2), "tuned_us": round(least, 2)}
     data = {
-        "device": device, "measured": True, "triton": triton.__version__, "machine": machine.describe(),
-        "microseconds": measured, "default": {}, "sites": sites,
-    }  # fmt: skip
+        "device": device,
+        "measured": True,
+        "triton": triton.__version__,
+        "machine": machine.describe(),
+        "microseconds": measured,
+        "default": {},
+        "sites": sites,
+    }
     file = Path(configs.__file__).parent / tuning.file_name(device)
     file.write_text(json.dumps(data, indent=2) + "\n")
     print(file)

@@ -33,8 +33,10 @@ def draw(results: Sequence[Measured], path: Path) -> bool:
                 [cells.index((result.point.rows, result.point.distinct)) for result in at],
                 [result.speedup for result in at],
                 s=[12 + result.point.rank for result in at],
-                marker=marker, alpha=0.6, label=str(shape),
-            )  # fmt: skip
+                marker=marker,
+                alpha=0.6,
+                label=str(shape),
+            )
         panel.axhline(LEAST_AT_ANY_POINT, color="black", linewidth=0.8)
         panel.axhline(one.geometric_mean, color="black", linewidth=0.8, linestyle="--")
         panel.set_yscale("log")

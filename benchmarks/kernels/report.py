@@ -134,10 +134,13 @@ def read_json(path: Path) -> list[Measured]:
     return [
         Measured(
             Point(**{**one["point"], "shape": _shape(one["point"]["shape"])}),
-            one["threads"], one["seconds"], one["limit_seconds"], one["skipped"],
+            one["threads"],
+            one["seconds"],
+            one["limit_seconds"],
+            one["skipped"],
         )
         for one in json.loads(path.read_text(encoding="utf-8"))["points"]
-    ]  # fmt: skip
+    ]
 
 
 def _shape(body: dict[str, object]) -> Shape:

@@ -40,11 +40,27 @@ def affordable(case: Case) -> bool:
 
 CASES: list[dict[str, Any]] = [
     *pairwise(FACTORS, affordable),
-    {"rank": 128, "tokens": 1, "distinct": "one", "k": 4096, "slices": (96,), "dtype": torch.bfloat16,
-     "columns": "strided", "buffers": "static"},
-    {"rank": 16, "tokens": 129, "distinct": "zipf", "k": 4096, "slices": (96,), "dtype": torch.bfloat16,
-     "columns": "strided", "buffers": "exact"},
-]  # fmt: skip
+    {
+        "rank": 128,
+        "tokens": 1,
+        "distinct": "one",
+        "k": 4096,
+        "slices": (96,),
+        "dtype": torch.bfloat16,
+        "columns": "strided",
+        "buffers": "static",
+    },
+    {
+        "rank": 16,
+        "tokens": 129,
+        "distinct": "zipf",
+        "k": 4096,
+        "slices": (96,),
+        "dtype": torch.bfloat16,
+        "columns": "strided",
+        "buffers": "exact",
+    },
+]
 
 
 @functools.cache

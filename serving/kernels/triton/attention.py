@@ -171,11 +171,29 @@ def attend_chunks(
     kv_heads, head_dim = keys.shape[1:]
     group = heads // kv_heads
     _attend[(units.shape[0], kv_heads, 1)](
-        q, q.stride(0), keys, values, keys.stride(0), units, tables, tables.stride(0), out, out.stride(0), out,
-        heads, q.shape[0], head_dim**-0.5,
-        GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=_tile_rows(group, queries_a_tile(group)),
-        BLOCK_KV=BLOCK_KV, SPLIT_KEYS=SPLIT_KEYS, SPLIT=False, UPCAST=upcast,
-    )  # fmt: skip
+        q,
+        q.stride(0),
+        keys,
+        values,
+        keys.stride(0),
+        units,
+        tables,
+        tables.stride(0),
+        out,
+        out.stride(0),
+        out,
+        heads,
+        q.shape[0],
+        head_dim**-0.5,
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=block_size,
+        ROWS=_tile_rows(group, queries_a_tile(group)),
+        BLOCK_KV=BLOCK_KV,
+        SPLIT_KEYS=SPLIT_KEYS,
+        SPLIT=False,
+        UPCAST=upcast,
+    )
 
 
 def attend_tokens(
@@ -196,15 +214,41 @@ def attend_tokens(
     kv_heads, head_dim = keys.shape[1:]
     rows, group = q.shape[0], heads // kv_heads
     _attend[(rows, kv_heads, scratch.splits)](
-        q, q.stride(0), keys, values, keys.stride(0), units, tables, tables.stride(0), scratch.parts, 0, scratch.stats,
-        heads, rows, head_dim**-0.5,
-        GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=_tile_rows(group, 1),
-        BLOCK_KV=BLOCK_KV, SPLIT_KEYS=SPLIT_KEYS, SPLIT=True, UPCAST=upcast,
-    )  # fmt: skip
+        q,
+        q.stride(0),
+        keys,
+        values,
+        keys.stride(0),
+        units,
+        tables,
+        tables.stride(0),
+        scratch.parts,
+        0,
+        scratch.stats,
+        heads,
+        rows,
+        head_dim**-0.5,
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=block_size,
+        ROWS=_tile_rows(group, 1),
+        BLOCK_KV=BLOCK_KV,
+        SPLIT_KEYS=SPLIT_KEYS,
+        SPLIT=True,
+        UPCAST=upcast,
+    )
     _combine[(rows, heads)](
-        scratch.parts, scratch.stats, positions, out, out.stride(0), heads, rows,
-        HEAD_DIM=head_dim, SPLIT_KEYS=SPLIT_KEYS, num_warps=1,
-    )  # fmt: skip
+        scratch.parts,
+        scratch.stats,
+        positions,
+        out,
+        out.stride(0),
+        heads,
+        rows,
+        HEAD_DIM=head_dim,
+        SPLIT_KEYS=SPLIT_KEYS,
+        num_warps=1,
+    )
 
 
 def queries_a_tile(group: int) -> int:

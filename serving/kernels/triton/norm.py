@@ -34,7 +34,14 @@ def add_rms_norm(
     # A warp for each 512 elements: 16 bytes a lane and load in bfloat16, twice.
     warps = min(16, max(1, block // 512))
     _add_rms_norm[(rows,)](
-        residual, residual if delta is None else delta, weight, out, hidden, eps,
-        HAS_DELTA=delta is not None, BLOCK=block, num_warps=warps,
-    )  # fmt: skip
+        residual,
+        residual if delta is None else delta,
+        weight,
+        out,
+        hidden,
+        eps,
+        HAS_DELTA=delta is not None,
+        BLOCK=block,
+        num_warps=warps,
+    )
     return out

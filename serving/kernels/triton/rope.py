@@ -73,6 +73,17 @@ def rope_and_store(
     """
     kv_heads, head_dim = keys.shape[1:]
     _rope_and_store[(qkv.shape[0], heads + 2 * kv_heads)](
-        qkv, qkv.stride(0), positions, slots, table, keys, values, keys.stride(0),
-        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, HALF=triton.next_power_of_2(head_dim // 2), num_warps=1,
-    )  # fmt: skip
+        qkv,
+        qkv.stride(0),
+        positions,
+        slots,
+        table,
+        keys,
+        values,
+        keys.stride(0),
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        HALF=triton.next_power_of_2(head_dim // 2),
+        num_warps=1,
+    )
