@@ -1,4 +1,4 @@
-"""The operations of the control API that creators use, one method each. All raise what HttpClient raises."""
+"""The operations of the control API that creators use, one method each. All raise the errors of HttpClient."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ControlApi:
         self._http.close()
 
     def create_token(self, wanted: Mapping[str, Any]) -> str:
-        """E-mail and password for a token."""
+        """Exchange e-mail and password for a token."""
         return Reader(self._post("tokens", wanted).json(), "token").text("key")
 
     def me(self) -> Me:
-        """Whose the token is."""
+        """Return the owner of the token."""
         return Me.parse(self._http.request("GET", "me").json())
 
     def delete_key(self, key_id: UUID) -> None:
@@ -47,19 +47,19 @@ class ControlApi:
         return Reader(answer.json(), "signing key").uuid("id")
 
     def intake_key(self) -> bytes:
-        """The public key that data keys are wrapped to. Public; needs no token."""
+        """Return the public key that data keys are wrapped to. Needs no token."""
         return Reader(self._http.request("GET", "vault/intake-key").json(), "intake key").data("public_key")
 
     def bases(self) -> list[Base]:
-        """The base models, newest first. Public."""
+        """List the base models, newest first. Needs no token."""
         return [Base.parse(item) for item in self._pages("bases")]
 
     def models(self) -> list[ListedModel]:
-        """One's own models, newest first."""
+        """List the creator's own models, newest first."""
         return [ListedModel.parse(item) for item in self._pages("models", mine="true")]
 
     def model(self, name: ModelName) -> ListedModel | None:
-        """One listing, None if there is none that the caller may see."""
+        """Return a listing, or None if there is none that the caller may see."""
         try:
             return ListedModel.parse(self._http.request("GET", f"models/{name}").json())
         except ApiError as error:
@@ -72,12 +72,12 @@ class ControlApi:
         return ListedModel.parse(self._post("models", payload).json())
 
     def update_model(self, name: ModelName, payload: Mapping[str, Any]) -> ListedModel:
-        """Change what a listing says."""
+        """Change fields of a listing."""
         answer = self._http.request("PATCH", f"models/{name}", payload=payload, repeatable=True)
         return ListedModel.parse(answer.json())
 
     def set_price(self, name: ModelName, payload: Mapping[str, int]) -> Price:
-        """Set the price from the next prediction on."""
+        """Set the price, starting with the next prediction."""
         return Price.parse(self._post(f"models/{name}/prices", payload).json())
 
     def start_version(self, name: ModelName, *, signing_key_id: UUID, size: int, changelog: str) -> Version:
@@ -86,19 +86,19 @@ class ControlApi:
         return Version.parse(self._post(f"models/{name}/versions", payload).json())
 
     def versions(self, name: ModelName) -> Iterator[Version]:
-        """One's own versions of a model, newest first, page by page."""
+        """Iterate over the versions of one of the creator's models, newest first, page by page."""
         return (Version.parse(item) for item in self._pages(f"models/{name}/versions"))
 
     def version(self, version_id: UUID) -> Version:
-        """One version."""
+        """Return a version."""
         return Version.parse(self._http.request("GET", f"versions/{version_id}").json())
 
     def upload_offset(self, version_id: UUID) -> int:
-        """How many bytes of the package have arrived."""
+        """Return how many bytes of the package have arrived."""
         return _offset(self._http.request("HEAD", f"versions/{version_id}/package"))
 
     def upload_chunk(self, version_id: UUID, *, offset: int, length: int, body: Body) -> int:
-        """Send `length` bytes that start at `offset`, once; returns the offset reached."""
+        """Send `length` bytes that start at `offset`, once; return the offset reached."""
         headers = {
             "Upload-Offset": str(offset),
             "Content-Type": "application/octet-stream",
@@ -112,31 +112,31 @@ class ControlApi:
         return self._act(version_id, "complete", payload)
 
     def publish_version(self, version_id: UUID) -> Version:
-        """Offer a verified version for sale; twice is once."""
+        """Offer a verified version for sale. Idempotent."""
         return self._act(version_id, "publish")
 
     def retire_version(self, version_id: UUID) -> Version:
-        """Take a version off sale; twice is once."""
+        """Take a version off sale. Idempotent."""
         return self._act(version_id, "retire")
 
     def revoke_version(self, version_id: UUID, *, reason: str) -> Version:
-        """Pull the kill switch; twice is once."""
+        """Pull the kill switch. Idempotent."""
         return self._act(version_id, "revoke", {"reason": reason})
 
     def custody(self, name: ModelName) -> tuple[dict[str, Any], list[Release]]:
-        """The answer with checkpoint and vault key, and its releases, newest first."""
+        """Return the answer with checkpoint and vault key, and its releases, newest first."""
         value = self._http.request("GET", f"models/{name}/custody").json()
         releases = [Release.parse(item) for item in Reader(value, "custody").items("releases")]
         return value, releases
 
     def custody_chain(self) -> dict[str, Any]:
-        """The organization's whole chain, as it is exported."""
+        """Return the organization's whole chain in the form of an export."""
         value = self._http.request("GET", "custody").json()
         Reader(value, "custody").items("releases")
         return dict(value)
 
     def earnings(self) -> dict[str, Any]:
-        """Earnings in all, by day and by model, in nano-dollars."""
+        """Return earnings in total, by day and by model, in nano-dollars."""
         value = self._http.request("GET", "earnings").json()
         Reader(value, "earnings").integer("total_nano_usd")
         return dict(value)
@@ -166,5 +166,5 @@ class ControlApi:
 def _offset(answer: Answer) -> int:
     text = answer.headers.get("Upload-Offset", "")
     if not (text.isascii() and text.isdigit()):
-        raise CliError("the platform did not say where the upload is")
+        raise CliError("the platform did not name the offset of the upload")
     return int(text)

@@ -1,4 +1,4 @@
-"""What the control API answers, parsed at the edge into typed values. Unknown fields are ignored: the API may grow."""
+"""The control API's answers, parsed at the edge into typed values. Unknown fields are ignored: the API may grow."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ class Reader:
         return value
 
     def text(self, name: str) -> str:
-        """A string."""
+        """Return a string."""
         return self._get(name, str)
 
     def integer(self, name: str) -> int:
-        """An integer."""
+        """Return an integer."""
         return self._get(name, int)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object."""
+        """Return an object."""
         return self._get(name, dict)
 
     def items(self, name: str) -> list[Any]:
-        """A list."""
+        """Return a list."""
         return self._get(name, list)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return the strings of a list."""
         return tuple(item for item in self.items(name) if isinstance(item, str))
 
     def part(self, name: str) -> Reader:
-        """An object, read further."""
+        """Return a reader of an object."""
         return Reader(self._value.get(name), f"{self._what} {name}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is present and not null."""
         return self._value.get(name) is not None
 
     def uuid(self, name: str) -> UUID:
-        """A UUID."""
+        """Return a UUID."""
         try:
             return UUID(self.text(name))
         except ValueError:
             raise _misunderstood(f"{self._what} {name}") from None
 
     def time(self, name: str) -> datetime:
-        """A time with its zone."""
+        """Return a time with its zone."""
         try:
             found = datetime.fromisoformat(self.text(name))
         except ValueError:
@@ -162,13 +162,13 @@ class Price:
         )
 
     def to_json(self) -> dict[str, int]:
-        """What the API takes, and what `--json` shows."""
+        """Return the price as the API takes it and as `--json` shows it."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A listing of one's own. `text` holds what a listing file can change."""
+    """A listing of the creator. `text` holds the fields that a listing file can change."""
 
     name: str
     base_fingerprint: str
@@ -202,7 +202,7 @@ class ListedModel:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of one's own model."""
+    """A version of one of the creator's models."""
 
     id: UUID
     model: str
@@ -241,7 +241,7 @@ class Version:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` shows of a version."""
+        """Return the version as `--json` shows it."""
         return {
             "model": self.model,
             "version": self.number,
@@ -287,7 +287,7 @@ class Release:
 
 
 def time_of(microseconds: int) -> datetime:
-    """Unix microseconds as a time in UTC; raises CliError for one that no calendar holds."""
+    """Convert unix microseconds to a time in UTC; raises CliError if the calendar does not reach that far."""
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -295,4 +295,4 @@ def time_of(microseconds: int) -> datetime:
 
 
 def _misunderstood(what: str) -> CliError:
-    return CliError(f"the platform's answer is not understood ({what}); a newer intarsia may be needed")
+    return CliError(f"the platform's answer is not understood ({what}); you may need a newer intarsia")

@@ -15,7 +15,7 @@ from sealed_weights.strict_json import JsonRuleError, parse_object
 
 LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 
-# What decides the function that the weights compute. File paths, dtypes, library versions and token ids do not.
+# The fields that decide what the weights compute. File paths, dtypes, library versions and token ids do not.
 _ARCHITECTURE_FIELDS = (
     "model_type",
     "hidden_size",

@@ -55,7 +55,7 @@ class AdapterSummary:
 
 @dataclass(frozen=True, slots=True)
 class AdapterLayout:
-    """What an adapter's config and tensor header say, checked against the base; `tensors` in the order of their
+    """The contents of an adapter's config and tensor header, checked against the base; `tensors` in the order of their
     data."""
 
     summary: AdapterSummary

@@ -1,4 +1,4 @@
-"""What is committed for each sample creator: adapter, card and listing."""
+"""The committed files of each sample creator: adapter, card and listing."""
 
 from __future__ import annotations
 
