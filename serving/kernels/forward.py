@@ -63,7 +63,14 @@ class CModel(ctypes.Structure):
         *(
             (name, Integer)
             for name in (
-                "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "layers", "max_rows",
+                "hidden",
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "intermediate",
+                "vocab",
+                "layers",
+                "max_rows",
                 "max_positions",
             )
         ),
@@ -81,7 +88,7 @@ class CModel(ctypes.Structure):
         ("num_blocks", Integer),
         ("block_size", Integer),
         *((name, Pointer) for name in ("residual", "normed", "qkv", "attended", "gate_up", "activated", "scratch")),
-    )  # fmt: skip
+    )
 
 
 class CStep(ctypes.Structure):

@@ -82,8 +82,10 @@ class PackedLinear:
         Raises ValueError for another shape or type, an odd k, or a weight that is not finite (int8).
         """
         if weight.ndim != 2 or weight.dtype not in _SOURCE_DTYPES or weight.device.type != "cpu":
-            raise ValueError(f"a weight must be a float32 or bfloat16 matrix on the CPU, not {tuple(weight.shape)} "
-                             f"{weight.dtype} on {weight.device}")  # fmt: skip
+            raise ValueError(
+                f"a weight must be a float32 or bfloat16 matrix on the CPU, not {tuple(weight.shape)} "
+                f"{weight.dtype} on {weight.device}"
+            )
         if dtype not in DTYPES:
             raise ValueError(f"{dtype!r} is none of {', '.join(DTYPES)}")
         self.n, self.k = weight.shape
@@ -109,9 +111,17 @@ class PackedLinear:
         pack = library.handle.sk_pack
         pack.argtypes = (Pointer, *(Integer,) * 5, Pointer, Pointer, Pointer, ctypes.c_int)
         pack(
-            source.data_ptr(), _SOURCE_DTYPES[source.dtype], source.stride(0), self.n, self.k, code, packed, scales,
-            scratch.data_ptr(), threads,
-        )  # fmt: skip
+            source.data_ptr(),
+            _SOURCE_DTYPES[source.dtype],
+            source.stride(0),
+            self.n,
+            self.k,
+            code,
+            packed,
+            scales,
+            scratch.data_ptr(),
+            threads,
+        )
 
     def __call__(
         self, x: torch.Tensor, out: torch.Tensor | None = None, accumulate: bool = False, threads: int | None = None
@@ -132,22 +142,44 @@ class PackedLinear:
         threads = threads or torch.get_num_threads()
         scratch = torch.empty(scratch_bytes(self._library, self.k, x.shape[0], threads) + _ALIGNMENT, dtype=torch.uint8)
         run_products(
-            self._library, (self,), x.data_ptr(), x.stride(0), x.shape[0], out.data_ptr(), out.stride(0),
-            -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT, threads, accumulate,
-        )  # fmt: skip
+            self._library,
+            (self,),
+            x.data_ptr(),
+            x.stride(0),
+            x.shape[0],
+            out.data_ptr(),
+            out.stride(0),
+            -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
+            threads,
+            accumulate,
+        )
         return out
 
 
 def run_products(
-    library: KernelLibrary, weights: Sequence[PackedLinear], x: int, ldx: int, rows: int, y: int, ldy: int,
-    scratch: int, threads: int, accumulate: bool = False,
-) -> None:  # fmt: skip
+    library: KernelLibrary,
+    weights: Sequence[PackedLinear],
+    x: int,
+    ldx: int,
+    rows: int,
+    y: int,
+    ldy: int,
+    scratch: int,
+    threads: int,
+    accumulate: bool = False,
+) -> None:
     """`sk_linear_run`: the products one after another, each from x into y, which have room for the largest."""
     pointers = (Pointer * len(weights))(*(ctypes.addressof(weight.c) for weight in weights))
     run = library.handle.sk_linear_run
     run.argtypes = (
-        Pointer, Integer, *(Pointer, Integer, Integer), *(Pointer, Integer), ctypes.c_int, Pointer, ctypes.c_int
-    )  # fmt: skip
+        Pointer,
+        Integer,
+        *(Pointer, Integer, Integer),
+        *(Pointer, Integer),
+        ctypes.c_int,
+        Pointer,
+        ctypes.c_int,
+    )
     run(pointers, len(weights), x, ldx, rows, y, ldy, accumulate, scratch, threads)
 
 
