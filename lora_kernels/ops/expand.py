@@ -177,9 +177,28 @@ def expand_kernel(
                 old = tl.load(out, mask=mask, other=0.0).to(tl.float32)
             rows_of_v = v.data + column_slice.to(tl.int64) * v.slice_stride + row[None, :] * v.row_stride
             acc = sum_pages(
-                w, page, rows_of_v + tl.arange(0, PAGE)[:, None], used, slot, pages, column_slice, column, end,
-                site, v, n_size, y.dtype.element_ty, SLICES, PAGE, PLANES, INNER, TILE_ROWS, BLOCK_N, FP8, UPCAST,
-            )  # fmt: skip
+                w,
+                page,
+                rows_of_v + tl.arange(0, PAGE)[:, None],
+                used,
+                slot,
+                pages,
+                column_slice,
+                column,
+                end,
+                site,
+                v,
+                n_size,
+                y.dtype.element_ty,
+                SLICES,
+                PAGE,
+                PLANES,
+                INNER,
+                TILE_ROWS,
+                BLOCK_N,
+                FP8,
+                UPCAST,
+            )
             if ADD:
                 acc += old
             tl.store(out, acc.to(y.dtype.element_ty), mask=mask)

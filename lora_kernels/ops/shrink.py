@@ -187,9 +187,21 @@ def shrink_kernel(
         if is_live:
             rows_of_a = page_rows(site.weights, page, padded_k, SLICES, PAGE, RANKS)
             total = sum_part(
-                rows_of_a, x + row * x_stride, used, part * (CHUNKS * CHUNK), k_size,
-                RANKS, CHUNK, CHUNKS, STEP, TILE_ROWS, BLOCK_K, EVEN_K, FP8, UPCAST,
-            )  # fmt: skip
+                rows_of_a,
+                x + row * x_stride,
+                used,
+                part * (CHUNKS * CHUNK),
+                k_size,
+                RANKS,
+                CHUNK,
+                CHUNKS,
+                STEP,
+                TILE_ROWS,
+                BLOCK_K,
+                EVEN_K,
+                FP8,
+                UPCAST,
+            )
             m = tl.arange(0, RANKS)
             stored = m < SLICES * PAGE
             if PARTS == 1:

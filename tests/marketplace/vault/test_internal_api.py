@@ -162,8 +162,10 @@ def test_a_replica_leases_a_key_over_http(client: Client) -> None:
     assert open_lease(sealed, booted.keypair, keys.vault_public_key()) == sold.dek
     assert decode_bytes(lease["creator_public_key"]) == sold.identity.public_bytes()
     assert lease["identity"] == {
-        "creator_id": str(sold.organization.pk), "model_id": str(sold.version.model_id), "version": 1,
-    }  # fmt: skip
+        "creator_id": str(sold.organization.pk),
+        "model_id": str(sold.version.model_id),
+        "version": 1,
+    }
     assert lease["package_size"] == 1234
     assert bytes(sold.dek) not in answer.content
 

@@ -17,9 +17,18 @@ REPLICA, JTI = uuid.uuid4(), uuid.uuid4()
 KEY = Ed25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes_raw()
 CLAIMS = {
-    "iss": "replica", "jti": str(JTI), "adapter": None, "base": "ab" * 32, "prompt_tokens": 10, "cached_tokens": 4,
-    "completion_tokens": 5, "finish_reason": "stop", "ttft_ms": 3, "duration_ms": 9, "iat": 1,
-}  # fmt: skip
+    "iss": "replica",
+    "jti": str(JTI),
+    "adapter": None,
+    "base": "ab" * 32,
+    "prompt_tokens": 10,
+    "cached_tokens": 4,
+    "completion_tokens": 5,
+    "finish_reason": "stop",
+    "ttft_ms": 3,
+    "duration_ms": 9,
+    "iat": 1,
+}
 
 
 def check(token: str, public: bytes = PUBLIC) -> Any:
