@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from lora_kernels.native import built_library
+from lora_kernels.native import HEADERS, built_library
 
 
 def compiled(folder: Path, source: str) -> ctypes.CDLL:
-    """`source` as a library, compiled with OpenMP in `folder`."""
+    """`source` as a library, compiled with OpenMP in `folder`; it may include the public header of lora_kernels."""
     folder.joinpath("caller.c").write_text(source)
-    with built_library(folder, "caller") as path:
+    with built_library(folder, "caller", HEADERS) as path:
         return ctypes.CDLL(str(path))

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "sgmv.h"
+#include "kernels.h"
 
 enum { K = 50, PADDED_K = 64, N = 128, BEGIN = 5, WIDTH = 90, PAGE = 16, RANKS = 15, ROWS = 53, PAGES = 2 };
 

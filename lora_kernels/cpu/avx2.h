@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "sgmv.h"
+#include "kernels.h"
 
 #define AVX2 __attribute__((target("avx2,fma")))
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "sgmv.h"
+#include "kernels.h"
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,avx512vnni")))
 #define INLINE \

@@ -22,10 +22,10 @@ COMPILE_SECONDS = 120
 
 
 @contextlib.contextmanager
-def built_library(sources: Path = SOURCE_FOLDER, name: str = "sgmv") -> Iterator[Path]:
+def built_library(sources: Path = SOURCE_FOLDER, name: str = "sgmv", headers: Path | None = None) -> Iterator[Path]:
     """Path of the library compiled from `sources/*.c`, valid inside the block.
 
-    Where no cache can be written it is a private temporary file.
+    Where no cache can be written it is a private temporary file. `headers`: another folder to find headers in.
 
     The compiler is `$CC`, else `cc`. The cache is `$XDG_CACHE_HOME/lora_kernels`, else `~/.cache/lora_kernels`; entries
     are named by `name` and a hash of sources, compiler and flags, and appear by an atomic rename.
@@ -34,13 +34,13 @@ def built_library(sources: Path = SOURCE_FOLDER, name: str = "sgmv") -> Iterator
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if compiler is None:
         raise BackendError("no C compiler: install one (package gcc or clang) or set CC")
-    file = f"{name}-{_fingerprint(compiler, sources)}.so"
+    file = f"{name}-{_fingerprint(compiler, sources, headers)}.so"
     folder = _cache_folder()
     if folder is not None and _is_ours(folder / file):
         yield folder / file
         return
     with tempfile.TemporaryDirectory(prefix="lora_kernels-") as scratch:
-        library = _compile(compiler, sources, Path(scratch))
+        library = _compile(compiler, sources, headers, Path(scratch))
         if folder is not None:
             # On a full or read-only disk the private copy will do.
             with contextlib.suppress(OSError):
@@ -48,9 +48,10 @@ def built_library(sources: Path = SOURCE_FOLDER, name: str = "sgmv") -> Iterator
         yield library
 
 
-def _fingerprint(compiler: str, sources: Path) -> str:
+def _fingerprint(compiler: str, sources: Path, headers: Path | None) -> str:
     digest = hashlib.sha256()
-    for path in sorted(sources.glob("*.[ch]")):
+    others = [] if headers is None else sorted(headers.glob("*.h"))
+    for path in [*sorted(sources.glob("*.[ch]")), *others]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     version = _run([compiler, "--version"])
     digest.update("\0".join((compiler, version, platform.machine(), *FLAGS)).encode())
@@ -77,12 +78,13 @@ def _is_ours(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _compile(compiler: str, sources: Path, scratch: Path) -> Path:
+def _compile(compiler: str, sources: Path, headers: Path | None, scratch: Path) -> Path:
     """Compile into `scratch`, with OpenMP where the compiler has it."""
+    include = () if headers is None else (f"-I{headers}",)
     try:
-        return _compile_with(compiler, sources, scratch, ("-fopenmp",))
+        return _compile_with(compiler, sources, scratch, ("-fopenmp", *include))
     except BackendError:
-        return _compile_with(compiler, sources, scratch, ("-Wno-unknown-pragmas",))
+        return _compile_with(compiler, sources, scratch, ("-Wno-unknown-pragmas", *include))
 
 
 def _compile_with(compiler: str, folder: Path, scratch: Path, extra: tuple[str, ...]) -> Path:

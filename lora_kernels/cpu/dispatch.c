@@ -1,7 +1,7 @@
 /* The choice of a kernel set for each pair of activation and weight types. */
 #include <string.h>
 
-#include "sgmv.h"
+#include "kernels.h"
 
 /* Kernel set by activation type and weight type. */
 static const lk_kernels *chosen[2][LK_DTYPES] = {{&lk_portable, &lk_portable, &lk_portable},
@@ -12,15 +12,16 @@ static void use_portable(void) {
         for (int w = 0; w < LK_DTYPES; w++) chosen[x][w] = &lk_portable;
 }
 
-static int supported(const char *name) {
-    if (!strcmp(name, "portable")) return 1;
+int lk_supports(const char *set) {
+    if (!strcmp(set, "portable")) return 1;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (!strcmp(name, "avx512bf16"))
-        return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!strcmp(set, "avx2")) return avx2;
+    if (!strcmp(set, "avx512"))
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16") &&
+               __builtin_cpu_supports("avx512vnni");
 #endif
     return 0;
 }
@@ -31,17 +32,17 @@ static int use(const lk_kernels *kernels, int64_t x_dtype, int64_t dtype) {
     return 1;
 }
 
-/* Use the kernels of one instruction set ("portable", "avx2", "avx512bf16"), each only after it agreed with the
+/* Use the kernels of one instruction set ("portable", "avx2", "avx512"), each only after it agreed with the
  * portable ones. 0; -1 when this processor lacks it; -2 when it disagreed. Not 0: the portable kernels are in use. */
 int lk_use(const char *name) {
     int agreed = 1;
     use_portable();
-    if (!supported(name)) return -1;
+    if (!lk_supports(name)) return -1;
 #if defined(__x86_64__)
     if (strcmp(name, "portable"))
         for (int x = 0; x < 2; x++)
             for (int w = 0; w < LK_DTYPES; w++) agreed &= use(&lk_avx2, x, w);
-    if (!strcmp(name, "avx512bf16"))
+    if (!strcmp(name, "avx512"))
         for (int x = 0; x < 2; x++) agreed &= use(&lk_avx512bf16, x, LK_BF16) && use(&lk_avx512bf16, x, LK_I8);
 #endif
     if (agreed) return 0;

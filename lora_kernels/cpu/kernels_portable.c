@@ -1,7 +1,7 @@
 /* Plain C kernels: correct everywhere, vectorised as far as the compiler does it. */
 #include <string.h>
 
-#include "sgmv.h"
+#include "kernels.h"
 
 enum { LANES = 8, COLUMNS = 16 };
 

@@ -14,8 +14,8 @@ from lora_kernels.errors import BackendError
 
 log = logging.getLogger("lora_kernels")
 
-# Fastest first; avx512bf16 covers bfloat16 and 8-bit weights and leaves the rest to avx2.
-INSTRUCTION_SETS = ("avx512bf16", "avx2", "portable")
+# Fastest first; avx512 covers bfloat16 and 8-bit weights and leaves the rest to avx2.
+INSTRUCTION_SETS = ("avx512", "avx2", "portable")
 _DISAGREED = -2
 
 
@@ -63,17 +63,6 @@ pack_call = struct.Struct("=9q").pack
 pack_matrix = struct.Struct("=9q").pack
 
 
-# What other native code may call, without the prefix lk_.
-TEAM_FUNCTIONS = (
-    "shrink_team",
-    "expand_team",
-    "expand_part",
-    "list_shrink",
-    "list_expand",
-    "list_part",
-)
-
-
 class Library:
     """The loaded library. `shrink`, `expand` and `scratch_bytes` take the arguments of lk_shrink and so on; `apply`
     takes what `pack_call` makes, `copy` what `pack_matrix` makes, two arrays of addresses and their length."""
@@ -89,9 +78,6 @@ class Library:
         self.copy = handle.lk_copy
         self.copy.argtypes = (ctypes.c_char_p, pointer, pointer, integer)
         self.copy.restype = None
-        self.team_addresses = {
-            name: ctypes.cast(getattr(handle, f"lk_{name}"), pointer).value or 0 for name in TEAM_FUNCTIONS
-        }
         self.scratch_bytes = handle.lk_scratch_bytes
         self.scratch_bytes.argtypes = (pointer, integer, ctypes.c_int)
         self.scratch_bytes.restype = integer
@@ -125,7 +111,8 @@ def load_library() -> Library | None:
     """The library, compiled if need be; None, with one log line saying why, where that fails."""
     try:
         with built_library() as path:
-            library = Library(ctypes.CDLL(str(path)))
+            # Global: libraries that are loaded later find the functions of sgmv.h in it (native.py).
+            library = Library(ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL))
     except (BackendError, OSError) as error:
         log.warning("CPU kernels are not available, falling back to slower torch operations: %s", error)
         return None

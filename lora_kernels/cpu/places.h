@@ -2,7 +2,7 @@
 #ifndef LORA_KERNELS_PLACES_H
 #define LORA_KERNELS_PLACES_H
 
-#include "sgmv.h"
+#include "kernels.h"
 
 static inline int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -28,16 +28,6 @@ static inline int64_t unit_of_b(const lk_site *site) { return site->padded_n * L
 static inline const char *page_of_b(const lk_site *site, int64_t at, int64_t column) {
     int64_t element = site->page_table[at] * site->b_page + lk_b_place(column, site->dtype);
     return (const char *)site->b + element * lk_element_size(site->dtype);
-}
-
-/* Columns [begin, end) of a slice that are in the part; none: begin >= end. */
-typedef struct {
-    int64_t begin, end;
-} columns_t;
-
-static inline columns_t columns_in_part(const lk_site *site, int64_t slice, const lk_part *part) {
-    int64_t first = site->offsets[slice], last = minimum(part->column_end, site->offsets[slice + 1]);
-    return (columns_t){part->column > first ? part->column - first : 0, last - first};
 }
 
 #endif

@@ -102,13 +102,6 @@ void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t
     run_phase(&j, LK_EXPAND, scratch, thread, threads);
 }
 
-void lk_expand_part(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
-                    void *scratch, int64_t thread, int64_t threads, const lk_part *part) {
-    lk_job j = expand_job(site, batch, (lk_rows){y, y_stride, y_dtype});
-    lk_thread_scratch mine = team_scratch(&j, scratch, thread, threads);
-    lk_run_part(&j, part, &mine);
-}
-
 static int worthwhile_threads(const lk_job *j, int shrinks, int expands, int threads) {
     int64_t per_rank = shrinks * j->site->slices * j->site->k + expands * j->site->n;
     return (int)minimum(threads, 1 + lk_batch_cost(j, LK_EXPAND) * per_rank / COST_PER_THREAD);

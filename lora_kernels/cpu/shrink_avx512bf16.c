@@ -119,5 +119,5 @@ AVX512 static void shrink(const lk_unit *unit, int64_t dtype, int64_t padded_k, 
     dot_tiles(LK_BF16, unit, a, padded_k, x, rows, v);
 }
 
-const lk_kernels lk_avx512bf16 = {"avx512bf16", 1, -1, pack_row, shrink, lk_expand_avx512bf16};
+const lk_kernels lk_avx512bf16 = {"avx512", 1, -1, pack_row, shrink, lk_expand_avx512bf16};
 #endif

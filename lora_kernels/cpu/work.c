@@ -3,7 +3,6 @@
  * Two phases, shrink and expand, a barrier after each. Work is cut into tiles, some rows of one adapter, and these by
  * LK_UNIT ranks (shrink) or LK_COLUMNS columns (expand). Each thread does an equal, contiguous share of the total cost:
  * handing pieces to whoever is free breaks the weights into shorter runs, and loses what it saves in waiting.
- * A native caller may instead expand y part by part, while a part is in the caches of the thread that wrote it.
  * Nothing is allocated here, and nothing that is computed depends on who does it.
  */
 #include "work.h"
@@ -197,41 +196,6 @@ void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int
     }
 }
 
-/* How many of the row ids, which rise, are below `row`. */
-static int64_t count_below(const tile_t *segment, int64_t row) {
-    int64_t low = 0, high = segment->rows;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (segment->order[middle] < row)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The rows of the segment that are in the part. */
-static tile_t rows_in_part(const tile_t *segment, const lk_part *part) {
-    int64_t first = count_below(segment, part->row);
-    tile_t inside = tile_of(segment, first, segment->rows);
-    inside.rows = count_below(segment, part->row_end) - first;
-    return inside;
-}
-
-void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *mine) {
-    for (int64_t i = 0; i < j->batch->segments; i++) {
-        tile_t segment = segment_at(j, i), inside = rows_in_part(&segment, part);
-        if (!inside.pages) continue;
-        for (int64_t offset = 0; offset < inside.rows; offset += LK_EXPAND_ROWS) {
-            tile_t tile = tile_of(&inside, offset, LK_EXPAND_ROWS);
-            for (int64_t slice = 0; slice < j->site->slices; slice++) {
-                columns_t columns = columns_in_part(j->site, slice, part);
-                if (columns.begin < columns.end) expand_columns(j, &tile, slice, columns.begin, columns.end, mine);
-            }
-        }
-    }
-}
-
 /* Whether some of the segment's work is in the share, which is then past it. */
 static int touches(const lk_job *j, int phase, const tile_t *segment, share *s) {
     int64_t begin = s->at;
@@ -272,30 +236,4 @@ int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, int64_t threa
 int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
                        int64_t most) {
     return list_pages(site, batch, LK_EXPAND, thread, threads, out, most);
-}
-
-/* The blocks with these columns of a page: a strip for each unit of ranks. How many there are now. */
-static int64_t list_columns(const lk_site *site, int64_t at, int64_t slice, columns_t columns, lk_strip *out,
-                            int64_t count, int64_t most) {
-    int64_t first = site->b_offsets[slice] + columns.begin / LK_B_BLOCK * LK_B_BLOCK;
-    int64_t end = site->b_offsets[slice] + round_up(columns.end, LK_B_BLOCK), size = lk_element_size(site->dtype);
-    const char *data = page_of_b(site, at, first);
-    for (int64_t r = 0; r < site->page_ranks[at] && count < most; r += LK_UNIT, data += unit_of_b(site) * size)
-        out[count++] = (lk_strip){data, (end - first) * LK_UNIT * size};
-    return count;
-}
-
-int64_t lk_list_part(const lk_site *site, const lk_batch *batch, const lk_part *part, lk_strip *out, int64_t most) {
-    const lk_job j = {.site = site, .batch = batch};
-    int64_t count = 0;
-    for (int64_t i = 0; i < batch->segments; i++) {
-        tile_t segment = segment_at(&j, i);
-        if (!rows_in_part(&segment, part).rows) continue;
-        for (int64_t at = segment.at; at < segment.at + segment.pages; at++)
-            for (int64_t slice = 0; slice < site->slices; slice++) {
-                columns_t inside = columns_in_part(site, slice, part);
-                if (inside.begin < inside.end) count = list_columns(site, at, slice, inside, out, count, most);
-            }
-    }
-    return count;
 }

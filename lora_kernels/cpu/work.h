@@ -2,7 +2,7 @@
 #ifndef LORA_KERNELS_WORK_H
 #define LORA_KERNELS_WORK_H
 
-#include "sgmv.h"
+#include "kernels.h"
 
 /* Rows of v: of the tile's row t, slice s begins at data + row(t) * row_stride + s * slice_stride. */
 typedef struct {
@@ -31,8 +31,6 @@ enum { LK_SHRINK, LK_EXPAND };
 
 /* One thread's share of one phase. */
 void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int64_t thread, int64_t threads);
-/* Expand, for one part of y. */
-void lk_run_part(const lk_job *j, const lk_part *part, const lk_thread_scratch *mine);
 /* Rows times ranks of the batch, the reading of weights included: what each phase's cost is a multiple of. */
 int64_t lk_batch_cost(const lk_job *j, int phase);
 

@@ -25,17 +25,6 @@ SITES = ("qkv", "o", "gate_up", "down")
 PARTS = ("rows", "products", "adapters", "attention", "head", "waiting")
 
 
-# Order of `sk_lora`
-LORA_FUNCTIONS = (
-    "shrink_team",
-    "expand_team",
-    "expand_part",
-    "list_shrink",
-    "list_expand",
-    "list_part",
-)
-
-
 class CTimes(ctypes.Structure):
     """`sk_times`: nanoseconds that the first thread spent on each of PARTS."""
 
@@ -81,7 +70,6 @@ class CModel(ctypes.Structure):
         ("rope", Pointer),
         ("head", CLinear),
         ("layer", ctypes.POINTER(CLayer)),
-        *((f"lora_{name}", Pointer) for name in LORA_FUNCTIONS),
         ("lora_scratch", Pointer),
         ("kv", Pointer),
         ("kv_dtype", Integer),

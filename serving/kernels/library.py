@@ -8,7 +8,8 @@ import logging
 from pathlib import Path
 
 from lora_kernels import BackendError
-from lora_kernels.native import built_library
+from lora_kernels.native import HEADERS, built_library
+from lora_kernels.native import load_library as load_lora_library
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,10 @@ class KernelLibrary:
 @functools.cache
 def load_library() -> KernelLibrary | None:
     """The library, compiled if need be; None, with one log line saying why, where that fails."""
+    if load_lora_library() is None:
+        return None  # it said why
     try:
-        with built_library(SOURCE_FOLDER, "serving") as path:
+        with built_library(SOURCE_FOLDER, "serving", HEADERS) as path:
             library = KernelLibrary(ctypes.CDLL(str(path)))
     except (BackendError, OSError) as error:
         log.warning("no CPU kernels, the forward pass runs in plain torch, several times slower: %s", error)

@@ -173,7 +173,6 @@ class CpuRunner:
             rope=self._rope.data_ptr(),
             head=weights.head.c,
             layer=ctypes.cast(weights.layers, ctypes.POINTER(type(weights.layers[0]))),
-            **{f"lora_{name}": address for name, address in native.team_functions().items()},
             lora_scratch=self._lora_scratch.data_ptr(),
             kv=kv.data.data_ptr(),
             kv_dtype=DTYPE_CODES[kv.data.dtype],

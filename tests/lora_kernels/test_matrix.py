@@ -26,8 +26,8 @@ IN_FEATURES = (64, 80, 576, 4096)
 SLICES = {1: (96,), 2: (64, 64), 3: (144, 33, 16)}
 # (backend or instruction set of the C backend, dtype of the pages); only what this machine can run is collected.
 VARIANTS = [
-    ("avx512bf16", torch.bfloat16),
-    ("avx512bf16", torch.int8),
+    ("avx512", torch.bfloat16),
+    ("avx512", torch.int8),
     ("avx2", torch.float32),
     ("avx2", torch.bfloat16),
     ("avx2", torch.int8),

@@ -15,52 +15,42 @@ from tests.native_caller import compiled
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
 
-# A forward pass in small: its own team, the same site applied `times` times on the same scratch. With `rows` and
-# `columns` above 0, y is expanded in parts of that size, by whichever thread's turn it is.
+# A forward pass in small: its own team, the same site applied `times` times on the same scratch.
 CALLER = """
 #include <omp.h>
-#include <stdint.h>
-typedef struct { int64_t row, row_end, column, column_end; } part;
-typedef void half(const void *, const void *, void *, int64_t, int64_t, void *, int64_t, int64_t);
-typedef void by_part(const void *, const void *, void *, int64_t, int64_t, void *, int64_t, int64_t, const part *);
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-void run(half *shrink, half *expand, by_part *expand_part, const void *site, const void *batch, void *y,
-         int64_t y_stride, void *x, int64_t x_stride, int64_t dtype, void *scratch, int threads, int times,
-         int64_t all_rows, int64_t all_columns, int64_t rows, int64_t columns) {
+#include "sgmv.h"
+void run(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, void *x, int64_t x_stride,
+         int64_t dtype, void *scratch, int threads, int times) {
 #pragma omp parallel num_threads(threads)
     for (int i = 0; i < times; i++) {
         int thread = omp_get_thread_num();
-        shrink(site, batch, x, x_stride, dtype, scratch, thread, threads);
+        lk_shrink_team(site, batch, x, x_stride, dtype, scratch, thread, threads);
 #pragma omp barrier
-        if (!rows) expand(site, batch, y, y_stride, dtype, scratch, thread, threads);
-        int64_t turn = 0;
-        for (int64_t r = 0; rows && r < all_rows; r += rows)
-            for (int64_t c = 0; c < all_columns; c += columns)
-                if (turn++ % threads == thread) {
-                    part p = {r, least(r + rows, all_rows), c, least(c + columns, all_columns)};
-                    expand_part(site, batch, y, y_stride, dtype, scratch, thread, threads, &p);
-                }
+        lk_expand_team(site, batch, y, y_stride, dtype, scratch, thread, threads);
 #pragma omp barrier
     }
+}
+int64_t list(int shrink, const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
+             int64_t most) {
+    return (shrink ? lk_list_shrink : lk_list_expand)(site, batch, thread, threads, out, most);
 }
 """
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
-    function = compiled(tmp_path_factory.mktemp("caller"), CALLER).run
+def caller(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compiled(tmp_path_factory.mktemp("caller"), CALLER)
+
+
+@pytest.fixture(scope="module")
+def run(caller: ctypes.CDLL) -> Callable[..., None]:
+    function = caller.run
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = (
-        *(pointer,) * 6, integer, pointer, integer, integer, pointer, ctypes.c_int, ctypes.c_int, *(integer,) * 4
+        *(pointer,) * 3, integer, pointer, integer, integer, pointer, ctypes.c_int, ctypes.c_int
     )  # fmt: skip
     function.restype = None
-    functions = native.team_functions()
-    given = (functions["shrink_team"], functions["expand_team"], functions["expand_part"])
-
-    def run(*arguments: int, parts: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
-        function(*given, *arguments, *parts)
-
-    return run
+    return function  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -84,25 +74,6 @@ def test_a_team_of_any_size_gives_the_bits_of_apply_and_stays_inside_its_scratch
 
     assert torch.equal(y, expected)
     assert memory[0] == 77 and (memory[1 + size :] == 77).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("part", [(1, 1000), (7, 48), (100, 16)])
-def test_y_in_parts_of_any_size_gets_the_bits_of_apply(
-    run: Callable[..., None], dtype: torch.dtype, part: tuple[int, int]
-) -> None:
-    pool, _ = mixed_rank_pool(one_site(592, (528, 33, 100)), dtype, "c")
-    meta = BatchMetadata.build(*requests_for(130, "zipf", len(RANKS)), pool)
-    y, x = activations(meta, torch.float32)
-    expected = lora_apply(y.clone(), x, "site", 0, meta)
-    scratch = torch.zeros(native.scratch_bytes(pool, "site", len(y), 2), dtype=torch.uint8)
-
-    run(
-        native.site_address(pool, "site", 0), native.batch_address(meta),
-        y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), 0, scratch.data_ptr(), 2, 1, parts=(*y.shape, *part),
-    )  # fmt: skip
-
-    assert torch.equal(y, expected)
 
 
 def test_a_batch_without_adapters_writes_nothing(run: Callable[..., None]) -> None:
@@ -136,10 +107,6 @@ def test_a_site_address_survives_load_and_evict(run: Callable[..., None]) -> Non
     assert torch.equal(y, expected)
 
 
-class _Part(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("row", "row_end", "column", "column_end"))
-
-
 class _Strip(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_int64))
 
@@ -147,16 +114,29 @@ class _Strip(ctypes.Structure):
 Strip = tuple[int, int]
 
 
-def _listed(name: str, pool: AdapterPool, meta: BatchMetadata, *of: int, most: int = 64) -> list[Strip]:
+Listed = Callable[..., list[Strip]]
+
+
+@pytest.fixture(scope="module")
+def listed(caller: ctypes.CDLL) -> Listed:
+    """Strips that one thread of a team reads in one half."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    types = (pointer, pointer, *(integer for _ in of), pointer, integer)
-    function = ctypes.CFUNCTYPE(integer, *types)(native.team_functions()[name])
-    out = (_Strip * most)()
-    count = function(native.site_address(pool, "site", 1), native.batch_address(meta), *of, out, most)
-    return [(strip.data, strip.bytes) for strip in out[:count]]
+    function = caller.list
+    function.argtypes = (ctypes.c_int, pointer, pointer, integer, integer, pointer, integer)
+    function.restype = integer
+
+    def call(
+        half: str, pool: AdapterPool, meta: BatchMetadata, thread: int, threads: int, most: int = 64
+    ) -> list[Strip]:
+        out = (_Strip * most)()
+        site, batch = native.site_address(pool, "site", 1), native.batch_address(meta)
+        count = function(half == "shrink", site, batch, thread, threads, out, most)
+        return [(strip.data, strip.bytes) for strip in out[:count]]
+
+    return call
 
 
-def test_the_weights_that_will_be_read_are_listed_and_nothing_else() -> None:
+def test_the_weights_that_will_be_read_are_listed_and_nothing_else(listed: Listed) -> None:
     spec = one_site(64, (32, 48), layers=2)
     pool = AdapterPool(spec, 4, 3, torch.bfloat16)
     pool.load(0, make_adapter(spec, 20))
@@ -169,31 +149,27 @@ def test_the_weights_that_will_be_read_are_listed_and_nothing_else() -> None:
     pages = of_first + of_only
     shrinks = [(a[page, part].data_ptr(), ranks * 64 * 2) for page, ranks in pages for part in (0, 1)]
     expands = [(b[page].data_ptr(), ranks * 128 * 2) for page, ranks in pages]
-    # Columns 40 to 48 of rows 2 to 5, which are of slot 0 alone: the block of the second slice, for each unit.
-    part = _Part(2, 5, 40, 48)
-    strips = [(b[page, unit, 1].data_ptr(), 8 * 64 * 2) for page, unit in ((first, 0), (first, 1), (second, 0))]
 
-    listed = _listed("list_shrink", pool, meta, 0, 1)
-    assert sorted(listed) == sorted(shrinks)
-    assert _listed("list_shrink", pool, meta, 0, 1, most=3) == listed[:3]
-    assert sorted(_listed("list_expand", pool, meta, 0, 1)) == sorted(expands)
-    assert sorted(_listed("list_part", pool, meta, ctypes.addressof(part))) == sorted(strips)
-    assert _listed("list_shrink", pool, BatchMetadata.build([-1], [3], pool), 0, 1) == []
+    all_shrinks = listed("shrink", pool, meta, 0, 1)
+    assert sorted(all_shrinks) == sorted(shrinks)
+    assert listed("shrink", pool, meta, 0, 1, most=3) == all_shrinks[:3]
+    assert sorted(listed("expand", pool, meta, 0, 1)) == sorted(expands)
+    assert listed("shrink", pool, BatchMetadata.build([-1], [3], pool), 0, 1) == []
 
 
-@pytest.mark.parametrize("half", ["list_shrink", "list_expand"])
-def test_a_thread_lists_what_it_reads_itself(half: str) -> None:
+@pytest.mark.parametrize("half", ["shrink", "expand"])
+def test_a_thread_lists_what_it_reads_itself(half: str, listed: Listed) -> None:
     spec = one_site(64, (32, 48), layers=2)
     pool = AdapterPool(spec, 8, 8, torch.bfloat16)
     for slot in range(8):
         pool.load(slot, make_adapter(spec, 8, seed=slot))
     meta = BatchMetadata.build(list(range(8)), [1] * 8, pool)
-    everything, first, second = (_listed(half, pool, meta, *team) for team in ((0, 1), (0, 2), (1, 2)))
+    everything, first, second = (listed(half, pool, meta, *team) for team in ((0, 1), (0, 2), (1, 2)))
     assert first + second == everything  # equal adapters: the boundary lies between two of them
     assert len(first) == len(second)
     # One adapter's rows are shared between the threads, and both need all of it.
     alone = BatchMetadata.build([3], [100], pool)
-    assert _listed(half, pool, alone, 0, 2) == _listed(half, pool, alone, 1, 2) == _listed(half, pool, alone, 0, 1)
+    assert listed(half, pool, alone, 0, 2) == listed(half, pool, alone, 1, 2) == listed(half, pool, alone, 0, 1)
 
 
 def test_wrong_places_are_refused() -> None:

@@ -69,7 +69,7 @@ INLINE float weigh(const int dtype, float *scores, int64_t valid, int64_t end, f
 
 /* Where a block's share of a head is, in bytes from the head's first. */
 INLINE int64_t place_of(const int dtype, const sk_span *span, const sk_blocks *blocks, int64_t block) {
-    return span->table[block] * blocks->stride * sk_element_size(dtype);
+    return span->table[block] * blocks->stride * lk_element_size(dtype);
 }
 
 /* scores[rows, count] = q k^T, for the keys from `begin` on. */
@@ -95,7 +95,7 @@ INLINE void add_values(const int dtype, const sk_span *span, const sk_blocks *bl
                        int64_t begin, int64_t count, float *acc, int64_t ld, const float *weight_factors, upcoming *next) {
     const int64_t size = blocks->size, padded = blocks->padded;
     segments values = {.rows = size, .lanes = padded};
-    const char *first = blocks->data + sk_head_keys(blocks) * sk_element_size(dtype);
+    const char *first = blocks->data + sk_head_keys(blocks) * lk_element_size(dtype);
     for (int64_t at = 0; at < count; at += size, values.count++) {
         values.begin[values.count] = first + place_of(dtype, span, blocks, (begin + at) / size);
         values.last = count - at < size ? count - at : size;
@@ -115,7 +115,7 @@ INLINE upcoming first_upcoming(const int dtype, const sk_span *span, const sk_bl
     const int64_t last = (span->first + span->queries - 1) / blocks->size, of_tile = sk_tile_tokens(blocks) / blocks->size;
     upcoming u = {.span = span, .blocks = blocks, .table = span->table, .last = last,
                   .block = of_tile - 1 < last ? of_tile - 1 : last,
-                  .lines = sk_head_elements(blocks) * sk_element_size(dtype) / LINE};
+                  .lines = sk_head_elements(blocks) * lk_element_size(dtype) / LINE};
     move_on(&u);
     return u;
 }

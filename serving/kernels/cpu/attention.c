@@ -16,7 +16,7 @@ static int64_t task_queries(const sk_model *m) {
 static sk_blocks layer_blocks(const sk_model *m, int64_t layer, int64_t kv_head) {
     sk_blocks b = {m->kv, 0, m->block_size, sk_padded(m->block_size), m->head_dim, sk_padded(m->head_dim), m->kv_dtype};
     b.stride = m->layers * m->kv_heads * sk_head_elements(&b);
-    b.data += (layer * m->kv_heads + kv_head) * sk_head_elements(&b) * sk_element_size(b.dtype);
+    b.data += (layer * m->kv_heads + kv_head) * sk_head_elements(&b) * lk_element_size(b.dtype);
     return b;
 }
 
@@ -119,7 +119,7 @@ static void store_int8(const sk_ops *ops, const sk_blocks *b, char *block, int64
 
 static void store_kv(const sk_run *r, int64_t layer, int32_t block, int64_t at, int64_t head, float *k, float *v) {
     sk_blocks b = layer_blocks(r->model, layer, head);
-    int64_t element = sk_element_size(b.dtype);
+    int64_t element = lk_element_size(b.dtype);
     char *block_of_head = b.data + block * b.stride * element, *values = block_of_head + sk_head_keys(&b) * element;
     if (b.dtype == SK_INT8) {
         store_int8(r->ops, &b, block_of_head, at, k, v);
@@ -127,8 +127,8 @@ static void store_kv(const sk_run *r, int64_t layer, int32_t block, int64_t at, 
         uint32_t *key = (uint32_t *)block_of_head + at;
         uint16_t *value = (uint16_t *)values + at / 2 * 2 * b.padded + at % 2;
         for (int64_t d = 0; d < b.head_dim; d += 2)
-            key[d / 2 * b.lanes] = sk_to_bf16(k[d]) | (uint32_t)sk_to_bf16(k[d + 1]) << 16;
-        for (int64_t d = 0; d < b.head_dim; d++) value[2 * d] = sk_to_bf16(v[d]);
+            key[d / 2 * b.lanes] = lk_f32_to_bf16(k[d]) | (uint32_t)lk_f32_to_bf16(k[d + 1]) << 16;
+        for (int64_t d = 0; d < b.head_dim; d++) value[2 * d] = lk_f32_to_bf16(v[d]);
     } else {
         for (int64_t d = 0; d < b.head_dim; d++) ((float *)block_of_head)[d * b.lanes + at] = k[d];
         memcpy((float *)values + at * b.padded, v, (size_t)b.head_dim * sizeof(float));
@@ -172,7 +172,7 @@ void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
         int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
         for (int64_t h = t.kv_head; h <= last; h++) {
             sk_blocks blocks = layer_blocks(m, layer, h);
-            int64_t to = (t.out * out.stride + h * group * dim) * sk_element_size(out.dtype);
+            int64_t to = (t.out * out.stride + h * group * dim) * lk_element_size(out.dtype);
             sk_span span = {
                 .q = m->qkv + row * width + h * group * dim, .q_stride = width, .out = (char *)out.data + to,
                 .out_stride = out.stride, .out_dtype = out.dtype, .queries = t.count, .heads = group,

@@ -148,7 +148,7 @@ INLINE void move_on(upcoming *u) {
         u->last = u->last < of_tile ? u->last : of_tile;
     }
     if (u->block < u->last) u->block++;
-    u->at = b->data + u->head * u->lines * LINE + u->table[u->block] * b->stride * sk_element_size(b->dtype);
+    u->at = b->data + u->head * u->lines * LINE + u->table[u->block] * b->stride * lk_element_size(b->dtype);
     u->left = u->lines;
 }
 

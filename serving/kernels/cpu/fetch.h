@@ -1,11 +1,11 @@
-/* What is fetched into the caches while a part of a product computes: cut into pieces that its tiles take along. */
+/* What is fetched into the caches while a product computes: cut into pieces that its tiles take along. */
 #ifndef SERVING_KERNELS_FETCH_H
 #define SERVING_KERNELS_FETCH_H
 
 #include "linear_kernels.h"
 
 typedef struct {
-    const sk_strip *strip;       /* the first that is not fetched yet, */
+    const lk_strip *strip;       /* the first that is not fetched yet, */
     int64_t strips, at;          /* how many from there on, and bytes of the first that are */
     int64_t turn, panel_bytes;   /* bytes that a tile fetches in a turn, together and for each panel */
     int64_t turns, tiles;        /* that are left */
@@ -15,7 +15,7 @@ typedef struct {
 static inline int64_t sk_turns_of(const sk_fetch *f, int64_t bytes) { return (bytes + f->turn - 1) / f->turn; }
 
 /* Strips for so many tiles of so many panels that fetch `bytes` a turn and panel. */
-static inline void sk_fetch_start(sk_fetch *f, const sk_strip *strips, int64_t count, int64_t tiles, int64_t panels,
+static inline void sk_fetch_start(sk_fetch *f, const lk_strip *strips, int64_t count, int64_t tiles, int64_t panels,
                                   int64_t bytes) {
     *f = (sk_fetch){strips, count, 0, bytes * panels, bytes, 0, tiles};
     for (int64_t i = 0; i < count; i++) f->turns += sk_turns_of(f, strips[i].bytes);

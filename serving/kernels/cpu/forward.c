@@ -13,19 +13,13 @@ enum { LEAST_ROWS = 4 };
 static const sk_ops *chosen = &sk_ops_portable;
 
 int sk_forward_use(const char *name) {
-    const sk_ops *found = NULL;
     chosen = &sk_ops_portable;
-    if (!strcmp(name, "portable")) return 0;
+    if (!lk_supports(name)) return -1;
+    const sk_ops *found = chosen;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (!strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        found = &sk_ops_avx2;
-    if (!strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16") &&
-        __builtin_cpu_supports("avx512vnni"))
-        found = &sk_ops_avx512;
+    if (!strcmp(name, "avx2")) found = &sk_ops_avx2;
+    if (!strcmp(name, "avx512")) found = &sk_ops_avx512;
 #endif
-    if (!found) return -1;
     if (!sk_ops_agree(found)) return -2;
     chosen = found;
     return 0;
@@ -88,27 +82,12 @@ static void norm_attended(const sk_run *r, int64_t index, int64_t row) {
     norm_for(r, layer->post_norm, row, &layer->linear[SK_GATE_UP]);
 }
 
-/* Where y stays whole. */
 static void activate(const sk_run *r, int64_t layer, int64_t row) {
-    (void)layer;
     const sk_model *m = r->model;
     const float *gate = m->gate_up + row * 2 * m->intermediate;
-    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, sk_row_of(&r->activated, row), r->activated.dtype);
-}
-
-/* Whether gate and up become one part by part. Adapters that nobody fetches are read in longer runs for the whole of y: 5 %
- * of 8 rows with as many adapters. */
-static int gates(const sk_run *r, int64_t layer) {
-    const sk_linear *w = &r->model->layer[layer].linear[SK_GATE_UP];
-    return sk_linear_has_halves(w) && (!r->lora || sk_linear_fetches(w, r->rows));
-}
-
-static void project_activated(const sk_run *r, int64_t layer) {
-    const sk_model *m = r->model;
-    const sk_gate gate = {r->ops->silu_mul, (void *)r->activated.data, r->activated.stride, r->activated.dtype};
-    int gated = gates(r, layer);
-    sk_project(r, layer, &(sk_product){SK_GATE_UP, &r->normed, m->gate_up, 0, gated ? &gate : NULL});
-    if (!gated) each_row(r, r->rows, activate, layer);
+    void *out = sk_row_of(&r->activated, row);
+    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, out, r->activated.dtype);
+    if (r->activated.prepared) sk_linear_prepare(&m->layer[layer].linear[SK_DOWN], out, row, r->linear_scratch);
 }
 
 static void gather(const sk_run *wanted, int64_t layer, int64_t sample) {
@@ -122,17 +101,18 @@ static void gather(const sk_run *wanted, int64_t layer, int64_t sample) {
 static void run_layer(const sk_run *r, const sk_run *wanted, int64_t layer) {
     const sk_model *m = r->model;
     each_row(r, r->rows, norm_input, layer);
-    sk_project(r, layer, &(sk_product){SK_QKV, &r->normed, m->qkv, 0, NULL});
+    sk_project(r, layer, &(sk_product){SK_QKV, &r->normed, m->qkv, 0});
     each_row(r, r->rows, sk_place_row, layer);
     if (!wanted->rows) return;
     if (wanted != r) each_row(wanted, wanted->rows, gather, layer);
     r = wanted;
     sk_attend_rows(r, layer, omp_get_thread_num());
     sk_finish(r, SK_ATTENTION);
-    sk_project(r, layer, &(sk_product){SK_O, &r->attended, r->residual, 1, NULL});
+    sk_project(r, layer, &(sk_product){SK_O, &r->attended, r->residual, 1});
     each_row(r, r->rows, norm_attended, layer);
-    project_activated(r, layer);
-    sk_project(r, layer, &(sk_product){SK_DOWN, &r->activated, r->residual, 1, NULL});
+    sk_project(r, layer, &(sk_product){SK_GATE_UP, &r->normed, m->gate_up, 0});
+    each_row(r, r->rows, activate, layer);
+    sk_project(r, layer, &(sk_product){SK_DOWN, &r->activated, r->residual, 1});
 }
 
 static void embed(const sk_run *r, int64_t layer, int64_t row) {
@@ -141,7 +121,7 @@ static void embed(const sk_run *r, int64_t layer, int64_t row) {
     int64_t token = r->step->token_ids[row];
     float *out = m->residual + row * m->hidden;
     if (m->embed)
-        r->ops->widen((const char *)m->embed + token * m->hidden * sk_element_size(m->embed_dtype), m->embed_dtype,
+        r->ops->widen((const char *)m->embed + token * m->hidden * lk_element_size(m->embed_dtype), m->embed_dtype,
                       m->hidden, out);
     else
         sk_unpack_row(&m->head, token, out);
@@ -165,7 +145,7 @@ static void run_head(const sk_run *r) {
     each_row(r, s->samples + s->embeds, norm_sampled, 0);
     if (!s->samples) return;
     sk_rows x = {s->final, m->hidden, SK_F32, 0};
-    sk_linear_team(&m->head, x, s->samples, s->logits, m->vocab, 0, (sk_addend){0}, r->linear_scratch, r->team);
+    sk_linear_team(&m->head, x, s->samples, s->logits, m->vocab, 0, (sk_beside){0}, r->linear_scratch, r->team);
     sk_finish(r, SK_HEAD);
     each_row(r, s->samples, choose, 0);
 }
@@ -187,6 +167,7 @@ int sk_forward(const sk_model *m, const sk_step *s) {
         .activated = rows_for(&m->layer->linear[SK_DOWN], m->activated),
     };
     all.normed.prepared = sk_linear_prepares(m->layer->linear[SK_QKV].dtype);
+    all.activated.prepared = sk_linear_prepares(m->layer->linear[SK_DOWN].dtype);
     sk_run trimmed = all, *wanted = s->trims ? &trimmed : &all;
     if (s->trims) {
         trimmed.rows = s->samples + s->embeds;

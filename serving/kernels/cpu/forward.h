@@ -11,28 +11,12 @@
 
 enum { SK_QKV = 0, SK_O = 1, SK_GATE_UP = 2, SK_DOWN = 3, SK_SITES = 4 };
 
-/* lora_kernels, its functions lk_shrink_team and so on: y += scale * (x A^T) B^T for the rows of a batch that have an
- * adapter, in two halves, the second for all of y or part by part; and what memory they will read. */
-typedef struct {
-    void (*shrink_team)(const void *site, const void *batch, const void *x, int64_t x_stride, int64_t x_dtype,
-                        void *scratch, int64_t thread, int64_t threads);
-    void (*expand_team)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
-                        int64_t thread, int64_t threads);
-    void (*expand_part)(const void *site, const void *batch, void *y, int64_t y_stride, int64_t y_dtype, void *scratch,
-                        int64_t thread, int64_t threads, const sk_part *part);
-    int64_t (*list_shrink)(const void *site, const void *batch, int64_t thread, int64_t threads, sk_strip *out,
-                           int64_t most);
-    int64_t (*list_expand)(const void *site, const void *batch, int64_t thread, int64_t threads, sk_strip *out,
-                           int64_t most);
-    int64_t (*list_part)(const void *site, const void *batch, const sk_part *part, sk_strip *out, int64_t most);
-} sk_lora;
-
 typedef struct {
     sk_linear linear[SK_SITES];
     const float *input_norm, *post_norm;   /* [hidden] */
     const float *qkv_bias;                 /* [q + 2 kv], or NULL */
     const float *q_norm, *k_norm;          /* [head_dim], or NULL */
-    const void *lora[SK_SITES];            /* sites of lora_kernels */
+    const lk_site *lora[SK_SITES];
 } sk_layer;
 
 typedef struct {
@@ -44,8 +28,7 @@ typedef struct {
     const float *rope;                     /* [max_positions, 2, head_dim / 2]: cosines, sines */
     sk_linear head;
     const sk_layer *layer;
-    sk_lora lora;                          /* NULL where no step has a batch */
-    void *lora_scratch;                    /* as lora_kernels asks for max_rows rows */
+    void *lora_scratch;                    /* the most of lk_scratch_bytes of max_rows rows over all sites */
     void *kv;                              /* [num_blocks, layers, kv_heads, sk_head_elements] */
     int64_t kv_dtype, num_blocks, block_size;
     /* For max_rows rows; normed, attended and activated with SK_ROW_SLACK floats more each. */
@@ -70,8 +53,8 @@ typedef struct {
     const int32_t *blocks;
     int64_t samples, embeds;
     const int32_t *sample_rows;            /* [samples + embeds]: rows whose final hidden state is wanted */
-    const void *lora;                      /* the batch of lora_kernels, or NULL when no row has an adapter */
-    const void *wanted_lora;               /* the same of the rows in sample_rows, in their order; only if `trims` */
+    const lk_batch *lora;                  /* NULL when no row has an adapter */
+    const lk_batch *wanted_lora;               /* the same of the rows in sample_rows, in their order; only if `trims` */
     int64_t trims;                         /* the last layer's hidden states are computed for sample_rows alone */
     float *final;                          /* [samples + embeds, hidden]: after the final norm */
     float *logits;                         /* [samples, vocab] */

@@ -23,9 +23,9 @@ typedef struct {
     const sk_step *step;
     sk_team *team;
     int64_t rows;
-    const void *lora;  /* the batch of these rows */
-    float *residual;   /* [rows, hidden] */
-    sk_spot *places;   /* [the step's rows] */
+    const lk_batch *lora;  /* of these rows */
+    float *residual;       /* [rows, hidden] */
+    sk_spot *places;       /* [the step's rows] */
     sk_task *tasks;
     int64_t task_count;
     char *linear_scratch;
@@ -36,7 +36,7 @@ typedef struct {
 } sk_run;
 
 static inline void *sk_row_of(const sk_rows *rows, int64_t row) {
-    return (char *)rows->data + row * rows->stride * sk_element_size(rows->dtype);
+    return (char *)rows->data + row * rows->stride * lk_element_size(rows->dtype);
 }
 
 static inline int64_t sk_aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -54,13 +54,12 @@ void sk_place_row(const sk_run *run, int64_t layer, int64_t row);
 /* Attention of the whole step, by every thread of the team; complete after a barrier. `thread`: the caller's number. */
 void sk_attend_rows(const sk_run *run, int64_t layer, int64_t thread);
 
-/* y (+)= x W^T, or, gated, what the gate makes of it. */
+/* y (+)= x W^T. */
 typedef struct {
     int site;
     const sk_rows *x;
     float *y;
     int accumulate;
-    const sk_gate *gate;
 } sk_product;
 
 /* The product and the adapters' share of it, by every thread of the team; complete on return. */

@@ -11,20 +11,6 @@ enum { PRIVATE_ROWS = 4 };
 static const sk_kernels *chosen[SK_DTYPES] = {&sk_portable[0], &sk_portable[1], &sk_portable[2]};
 static int64_t bound_rows[SK_DTYPES];
 
-static int supported(const char *name) {
-    if (!strcmp(name, "portable")) return 1;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (!strcmp(name, "avx2")) return avx2;
-    if (!strcmp(name, "avx512"))
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16") &&
-               __builtin_cpu_supports("avx512vnni");
-#endif
-    return 0;
-}
-
 static const sk_kernels *kernels_of(const char *name) {
 #if defined(__x86_64__)
     if (!strcmp(name, "avx2")) return sk_avx2;
@@ -35,7 +21,7 @@ static const sk_kernels *kernels_of(const char *name) {
 
 int sk_linear_use(const char *name) {
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) chosen[dtype] = &sk_portable[dtype];
-    if (!supported(name)) return -1;
+    if (!lk_supports(name)) return -1;
     const sk_kernels *set = kernels_of(name);
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++)
         if (!sk_linear_agrees(&set[dtype], dtype)) return -2;
@@ -46,9 +32,6 @@ int sk_linear_use(const char *name) {
     return 0;
 }
 
-/* Strips, one a thread, come first in the scratch. */
-enum { STRIP_BYTES = SK_STRIP_FLOATS * sizeof(float) };
-
 static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 /* So many bytes in whole cache lines, an odd number of them. */
@@ -57,7 +40,7 @@ static int64_t odd_lines(int64_t bytes) { return (round_up(bytes, 64) / 64 | 1) 
 int64_t sk_linear_takes(int64_t dtype) { return chosen[dtype]->x_dtype; }
 
 int64_t sk_linear_stride(int64_t k, int64_t x_dtype) {
-    return odd_lines(k * sk_element_size(x_dtype)) / sk_element_size(x_dtype);
+    return odd_lines(k * lk_element_size(x_dtype)) / lk_element_size(x_dtype);
 }
 
 /* Bytes from one prepared row to the next. */
@@ -67,28 +50,25 @@ static int64_t prepared_stride(int64_t k, int64_t x_bytes) {
 
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads) {
     int64_t held = rows > PRIVATE_ROWS * threads ? rows : PRIVATE_ROWS * threads;
-    return held * prepared_stride(k, SK_BLOCK * (int64_t)sizeof(float)) + threads * STRIP_BYTES;
+    return held * prepared_stride(k, SK_BLOCK * (int64_t)sizeof(float));
 }
-
-/* What is left of a scratch. */
-static char *after_strips(void *scratch) { return (char *)scratch + sk_threads() * STRIP_BYTES; }
 
 int sk_linear_prepares(int64_t dtype) { return chosen[dtype]->prepare && chosen[dtype]->x_dtype == SK_F32; }
 
 void sk_linear_prepare(const sk_linear *w, const float *x, int64_t row, void *scratch) {
     const sk_kernels *kernels = chosen[w->dtype];
-    kernels->prepare(x, w->k, after_strips(scratch) + row * prepared_stride(w->k, kernels->x_bytes));
+    kernels->prepare(x, w->k, (char *)scratch + row * prepared_stride(w->k, kernels->x_bytes));
 }
 
 /* Sets the job's x. */
 static void prepare_rows(sk_job *j, sk_rows x, void *scratch, sk_team *team) {
     int64_t k = j->w->k, thread = sk_thread(), threads = sk_threads();
     j->x.data = x.data;
-    j->x.stride = x.stride * sk_element_size(x.dtype);
+    j->x.stride = x.stride * lk_element_size(x.dtype);
     if (!j->kernels->prepare || x.dtype != SK_F32) return;
     int private = j->rows <= PRIVATE_ROWS && !x.prepared;
     j->x.stride = prepared_stride(k, j->kernels->x_bytes);
-    char *data = after_strips(scratch) + (private ? thread * PRIVATE_ROWS * j->x.stride : 0);
+    char *data = (char *)scratch + (private ? thread * PRIVATE_ROWS * j->x.stride : 0);
     j->x.data = data;
     if (x.prepared) return;
     for (int64_t row = private ? 0 : thread; row < j->rows; row += private ? 1 : threads)
@@ -96,22 +76,13 @@ static void prepare_rows(sk_job *j, sk_rows x, void *scratch, sk_team *team) {
     if (!private) sk_team_wait(team);
 }
 
-static sk_job make_job(const sk_linear *w, int64_t rows, sk_addend addend, void *scratch) {
-    return (sk_job){
-        .kernels = chosen[w->dtype], .w = w, .rows = rows, .k = sk_padded(w->k, w->dtype),
-        .pair_bytes = 2 * SK_PANEL * sk_element_size(w->dtype), .panel_bytes = sk_panel_bytes(w->k, w->dtype),
-        .addend = addend, .fetches = sk_linear_fetches(w, rows),
-        .thread = (int)sk_thread(),
-        .strip = (float *)((char *)scratch + sk_thread() * STRIP_BYTES),
-    };
-}
-
 void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
-                    sk_addend addend, void *scratch, sk_team *team) {
-    sk_job j = make_job(w, rows, addend, scratch);
-    j.y = y;
-    j.ldy = ldy;
-    j.accumulate = accumulate;
+                    sk_beside beside, void *scratch, sk_team *team) {
+    sk_job j = {
+        .kernels = chosen[w->dtype], .w = w, .rows = rows, .y = y, .ldy = ldy, .accumulate = accumulate,
+        .k = sk_padded(w->k, w->dtype), .pair_bytes = 2 * SK_PANEL * lk_element_size(w->dtype),
+        .panel_bytes = sk_panel_bytes(w->k, w->dtype), .beside = beside, .thread = sk_thread(),
+    };
     prepare_rows(&j, x, scratch, team);
     sk_job_run(&j, team);
 }
@@ -120,23 +91,13 @@ int sk_linear_fetches(const sk_linear *w, int64_t rows) {
     return rows > chosen[w->dtype]->rows && rows > bound_rows[w->dtype];
 }
 
-int sk_linear_has_halves(const sk_linear *w) { return w->n % (2 * SK_PANEL) == 0; }
-
-void sk_linear_gate_team(const sk_linear *w, sk_rows x, int64_t rows, const sk_gate *gate, sk_addend addend,
-                         void *scratch, sk_team *team) {
-    sk_job j = make_job(w, rows, addend, scratch);
-    j.gate = gate;
-    prepare_rows(&j, x, scratch, team);
-    sk_job_run(&j, team);
-}
-
 void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
                    int64_t ldy, int accumulate, void *scratch, int threads) {
     sk_team team;
     sk_team_start(&team, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0; i < count; i++) {
-        sk_linear_team(w[i], (sk_rows){x, ldx, SK_F32, 0}, rows, y, ldy, accumulate, (sk_addend){0}, scratch, &team);
+        sk_linear_team(w[i], (sk_rows){x, ldx, SK_F32, 0}, rows, y, ldy, accumulate, (sk_beside){0}, scratch, &team);
         sk_team_wait(&team);
     }
 }

@@ -13,10 +13,11 @@
 
 #include <stdint.h>
 
+#include "sgmv.h"
 #include "team.h"
 
 /* Types of weights. Activations are float32; with SK_INT8 each block of a row is rounded to 8-bit integers. */
-enum { SK_F32 = 0, SK_BF16 = 1, SK_INT8 = 2, SK_DTYPES = 3 };
+enum { SK_F32 = LK_F32, SK_BF16 = LK_BF16, SK_INT8 = LK_I8, SK_DTYPES = LK_DTYPES };
 
 /* Columns of a panel: one AVX-512 register, two AVX registers. */
 enum { SK_PANEL = 16 };
@@ -56,55 +57,22 @@ void sk_linear_prepare(const sk_linear *w, const float *x, int64_t row, void *sc
 int64_t sk_linear_stride(int64_t k, int64_t x_dtype);
 enum { SK_ROW_SLACK = 64 };
 
-/* Some rows and columns of y. */
+/* Memory that the calling thread reads right after the product: fetched into its caches while the product computes. */
 typedef struct {
-    int64_t row, row_end, column, column_end;
-} sk_part;
+    const lk_strip *strips;
+    int64_t count;
+} sk_beside;
 
-/* Adjacent memory. */
-typedef struct {
-    const char *data;
-    int64_t bytes;
-} sk_strip;
-
-/* What a caller adds to y part by part, while a part is in the caches of the thread that computed it. All zero: nothing.
- */
-typedef struct {
-    /* y += what is due to this part, complete but for that. Row r, column c of y is y[r * ldy + c]; there may be no y but
-     * for this part of it. */
-    void (*add)(void *context, const sk_part *part, float *y, int64_t ldy);
-    /* Memory to fetch into the caches while the part computes: how many strips, at most `most`. Asked for by products of
-     * many rows only: they leave the memory idle (sk_linear_fetches). */
-    int64_t (*list)(void *context, const sk_part *part, sk_strip *out, int64_t most);
-    void *context;  /* the thread's own */
-} sk_addend;
-
-/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`, and the addend. x, y and scratch may not overlap; rows of y are
- * ldy floats apart.
+/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows of y are ldy floats apart.
  *
- * Every thread of the team, one OpenMP parallel region, calls it with the same arguments; x must be complete (a barrier
- * before), and y and scratch may be touched again after a barrier that the caller puts behind it. Scratch is shared by
- * the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
+ * Every thread of the team, one OpenMP parallel region, calls it with the same arguments but for its own `beside`; x must be
+ * complete (a barrier before), and y and scratch may be touched again after a barrier that the caller puts behind it.
+ * Scratch is shared by the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
 void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
-                    sk_addend addend, void *scratch, sk_team *team);
+                    sk_beside beside, void *scratch, sk_team *team);
 
-/* How the two halves of y's columns become one: for adjacent columns of a row, a multiple of SK_PANEL of them. */
-typedef struct {
-    void (*combine)(const float *first, const float *second, int64_t n, void *out, int64_t dtype);
-    void *out;  /* [rows, n / 2] of `dtype`, float32 or bfloat16, rows `stride` elements apart */
-    int64_t stride, dtype;
-} sk_gate;
-
-/* The same for a y that is wanted as gate(first half, second half) only: it never exists as a whole, and its parts stay in
- * a cache. Only where sk_linear_has_halves. */
-void sk_linear_gate_team(const sk_linear *w, sk_rows x, int64_t rows, const sk_gate *gate, sk_addend addend,
-                         void *scratch, sk_team *team);
-
-/* Whether products of so many rows fetch what their addend lists. */
+/* Whether products of so many rows leave the memory time to fetch something beside them. */
 int sk_linear_fetches(const sk_linear *w, int64_t rows);
-
-/* Whether both halves of the columns are whole panels. */
-int sk_linear_has_halves(const sk_linear *w);
 
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);

@@ -49,7 +49,7 @@ static void solve(const sk_kernels *kernels, int64_t dtype, problem *p, int64_t 
         while (panels > PANELS - panel) panels /= 2;
         for (int64_t k = 0; k < all; k += part) {
             int64_t length = all - k < part ? all - k : part;
-            const char *w = p->packed + panel * panel_bytes + k * SK_PANEL * sk_element_size(dtype);
+            const char *w = p->packed + panel * panel_bytes + k * SK_PANEL * lk_element_size(dtype);
             int64_t turns = length / sk_turn(dtype);
             const sk_ahead ahead[] = {{w, 0, 0, turns / 2}, {w, sk_turn_bytes(dtype), panel_bytes, turns - turns / 2}};
             sk_tile t = {

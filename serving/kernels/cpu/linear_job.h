@@ -4,9 +4,6 @@
 
 #include "linear_kernels.h"
 
-/* A strip holds a part of a gated product, one thread's. */
-enum { SK_STRIP_FLOATS = 34560 };
-
 typedef struct {
     const sk_kernels *kernels;
     const sk_linear *w;
@@ -15,19 +12,16 @@ typedef struct {
         const char *data;
         int64_t stride; /* bytes */
     } x;                /* as the kernels want it */
-    float *y;           /* unless gated */
+    float *y;
     int64_t ldy;
     int accumulate;
     int64_t k;                        /* as packed */
     int64_t pair_bytes, panel_bytes;  /* of one panel */
-    sk_addend addend;
-    int fetches;          /* whether it fetches what the addend lists */
-    const sk_gate *gate;  /* or NULL */
-    int thread;           /* the caller's number in the team */
-    float *strip;         /* the thread's own: SK_STRIP_FLOATS, if gated */
+    sk_beside beside;
+    int thread; /* the caller's number in the team */
 } sk_job;
 
-/* Every thread of the team, with the same job but for its own context and strip; see sk_linear_team. */
+/* Every thread of the team, with the same job but for its own `beside`; see sk_linear_team. */
 void sk_job_run(const sk_job *job, sk_team *team);
 
 /* Up to so many rows weights come no faster than they are used, so that nothing else is fetched meanwhile. Bound by

@@ -102,24 +102,10 @@ void sk_avx512_tile_int8(const sk_tile *tile);
 /* Whether `candidate` agrees with the portable kernels on small problems of this weight type. */
 int sk_linear_agrees(const sk_kernels *candidate, int64_t dtype);
 
-static inline float sk_bf16_to_f32(uint16_t value) {
-    union { uint32_t bits; float value; } u = {(uint32_t)value << 16};
-    return u.value;
-}
-
-/* Round to nearest even; NaN stays NaN. */
-static inline uint16_t sk_f32_to_bf16(float value) {
-    union { float value; uint32_t bits; } u = {value};
-    if ((u.bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u.bits >> 16 | 0x40);
-    return (uint16_t)((u.bits + 0x7fffu + (u.bits >> 16 & 1)) >> 16);
-}
-
-static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_F32 ? 4 : dtype == SK_BF16 ? 2 : 1; }
-
 /* k of a turn. */
 static inline int64_t sk_turn(int64_t dtype) { return dtype == SK_INT8 ? SK_BLOCK : 8; }
 
-static inline int64_t sk_turn_bytes(int64_t dtype) { return sk_turn(dtype) * SK_PANEL * sk_element_size(dtype); }
+static inline int64_t sk_turn_bytes(int64_t dtype) { return sk_turn(dtype) * SK_PANEL * lk_element_size(dtype); }
 
 static inline int64_t sk_panels(int64_t n) { return (n + SK_PANEL - 1) / SK_PANEL; }
 
@@ -129,7 +115,7 @@ static inline int64_t sk_padded(int64_t k, int64_t dtype) {
 }
 
 static inline int64_t sk_panel_bytes(int64_t k, int64_t dtype) {
-    return sk_padded(k, dtype) * SK_PANEL * sk_element_size(dtype);
+    return sk_padded(k, dtype) * SK_PANEL * lk_element_size(dtype);
 }
 
 static inline int64_t sk_tile_panels(const sk_kernels *kernels, int64_t rows) {

@@ -11,15 +11,10 @@ enum { X_BLOCK_BYTES = 128 << 10 };
 enum { W_BLOCK_BYTES = 24 << 10 };
 /* Panels of few rows that a thread takes at once are a multiple of this: their weights stream in in order. */
 enum { STREAMED_PANELS = 2 };
-/* Few rows' adapters lie in blocks of so many panels. Halves of one cost steps of 16 rows 2 %, while the last of wider
- * units keeps the other threads waiting: 4 % of 176 rows. */
-enum { WIDE_PANELS = 4, MOST_ROWS_WIDE = 64 };
 /* How far ahead of use weights are fetched where a tile covers several panels or k whole. */
 enum { AHEAD_BYTES = 2048 };
-/* Rows of a block whose parts lie in a strip: 128 columns of each. */
-enum { STRIP_ROWS = SK_STRIP_FLOATS / (9 * SK_PANEL) };
-/* Strips that are fetched beside a part, and pieces of them beside a tile, at most. */
-enum { MOST_STRIPS = 512, MOST_PIECES = 6 };
+/* Pieces of strips that are fetched beside one tile, at most. */
+enum { MOST_PIECES = 6 };
 
 /* What threads take one after another: `each` units of panels for the first so many rows, as many for the next. */
 typedef struct {
@@ -42,9 +37,6 @@ typedef struct {
 static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Panels that are shared out: of a gated product those of the first half, the second's come along. */
-static int64_t count_columns(const sk_job *j) { return sk_panels(j->w->n) / (j->gate ? 2 : 1); }
 
 static const char *weights_at(const sk_job *j, int64_t panel, int64_t k) {
     return (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
@@ -159,7 +151,6 @@ static blocks cut(const sk_job *j) {
     blocks b = {.k = round_up((k + parts - 1) / parts, sk_turn(j->w->dtype))};
     b.outer = j->rows * k * x_bytes / SK_BLOCK <= X_BLOCK_BYTES ? k : b.k;
     b.rows = X_BLOCK_BYTES / (b.outer * x_bytes / SK_BLOCK);
-    if (j->gate) b.rows = least(b.rows, STRIP_ROWS);
     b.rows = b.rows / j->kernels->rows * j->kernels->rows;
     if (b.rows < j->kernels->rows) b.rows = j->kernels->rows;
     return b;
@@ -180,116 +171,47 @@ static void run_block(const sk_job *j, const blocks *b, const piece *p, sk_fetch
         }
 }
 
-/* Tiles of so many rows and panels. */
-static int64_t count_tiles(const sk_job *j, const blocks *b, const piece *p) {
-    int64_t side = j->kernels->side, rows = p->end - p->row, panels = p->last - p->first;
-    int64_t groups = (rows + j->kernels->rows - 1) / j->kernels->rows;
-    return (j->k + b->k - 1) / b->k * groups * ((panels + side - 1) / side);
+/* Tiles of the whole product that one of the threads computes, on the average. */
+static int64_t count_tiles(const sk_job *j, const blocks *b) {
+    int64_t side = j->kernels->side, panels = sk_panels(j->w->n);
+    int64_t groups = (j->rows + j->kernels->rows - 1) / j->kernels->rows;
+    return (j->k + b->k - 1) / b->k * groups * ((panels + side - 1) / side) / sk_threads() + 1;
 }
 
-/* The same columns of the second half, for 1. */
-static piece of_half(const sk_job *j, const piece *p, int half) {
-    int64_t move = half * count_columns(j);
-    int64_t then = j->gate && !half ? p->first + count_columns(j) : p->then;
-    return (piece){p->row, p->end, p->first + move, p->last + move, then, p->of};
-}
-
-static sk_part part_of(const sk_job *j, const piece *p) {
-    return (sk_part){p->row, p->end, p->first * SK_PANEL, least(p->last * SK_PANEL, j->w->n)};
-}
-
-/* b: NULL for few rows. */
-static void run_piece(const sk_job *j, const blocks *b, const piece *p, sk_fetch *fetch, sk_team *team) {
+/* Everything that is shared out, a piece of one block of rows after another. b: NULL for few rows. */
+static void take_pieces(const sk_job *j, const blocks *b, const sharing *s, sk_team *team) {
+    sk_fetch fetch = {0};
     if (b)
-        run_block(j, b, p, fetch, team);
-    else
-        run_streaming(j, p, team);
-    sk_part part = part_of(j, p);
-    if (j->addend.add) j->addend.add(j->addend.context, &part, j->y, j->ldy);
-}
-
-/* Where a matrix would begin of which `at` is the value at (row, column). */
-static float *origin(float *at, int64_t ld, int64_t row, int64_t column) {
-    return (float *)((uintptr_t)at - (uintptr_t)((row * ld + column) * (int64_t)sizeof *at));
-}
-
-/* Both halves into the thread's strip, and from there to out. */
-static void run_gated(const sk_job *j, const blocks *b, const piece *p, sk_fetch *fetch, sk_team *team) {
-    int64_t width = (p->last - p->first) * SK_PANEL;
-    sk_job halves = *j;
-    /* An odd number of cache lines, so that rows do not share the sets of a cache. */
-    halves.ldy = 2 * width + SK_PANEL;
-    for (int half = 0; half < 2; half++) {
-        piece columns = of_half(j, p, half);
-        halves.y = origin(j->strip + half * width, halves.ldy, p->row, columns.first * SK_PANEL);
-        run_piece(&halves, b, &columns, fetch, team);
-    }
-    const sk_gate *g = j->gate;
-    const float *strip = j->strip;
-    for (int64_t row = p->row; row < p->end; row++, strip += halves.ldy) {
-        char *out = (char *)g->out + (row * g->stride + p->first * SK_PANEL) * sk_element_size(g->dtype);
-        g->combine(strip, strip + width, width, out, g->dtype);
-    }
-}
-
-/* A piece, and what the caller does with it. */
-static void run_part(const sk_job *j, const blocks *b, const piece *p, sk_team *team) {
-    int halves = j->gate ? 2 : 1;
-    sk_strip strips[MOST_STRIPS];
-    int64_t count = 0;
-    sk_fetch fetch;
-    if (b) {
-        for (int half = 0; half < halves && j->addend.list && j->fetches; half++) {
-            piece columns = of_half(j, p, half);
-            sk_part part = part_of(j, &columns);
-            count += j->addend.list(j->addend.context, &part, strips + count, MOST_STRIPS - count);
-        }
-        sk_fetch_start(&fetch, strips, count, halves * count_tiles(j, b, p), j->kernels->side,
+        sk_fetch_start(&fetch, j->beside.strips, j->beside.count, count_tiles(j, b), j->kernels->side,
                        sk_turn_bytes(j->w->dtype));
-    }
-    (j->gate ? run_gated : run_piece)(j, b, p, &fetch, team);
-}
-
-/* A part has at most `most` units. */
-static void take_parts(const sk_job *j, const blocks *b, const sharing *s, int64_t most, sk_team *team) {
-    sk_range mine;
-    while ((mine = take(j, s, team)).begin < s->count)
+    for (sk_range mine; (mine = take(j, s, team)).begin < s->count;)
         for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
-            int64_t block = at / s->each, first = block * s->each, row = block * s->rows;
-            upto = least(least(mine.end, first + s->each), at + most);
-            int64_t last = least((upto - first) * s->unit, count_columns(j));
+            int64_t first = at / s->each * s->each, row = at / s->each * s->rows;
+            upto = least(mine.end, first + s->each);
+            int64_t last = least((upto - first) * s->unit, sk_panels(j->w->n));
             int64_t then = upto < mine.end ? upto % s->each * s->unit : -1;
             piece p = {row, least(row + s->rows, j->rows), (at - first) * s->unit, last, then, s};
-            run_part(j, b, &p, team);
+            if (b)
+                run_block(j, b, &p, &fetch, team);
+            else
+                run_streaming(j, &p, team);
         }
 }
 
 /* In units of whole tiles: of 60 panels, shared out in ever smaller pieces, every other piece would end with half of one,
  * 5 % of 32 rows' time. */
 static sharing share_out(const sk_job *j, int64_t rows, int64_t unit) {
-    int64_t each = (count_columns(j) + unit - 1) / unit;
+    int64_t each = (sk_panels(j->w->n) + unit - 1) / unit;
     return (sharing){rows, unit, each, (j->rows + rows - 1) / rows * each};
 }
 
-/* Units of a part at most: of a gated product those that fill a strip. */
-static int64_t units_of_part(const sk_job *j, const sharing *s) {
-    if (!j->gate) return s->each;
-    int64_t panels = SK_STRIP_FLOATS / least(s->rows, j->rows) / SK_PANEL - 1, units = panels / 2 / s->unit;
-    return units ? units : 1;
-}
-
-static void run_few_rows(const sk_job *j, sk_team *team) {
-    sharing s = share_out(j, j->rows, STREAMED_PANELS);
-    take_parts(j, NULL, &s, units_of_part(j, &s), team);
-}
-
-static void run_many_rows(const sk_job *j, sk_team *team) {
-    blocks b = cut(j);
-    int wide = j->addend.add && j->rows <= MOST_ROWS_WIDE;
-    sharing s = share_out(j, b.rows, wide ? WIDE_PANELS : j->kernels->side);
-    take_parts(j, &b, &s, units_of_part(j, &s), team);
-}
-
 void sk_job_run(const sk_job *j, sk_team *team) {
-    (j->rows && j->rows <= j->kernels->rows ? run_few_rows : run_many_rows)(j, team);
+    if (j->rows && j->rows <= j->kernels->rows) {
+        sharing s = share_out(j, j->rows, STREAMED_PANELS);
+        take_pieces(j, NULL, &s, team);
+    } else {
+        blocks b = cut(j);
+        sharing s = share_out(j, b.rows, j->kernels->side);
+        take_pieces(j, &b, &s, team);
+    }
 }

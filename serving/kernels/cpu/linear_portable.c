@@ -25,7 +25,7 @@ static void tile_bf16(const sk_tile *t) {
             for (int64_t c = 0; c < SK_PANEL; c++) {
                 float *y = t->y + row * t->ldy + p * SK_PANEL + c, sum = t->from_y ? *y : 0;
                 for (int64_t k = 0; k < t->k; k++)
-                    sum += float_row(t, row)[k] * sk_bf16_to_f32(w[(k / 2 * SK_PANEL + c) * 2 + k % 2]);
+                    sum += float_row(t, row)[k] * lk_bf16_to_f32(w[(k / 2 * SK_PANEL + c) * 2 + k % 2]);
                 *y = sum;
             }
         }

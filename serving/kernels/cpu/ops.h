@@ -20,23 +20,6 @@ enum { SK_QUERY_ROWS = 24 };
 
 static inline int64_t sk_padded(int64_t n) { return (n + SK_GROUP - 1) / SK_GROUP * SK_GROUP; }
 
-static inline int64_t sk_element_size(int64_t dtype) { return dtype == SK_F32 ? 4 : dtype == SK_BF16 ? 2 : 1; }
-
-/* Round to nearest even; NaN stays NaN. */
-static inline uint16_t sk_to_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static inline float sk_from_bf16(uint16_t value) {
-    uint32_t bits = (uint32_t)value << 16;
-    float out;
-    memcpy(&out, &bits, 4);
-    return out;
-}
-
 /* Blocks of one layer and one KV head. A block of `size` tokens holds, in float32,
  *   keys   [head_dim, lanes]: token t in column t, lanes = size rounded up to SK_GROUP
  *   values [size, padded], right after them: padded = head_dim rounded up to SK_GROUP

@@ -32,7 +32,7 @@ static void make(problem *p) {
     float *all = (float *)p;
     for (size_t i = 0; i < offsetof(problem, half_kv) / sizeof(float); i++) all[i] = noise(&state);
     for (int i = 0; i < TABLE * HEAD; i++) {
-        p->half_kv[i] = sk_to_bf16(p->kv[i]);
+        p->half_kv[i] = lk_f32_to_bf16(p->kv[i]);
         p->byte_kv[i / HEAD * HEAD_BYTES + i % HEAD] = (char)(int8_t)(127 * p->kv[i]);
     }
     for (int i = 0; i < TABLE * FACTORS; i++) {
@@ -42,7 +42,7 @@ static void make(problem *p) {
 }
 
 static void widen(const uint16_t *from, int count, float *to) {
-    for (int i = 0; i < count; i++) to[i] = sk_from_bf16(from[i]);
+    for (int i = 0; i < count; i++) to[i] = lk_bf16_to_f32(from[i]);
 }
 
 static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {

@@ -138,7 +138,7 @@ INLINE void store_as(void *y, int64_t at, vf v, int64_t dtype) {
     __typeof__(NARROW(v)) narrow = NARROW(v);
     memcpy((uint16_t *)y + at, &narrow, sizeof narrow);
 #else
-    for (int i = 0; i < W; i++) ((uint16_t *)y)[at + i] = sk_to_bf16(v[i]);
+    for (int i = 0; i < W; i++) ((uint16_t *)y)[at + i] = lk_f32_to_bf16(v[i]);
 #endif
 }
 
@@ -146,7 +146,7 @@ INLINE void store_as(void *y, int64_t at, vf v, int64_t dtype) {
 INLINE void store_some_as(void *y, int64_t at, vf v, int64_t n, int64_t dtype) {
     char lanes[W * sizeof(float)];
     store_as(lanes, 0, v, dtype);
-    memcpy((char *)y + at * sk_element_size(dtype), lanes, (size_t)(n * sk_element_size(dtype)));
+    memcpy((char *)y + at * lk_element_size(dtype), lanes, (size_t)(n * lk_element_size(dtype)));
 }
 
 TARGET static void rms_norm(const float *x, const float *weight, float eps, int64_t n, void *y, int64_t y_dtype) {
@@ -193,7 +193,7 @@ TARGET static void widen(const void *row, int64_t dtype, int64_t n, float *y) {
         memcpy(y, row, (size_t)n * sizeof(float));
         return;
     }
-    for (int64_t i = 0; i < n; i++) y[i] = sk_from_bf16(((const uint16_t *)row)[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = lk_bf16_to_f32(((const uint16_t *)row)[i]);
 }
 
 /* The largest size of n values, infinite or NaN if one of them is: as integers they are in that order. */

@@ -16,7 +16,7 @@ static void read_rows(const void *source, int64_t source_dtype, int64_t stride, 
         if (r >= rows)
             for (int64_t i = 0; i < k; i++) out[i] = 0;
         else if (source_dtype == SK_BF16)
-            for (int64_t i = 0; i < k; i++) out[i] = sk_bf16_to_f32(((const uint16_t *)source)[at + i]);
+            for (int64_t i = 0; i < k; i++) out[i] = lk_bf16_to_f32(((const uint16_t *)source)[at + i]);
         else
             for (int64_t i = 0; i < k; i++) out[i] = ((const float *)source)[at + i];
     }
@@ -55,7 +55,7 @@ static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel
             if (dtype == SK_F32)
                 ((float *)panel)[i * SK_PANEL + r] = value;
             else
-                ((uint16_t *)panel)[pair] = sk_f32_to_bf16(value);
+                ((uint16_t *)panel)[pair] = lk_f32_to_bf16(value);
         }
 }
 
@@ -95,5 +95,5 @@ void sk_unpack_row(const sk_linear *w, int64_t row, float *out) {
         return;
     }
     for (int64_t i = 0; i < w->k; i++)
-        out[i] = sk_bf16_to_f32(((const uint16_t *)panel)[(i / 2 * SK_PANEL + column) * 2 + i % 2]);
+        out[i] = lk_bf16_to_f32(((const uint16_t *)panel)[(i / 2 * SK_PANEL + column) * 2 + i % 2]);
 }

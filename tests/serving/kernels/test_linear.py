@@ -13,8 +13,11 @@ import pytest
 import torch
 
 from lora_kernels.cpu.build import FLAGS
+from lora_kernels.native import HEADERS
 from serving.kernels.library import SOURCE_FOLDER, KernelLibrary, load_library
 from serving.kernels.linear import DTYPES, PackedLinear, WeightArena, packed_bytes
+
+INCLUDE = f"-I{HEADERS}"
 
 # Sites of SmolLM2-135M; n that is no multiple of a panel, k of a register; several blocks of k.
 SHAPES = ((960, 576), (576, 1536), (50, 82), (1, 2), (330, 3000))
@@ -36,14 +39,41 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     kernels = ["linear_avx512", "linear_int8_avx512"]
     # -ffp-contract=off: a product and a sum that the instruction rounds apart stay apart.
     emulating = ["-O0", "-Dtarget(x)=", f"-I{Path(__file__).parent / 'avx512_emulated'}", "-Wno-psabi"]
-    jobs = {"linear": ["-D__builtin_cpu_supports(x)=1"], **dict.fromkeys(kernels, emulating)}
+    folder.joinpath("everything.c").write_text("int lk_supports(const char *set) { return set != 0; }")
+    jobs = {"linear": [], **dict.fromkeys(kernels, emulating)}
     for name, flags in jobs.items():
-        command = ["cc", *FLAGS, "-fopenmp", "-mfma", "-ffp-contract=off", *flags, "-c", f"{SOURCE_FOLDER / name}.c"]
+        command = [
+            "cc",
+            *FLAGS,
+            "-fopenmp",
+            "-mfma",
+            "-ffp-contract=off",
+            *flags,
+            INCLUDE,
+            "-c",
+            f"{SOURCE_FOLDER / name}.c",
+        ]
         subprocess.run([*command, "-o", f"{folder / name}.o"], check=True, timeout=120)
-    rest = [*(SOURCE_FOLDER.glob("linear_*.c")), SOURCE_FOLDER / "pack.c", SOURCE_FOLDER / "team.c"]
+    rest = [
+        *(SOURCE_FOLDER.glob("linear_*.c")),
+        SOURCE_FOLDER / "pack.c",
+        SOURCE_FOLDER / "team.c",
+        folder / "everything.c",
+    ]
     objects = [f"{folder / name}.o" for name in jobs]
     sources = [path for path in rest if path.stem not in kernels]
-    command = ["cc", *FLAGS, "-fopenmp", "-shared", *map(str, [*sources, *objects]), "-o", str(folder / "library.so")]
+    # Its own `lk_supports`, not that of the library in use.
+    command = [
+        "cc",
+        *FLAGS,
+        INCLUDE,
+        "-fopenmp",
+        "-shared",
+        "-Wl,-Bsymbolic",
+        *map(str, [*sources, *objects]),
+        "-o",
+        str(folder / "library.so"),
+    ]
     subprocess.run([*command, "-lm"], check=True, timeout=120)
     handle = ctypes.CDLL(str(folder / "library.so"))
     assert handle.sk_linear_use(b"avx512") == 0, "the AVX-512 kernels disagree with the portable ones"
