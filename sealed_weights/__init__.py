@@ -28,7 +28,7 @@ from sealed_weights.keys import (
     wrap_key,
 )
 from sealed_weights.lease import LeaseGrant, ReplicaKeypair, SealedLease, open_lease, seal_lease
-from sealed_weights.opened import OpenedPackage, open_package
+from sealed_weights.opened import OpenedPackage, PackageOpening, open_package, over_chunks
 from sealed_weights.package import SealedPackage, package_digest, seal_package, verify_signature
 from sealed_weights.release_log import (
     GENESIS_HASH,
@@ -60,6 +60,7 @@ __all__ = [
     "LeaseGrant",
     "OpenedPackage",
     "PackageHeader",
+    "PackageOpening",
     "PlatformKeypair",
     "ReleaseEntry",
     "ReplicaKeypair",
@@ -78,6 +79,7 @@ __all__ = [
     "open_creator_kek",
     "open_lease",
     "open_package",
+    "over_chunks",
     "package_digest",
     "parse_adapter_config",
     "parse_safetensors_header",

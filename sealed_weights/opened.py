@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -21,7 +22,6 @@ from sealed_weights.files import open_regular, read_exactly
 from sealed_weights.header import (
     HEADER_SIZE,
     TAG_SIZE,
-    ChunkKeys,
     PackageHeader,
     chunk_associated_data,
     derive_chunk_keys,
@@ -82,6 +82,86 @@ class OpenedPackage:
         self.wipe()
 
 
+class PackageOpening:
+    """A package on its way to be opened: decrypt every chunk, in any order and from any threads, then call `finish`.
+
+    Leaving the `with` block before `finish` wipes the plaintext. Each chunk is read once, hashed and decrypted, because
+    a file read twice could change in between.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dek: bytes | bytearray,
+        creator_public_key: bytes | Ed25519PublicKey,
+        expected_digest: str | None,
+        max_plaintext: int,
+    ) -> None:
+        """Check size, header and key commitment (in constant time); arguments and errors as in `open_package`."""
+        self._creator_public_key = creator_public_key
+        self._expected_digest = expected_digest
+        self._finished = False
+        with ExitStack() as stack:
+            self._descriptor, size = stack.enter_context(open_regular(path))
+            self.header = header = read_sized_header(self._descriptor, size)
+            if header.plaintext_length > max_plaintext:
+                raise FormatError(f"header plaintext_length: must be at most {max_plaintext} bytes")
+            self._keys = keys = derive_chunk_keys(dek, header)
+            if not hmac.compare_digest(keys.commitment, header.commitment):
+                raise CommitmentError(
+                    "header commitment: the key does not match this package, or its header was changed"
+                )
+            self._cipher = AESGCM(keys.key)
+            # GCM leaves the plaintext in the destination even when the tag is wrong: every way out wipes it.
+            self._memory = SecretBuffer(header.plaintext_length)
+            stack.callback(self._wipe_unless_finished)
+            self._exits = stack.pop_all()
+        self._leaves = bytearray(32 * header.chunk_count)
+        self._decrypted = [False] * header.chunk_count
+        self._scratch = threading.local()
+
+    def decrypt(self, index: int) -> None:
+        """Decrypt one chunk, 0 <= index < `header.chunk_count`. Raises AuthenticationError if it was changed."""
+        header = self.header
+        if not hasattr(self._scratch, "memory"):
+            self._scratch.memory = bytearray(header.chunk_size + TAG_SIZE)
+        scratch = self._scratch.memory
+        start = index * header.chunk_size
+        plain = self._memory.view[start : start + header.chunk_size]
+        stored = memoryview(scratch)[: len(plain) + TAG_SIZE]
+        read_exactly(self._descriptor, stored, HEADER_SIZE + index * len(scratch))
+        self._leaves[32 * index : 32 * index + 32] = hashlib.sha256(stored).digest()
+        try:
+            self._cipher.decrypt_into(self._keys.nonce(index), stored, chunk_associated_data(header, index), plain)
+        except InvalidTag:
+            raise AuthenticationError(f"chunk {index}: changed, moved or from another package") from None
+        self._decrypted[index] = True
+
+    def finish(self) -> OpenedPackage:
+        """Verify signature and digest over all chunks. Raises SealError if one was not decrypted."""
+        if not all(self._decrypted):
+            raise SealError("opened package: not every chunk was decrypted")
+        digest = _verify_whole(
+            self._descriptor, self.header, self._leaves, self._creator_public_key, self._expected_digest
+        )
+        opened = OpenedPackage(self.header, digest, self._memory)
+        self._finished = True
+        return opened
+
+    def __enter__(self) -> PackageOpening:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    def _wipe_unless_finished(self) -> None:
+        if not self._finished:
+            self._memory.wipe()
+
+
 def open_package(
     path: Path,
     *,
@@ -90,85 +170,55 @@ def open_package(
     expected_digest: str | None,
     max_plaintext: int,
     threads: int | None = None,
-    pause: Callable[[], None] | None = None,
 ) -> OpenedPackage:
     """Decrypt and verify a package in one pass; nothing is returned unless everything holds.
 
-    Order: size and header, key commitment (constant time, before any chunk), then every chunk is read once, hashed and
-    decrypted, then signature and digest. One pass, because a file read twice could change in between. `expected_digest`
-    pins the version against rollback; pass None only for a package just sealed here. `max_plaintext` (bytes) is checked
-    before memory is taken. `threads` defaults to the processors at hand, one below 8 MiB.
-    `pause` is called before each chunk, in the thread that decrypts it: it returns when that may go on.
+    Order: size and header, key commitment (constant time, before any chunk), every chunk, then signature and digest.
+    `expected_digest` pins the version against rollback; pass None only for a package just sealed here. `max_plaintext`
+    (bytes) is checked before memory is taken. `threads` defaults to the processors at hand, one below 8 MiB.
 
     Raises `FormatError`, `CommitmentError`, `AuthenticationError` or `SignatureError`, the plaintext zeroed.
     """
-    with open_regular(path) as (descriptor, size):
-        header = read_sized_header(descriptor, size)
-        if header.plaintext_length > max_plaintext:
-            raise FormatError(f"header plaintext_length: must be at most {max_plaintext} bytes")
-        keys = derive_chunk_keys(dek, header)
-        if not hmac.compare_digest(keys.commitment, header.commitment):
-            raise CommitmentError("header commitment: the key does not match this package, or its header was changed")
-        memory = SecretBuffer(header.plaintext_length)
+    with PackageOpening(
+        path,
+        dek=dek,
+        creator_public_key=creator_public_key,
+        expected_digest=expected_digest,
+        max_plaintext=max_plaintext,
+    ) as opening:
+        over_chunks(opening.decrypt, opening.header, threads)
+        return opening.finish()
+
+
+def over_chunks(work: Callable[[int], None], header: PackageHeader, threads: int | None = None) -> None:
+    """Call `work` with the index of every chunk, on as many threads as pay; stop at the first error and raise it."""
+    count = threads or _default_threads(header)
+    failed = threading.Event()
+
+    # Read, SHA-256 and AES-GCM all release the GIL, so striding chunks over threads scales with cores.
+    def stride(first: int) -> None:
         try:
-            # GCM leaves the plaintext in the destination even when the tag is wrong: every way out below wipes it.
-            leaves = _decrypt_chunks(descriptor, header, keys, memory.view, threads or _default_threads(header), pause)
-            digest = _verify_whole(descriptor, header, leaves, creator_public_key, expected_digest)
-            return OpenedPackage(header, digest, memory)
+            for index in range(first, header.chunk_count, count):
+                if failed.is_set():
+                    return
+                work(index)
         except BaseException:
-            memory.wipe()
+            failed.set()
             raise
+
+    if count == 1:
+        stride(0)
+        return
+    with ThreadPoolExecutor(count, thread_name_prefix="open-package") as pool:
+        running = [pool.submit(stride, first) for first in range(count)]
+    for future in running:
+        future.result()
 
 
 def _default_threads(header: PackageHeader) -> int:
     if header.plaintext_length < PARALLEL_FROM:
         return 1
     return min(len(os.sched_getaffinity(0)), MAX_THREADS, header.chunk_count)
-
-
-def _decrypt_chunks(
-    descriptor: int,
-    header: PackageHeader,
-    keys: ChunkKeys,
-    destination: memoryview,
-    threads: int,
-    pause: Callable[[], None] | None,
-) -> bytearray:
-    """Decrypt all chunks into `destination` and return their SHA-256 leaves (32 bytes each, in order)."""
-    leaves = bytearray(32 * header.chunk_count)
-    failed = threading.Event()
-
-    def work(first: int) -> None:
-        # Read, SHA-256 and AES-GCM all release the GIL, so striding chunks over threads scales with cores.
-        cipher = AESGCM(keys.key)
-        scratch = bytearray(header.chunk_size + TAG_SIZE)
-        for index in range(first, header.chunk_count, threads):
-            if failed.is_set():
-                return
-            if pause is not None:
-                pause()
-            start = index * header.chunk_size
-            plain = destination[start : start + header.chunk_size]
-            stored = memoryview(scratch)[: len(plain) + TAG_SIZE]
-            try:
-                read_exactly(descriptor, stored, HEADER_SIZE + index * len(scratch))
-                leaves[32 * index : 32 * index + 32] = hashlib.sha256(stored).digest()
-                cipher.decrypt_into(keys.nonce(index), stored, chunk_associated_data(header, index), plain)
-            except InvalidTag:
-                failed.set()
-                raise AuthenticationError(f"chunk {index}: changed, moved or from another package") from None
-            except BaseException:
-                failed.set()
-                raise
-
-    if threads == 1:
-        work(0)
-        return leaves
-    with ThreadPoolExecutor(threads, thread_name_prefix="open-package") as pool:
-        running = [pool.submit(work, first) for first in range(threads)]
-    for future in running:
-        future.result()
-    return leaves
 
 
 def _verify_whole(

@@ -40,8 +40,8 @@ from serving.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-# Share of a step's time that loads get to themselves, see `Engine`.
-_BREATHER = 0.1
+# Share of a step's time that loads get to themselves, see `Gate`.
+_LOAD_PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,8 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         ),
         adapters,
     )
+    if isinstance(runner, CpuRunner) and config.thread_count >= available_cores():
+        adapters.gate.load_pause = _LOAD_PAUSE
     sharing = None
     if memory.boundary is not None and isinstance(runner, CpuRunner):
         first = config.adapter_memory_mb << 20
@@ -180,7 +182,6 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         make_output=make_output,
         threads=config.thread_count,
         sharing=sharing,
-        breather=_BREATHER if isinstance(runner, CpuRunner) and config.thread_count >= available_cores() else 0.0,
     )
     _return_freed_memory()
     if config.trace is not None:

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from lora_kernels import AdapterTensors
-from sealed_weights import BaseSpec, OpenedPackage, SealError, open_package
+from sealed_weights import BaseSpec, OpenedPackage, PackageOpening, SealError, over_chunks
 from serving.adapters.counters import LevelSeconds
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.peft import PeftReader
@@ -77,15 +77,23 @@ class SealedAdapterSource:
     def _open(self, key: HeldKey, pause: Pause) -> AdapterTensors:
         with self.seconds.measured("fetch"):
             path = self._packages.fetch(key.digest, key.package_size)
-        with self.seconds.measured("decrypt"):
-            opened = open_package(
+        with (
+            self.seconds.measured("decrypt"),
+            PackageOpening(
                 path,
                 dek=key.dek,
                 creator_public_key=key.creator_public_key,
                 expected_digest=key.digest,
                 max_plaintext=MAX_PLAINTEXT,
-                pause=pause,
-            )
+            ) as opening,
+        ):
+
+            def decrypt(index: int) -> None:
+                pause()
+                opening.decrypt(index)
+
+            over_chunks(decrypt, opening.header)
+            opened = opening.finish()
         try:
             with self.seconds.measured("check"):
                 check_identity(opened, key, self._base)

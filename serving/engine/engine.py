@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -36,8 +35,6 @@ _IDLE_SECONDS = 0.2
 # How old gauges and the outlook of admission may be while nobody comes or goes. Renewing them is a sixth of the Python
 # of a step with one row.
 _LOOK_SECONDS = 0.05
-# The longest pause that loads get after a step.
-_BREATH_SECONDS = 0.002
 
 
 class Engine:
@@ -46,8 +43,6 @@ class Engine:
     make_output: builds the detokenizer of one request
     eos_token_ids: tokens that end a completion unless it ignores them
     sharing: moves memory between adapters and KV; None: each has its own
-    breather: share of a step's time that is left to loads after it while any are under way: where the step's threads
-        have every core, loads would otherwise take theirs from one thread, for which all others wait
     trace: where the times of each step's parts go
     """
 
@@ -64,7 +59,6 @@ class Engine:
         make_output: Callable[[Request], OutputText],
         threads: int = 0,
         sharing: SharedMemory | None = None,
-        breather: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runner, self.planner, self.adapters = runner, planner, adapters
@@ -73,10 +67,7 @@ class Engine:
         self.admission = Admission(planner.limits, planner.costs)
         self.ready = threading.Event()
         self._threads, self._sharing, self._clock = threads, sharing, clock
-        self._breather, self._step_seconds = breather, 0.0
-        self._while_loads_wait: Callable[[], AbstractContextManager[None]] = (
-            adapters.gate.closed if breather else nullcontext
-        )
+        self._step_seconds = 0.0
         self._inbox = Inbox()
         adapters.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
@@ -172,13 +163,13 @@ class Engine:
                 self.ready.set()
                 while not self._stopping:
                     self._inbox.drain()
-                    with self._while_loads_wait():
+                    with self.adapters.gate.closed():
                         busy = self.step()
                     if not busy:
                         self._inbox.wait(_IDLE_SECONDS)
-                    elif self._breather and self.adapters.loading:
-                        with self.trace.span("breathe"):
-                            time.sleep(min(self._breather * self._step_seconds, _BREATH_SECONDS))
+                    elif self.adapters.gate.load_pause and self.adapters.loading:
+                        with self.trace.span("load pause"):
+                            self.adapters.gate.let_loads_run(self._step_seconds)
                 self._commit_launched(0)
         finally:
             self._draining = self._stopping = True

@@ -10,7 +10,15 @@ from uuid import UUID
 
 import numpy as np
 
-from sealed_weights import BaseSpec, CreatorIdentity, OpenedPackage, SealedPackage, open_package, seal_package
+from sealed_weights import (
+    BaseSpec,
+    CreatorIdentity,
+    OpenedPackage,
+    PackageOpening,
+    SealedPackage,
+    open_package,
+    seal_package,
+)
 from sealed_weights.secret_memory import SecretBuffer
 
 CREATOR_ID = UUID("11111111-2222-4333-8444-555555555555")
@@ -110,13 +118,21 @@ def seal(source: Path, destination: Path, **changes: Any) -> SealedPackage:
 
 def open_it(path: Path, **changes: Any) -> OpenedPackage:
     """Open with the fixed test identity and key."""
-    arguments: dict[str, Any] = {
+    return open_package(path, **(_opening_arguments() | changes))
+
+
+def opening_of(path: Path) -> PackageOpening:
+    """Begin to open with the fixed test identity and key."""
+    return PackageOpening(path, **_opening_arguments())
+
+
+def _opening_arguments() -> dict[str, Any]:
+    return {
         "dek": DEK,
         "creator_public_key": IDENTITY.public_bytes(),
         "expected_digest": None,
         "max_plaintext": 1 << 30,
     }
-    return open_package(path, **(arguments | changes))
 
 
 def assert_wiped(buffers: list[SecretBuffer]) -> None:

@@ -16,6 +16,7 @@ from sealed_weights import (
     FormatError,
     SealedPackage,
     SealError,
+    over_chunks,
     package_digest,
     read_header,
     verify_signature,
@@ -29,6 +30,7 @@ from tests.sealed_weights.factories import (
     MODEL_ID,
     assert_wiped,
     open_it,
+    opening_of,
     seal,
     write_adapter,
 )
@@ -196,21 +198,28 @@ def test_a_dek_in_wipeable_memory_works_and_is_left_alone(adapter: Path, tmp_pat
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_opening_pauses_before_each_chunk_and_goes_no_further_until_it_may(
+def test_a_caller_may_decrypt_the_chunks_itself_and_give_up_at_each(
     package: SealedPackage, buffers: list[SecretBuffer], threads: int
 ) -> None:
-    left_of_each: list[int] = []
+    with opening_of(package.path) as opening:
+        assert not any(buffers[-1].alias)  # type: ignore[attr-defined]  # nothing is decrypted yet
+        with pytest.raises(SealError, match="not every chunk"):
+            opening.finish()
+        done: list[int] = []
 
-    def pause() -> None:
-        left_of_each.append(bytes(buffers[-1].alias).count(0))  # type: ignore[attr-defined]
+        def decrypt(index: int) -> None:
+            opening.decrypt(index)
+            done.append(index)
 
-    with open_it(package.path, threads=threads, pause=pause) as opened:
-        assert len(left_of_each) == opened.header.chunk_count == 3
-        assert left_of_each[0] == len(buffers[-1].alias)  # type: ignore[attr-defined]  # nothing is decrypted yet
+        over_chunks(decrypt, opening.header, threads)
+        assert sorted(done) == list(range(opening.header.chunk_count)) == [0, 1, 2]
+        with opening.finish() as opened:
+            assert bytes(opened.config) and any(buffers[-1].alias)  # type: ignore[attr-defined]
 
-    def give_up() -> None:
+    def give_up(index: int) -> None:
+        opening.decrypt(index)
         raise TimeoutError("not now")
 
-    with pytest.raises(TimeoutError, match="not now"):
-        open_it(package.path, threads=threads, pause=give_up)
+    with pytest.raises(TimeoutError, match="not now"), opening_of(package.path) as opening:
+        over_chunks(give_up, opening.header, threads)
     assert_wiped(buffers)

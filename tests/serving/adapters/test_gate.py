@@ -39,7 +39,7 @@ class Pieces(Source):
 
 def test_a_pause_ends_when_the_gate_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "LONGEST_SECONDS", 60.0)
-    gate, passed = Gate(), threading.Event()
+    gate, passed = Gate(0.1), threading.Event()
     gate.pause()  # open: at once
     with gate.closed():
         thread = threading.Thread(target=lambda: (gate.pause(), passed.set()))
@@ -50,7 +50,7 @@ def test_a_pause_ends_when_the_gate_opens(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_gate_opens_though_a_step_fails() -> None:
-    gate = Gate()
+    gate = Gate(0.1)
     with pytest.raises(ValueError, match="step"), gate.closed():
         raise ValueError("step")
     began = time.monotonic()
@@ -63,6 +63,7 @@ def test_no_piece_of_a_load_is_done_while_the_gate_is_closed(monkeypatch: pytest
     monkeypatch.setattr(gates, "LONGEST_SECONDS", 60.0)
     source = Pieces()
     run = Running(source)
+    run.manager.gate.load_pause = 0.1
     with run.manager.gate.closed():
         run.manager.want([digest_of(1)])
         time.sleep(0.1)
@@ -77,6 +78,7 @@ def test_no_piece_of_a_load_is_done_while_the_gate_is_closed(monkeypatch: pytest
 def test_a_copy_stops_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "LONGEST_SECONDS", 60.0)
     run = Running()
+    run.manager.gate.load_pause = 0.1
     closed = run.manager.gate.closed()
     # The source is asked with the gate open; when it answers, the gate is closed.
     run.source.on_load = lambda digest: closed.__enter__()
@@ -106,6 +108,7 @@ def test_folders_are_read_in_pieces(tmp_path: Path) -> None:
 def test_beside_a_step_without_end_a_load_goes_on_slowly() -> None:
     source = Pieces()
     run = Running(source)
+    run.manager.gate.load_pause = 0.1
     with run.manager.gate.closed():
         began = time.monotonic()
         run.load(digest_of(1))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from serving.adapters.gate import Gate
 from serving.adapters.manager import AdapterManager
 from serving.core import AdapterRef, Delta, LatencyClass, Request, SamplingParams, Sequence
 from serving.engine import Engine
@@ -27,6 +28,10 @@ class NoAdapters(FakeResidency):
     """An `AdapterManager` without adapters."""
 
     on_arrival = staticmethod(lambda: None)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
 
     def is_revoked(self, digest: str | None) -> bool:
         return False
