@@ -49,10 +49,12 @@ class Worker:
             command, cwd=checkout, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ready(self) -> str | None:
-        """Wait until it is; return the name of its instruction set."""
-        kernels: str | None = self._answer()
-        return kernels
+    def ready(self) -> str:
+        """Wait until it is; return the name of its instruction set. Raises RuntimeError where it has no kernels."""
+        kernels = self._answer()
+        if kernels is None:
+            raise RuntimeError("a version of the code could not build its kernels; its message is above")
+        return str(kernels)
 
     def times(self, step: str, adapters: bool, seconds: float) -> list[float]:
         """Seconds of each step. Raises RuntimeError when the process has ended."""
