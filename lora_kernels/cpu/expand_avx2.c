@@ -1,9 +1,7 @@
 /* AVX2 + FMA: expand.
  *
  * 6 rows x 16 columns, 12 accumulators: 8 loads for 12 FMAs; one row takes 64 columns, so that the FMA latency stays
- * covered. Many rows read B from a panel: widened once, and its ranks side by side.
- *
- * bfloat16 weights read in place are widened with one shift or one mask per 8 values, 8-bit ones with a widening, shifts and
+ * covered. bfloat16 weights are widened with one shift or one mask per 8 values, 8-bit ones with a widening, shifts and
  * a conversion.
  */
 #if defined(__x86_64__)
@@ -115,15 +113,9 @@ INLINE void multiply_unit(const int rows, const int blocks, const int dtype, sum
     }
 }
 
-/* sum += v B for some ranks of a panel, which are 16 columns wide. */
-INLINE void multiply_panel(const int rows, sums sum, const float *panel, const float *const *v, int64_t at, int64_t end) {
-#pragma GCC unroll 4
-    for (; at < end; at++, panel += 16) multiply_rank(rows, sum, 0, load16(panel, 0, LK_F32), v, at);
-}
-
-/* y[t][c..) += v[t] B for 16 * blocks columns, B from the panel that begins with column panel_c unless that is NULL. */
-INLINE void expand_tile(const int rows, const int blocks, const int dtype, const lk_columns *from, const float *panel,
-                        int64_t panel_c, const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
+/* y[t][c..) += v[t] B for 16 * blocks columns. */
+INLINE void expand_tile(const int rows, const int blocks, const int dtype, const lk_columns *from,
+                        const float *const *v, char *const *y, int64_t y_dtype, int64_t c) {
     sums sum;
 #pragma GCC unroll 6
     for (int t = 0; t < rows; t++)
@@ -131,13 +123,6 @@ INLINE void expand_tile(const int rows, const int blocks, const int dtype, const
         for (int i = 0; i < blocks; i++) sum[t][i].first = sum[t][i].second = _mm256_setzero_ps();
     for (int64_t j = 0; j < from->pages; j++) {
         int64_t at = j * from->page_size, end = at + from->ranks[j];
-        if (panel) {
-            int64_t column = (c - panel_c) * from->pages * from->page_size + at * 16;
-            /* Full pages are one run of ranks, in v as in the panel. */
-            while (end == (j + 1) * from->page_size && j + 1 < from->pages) end += from->ranks[++j];
-            multiply_panel(rows, sum, panel + column, v, at, end);
-            continue;
-        }
         for (int64_t place = lk_b_place(c, dtype); at < end; at += LK_UNIT, place += from->unit) {
             int64_t ranks = end - at < LK_UNIT ? end - at : LK_UNIT;
             multiply_unit(rows, blocks, dtype, sum, from->b[j], place, v, at, at + ranks);
@@ -161,58 +146,11 @@ INLINE void expand_tile(const int rows, const int blocks, const int dtype, const
         }
 }
 
-/* At least this many rows pay for copying B into a panel: at 16 and 32 rows it cost 5 to 15 % of 576 -> 1536, from 48 on
- * it gained as much. */
-enum { PANEL_ROWS = 48 };
-/* Half a first-level cache. */
-enum { PANEL_FLOATS = 4096 };
-
 static int64_t whole16(int64_t columns) { return columns / 16 * 16; }
 
-/* Columns [begin, end) in blocks of 16 columns by ranks, the pages one after another. */
-INLINE void fill_panel(const int dtype, const lk_columns *from, int64_t begin, int64_t end, float *panel) {
-    int64_t ranks = from->pages * from->page_size;
-    for (int64_t j = 0; j < from->pages; j++)
-        for (int64_t r = 0; r < from->ranks[j]; r++) {
-            float *out = panel + (j * from->page_size + r) * 16;
-            int64_t place = r / LK_UNIT * from->unit + r % LK_UNIT / 2 * 2 * LK_B_BLOCK;
-            for (int64_t c = begin; c < end; c += 16, out += ranks * 16) {
-                pair w = load_rank(from->b[j], place + lk_b_place(c, dtype), dtype, r % 2);
-                _mm256_storeu_ps(out, w.first);
-                _mm256_storeu_ps(out + 8, w.second);
-            }
-        }
-}
-
-INLINE void expand_panel(const int dtype, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
-                         int rows, float *panel) {
-    int64_t most = whole16(PANEL_FLOATS / (from->pages * from->page_size)), step = most > 16 ? most : 16;
-#define TILE(rows_) expand_tile(rows_, 1, LK_F32, from, panel, begin, v + t, y + t, y_dtype, c)
-    for (int64_t begin = whole16(from->begin); begin < from->end; begin += step) {
-        int64_t end = begin + step < from->end ? begin + step : from->end;
-        fill_panel(dtype, from, begin, end, panel);
-        for (int t = 0; t < rows; t += 6)
-            for (int64_t c = begin; c < end; c += 16) {
-                switch (rows - t) {
-                case 1: TILE(1); break;
-                case 2: TILE(2); break;
-                case 3: TILE(3); break;
-                case 4: TILE(4); break;
-                case 5: TILE(5); break;
-                default: TILE(6);
-                }
-            }
-    }
-#undef TILE
-}
-
 INLINE void expand_typed(const int dtype, const lk_columns *from, const float *const *v, char *const *y, int64_t y_dtype,
-                         int rows, float *panel) {
-    if (rows >= PANEL_ROWS) {
-        expand_panel(dtype, from, v, y, y_dtype, rows, panel);
-        return;
-    }
-#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, dtype, from, NULL, 0, v + t, y + t, y_dtype, c)
+                         int rows) {
+#define TILE(rows_, blocks_) expand_tile(rows_, blocks_, dtype, from, v + t, y + t, y_dtype, c)
     for (int64_t c = whole16(from->begin); c < from->end; c += 16) {
         int t = 0;
         if (rows == 1)
@@ -232,11 +170,12 @@ INLINE void expand_typed(const int dtype, const lk_columns *from, const float *c
 
 AVX2 void lk_expand_avx2(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y,
                          int64_t y_dtype, int rows, float *panel) {
+    (void)panel;
     if (dtype == LK_I8)
-        expand_typed(LK_I8, columns, v, y, y_dtype, rows, panel);
+        expand_typed(LK_I8, columns, v, y, y_dtype, rows);
     else if (dtype == LK_BF16)
-        expand_typed(LK_BF16, columns, v, y, y_dtype, rows, panel);
+        expand_typed(LK_BF16, columns, v, y, y_dtype, rows);
     else
-        expand_typed(LK_F32, columns, v, y, y_dtype, rows, panel);
+        expand_typed(LK_F32, columns, v, y, y_dtype, rows);
 }
 #endif
