@@ -76,7 +76,8 @@ int lk_agrees(const lk_kernels *candidate, int64_t x_dtype, int64_t dtype) {
     solve(&lk_portable, x_dtype, dtype, &expected);
     solve(candidate, x_dtype, dtype, &actual);
     /* Sums of about 50 products and 31 more, all below 1: float32 order costs 1e-5, one bfloat16 rounding of y 2^-8. A
-     * set that rounds x and v to the type of its weights: 2^-9 of each v and x, over 0.02 in the largest of 5,000 sums. */
+     * set that rounds x and v to the type of its weights: 2^-9 of each v and x, over 0.02 in the largest of 5,000
+     * sums. */
     float tolerance = candidate->rounds ? 0.03f : x_dtype == LK_BF16 ? 0.01f : 1e-4f;
     for (int i = 0; i < ROWS * WIDTH; i++) {
         float e, g;

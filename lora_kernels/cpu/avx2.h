@@ -1,4 +1,4 @@
-/* What the AVX2 kernels share. */
+/* Shared by the AVX2 kernels. */
 #ifndef LORA_KERNELS_AVX2_H
 #define LORA_KERNELS_AVX2_H
 

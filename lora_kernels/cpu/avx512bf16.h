@@ -1,7 +1,6 @@
-/* What the AVX512-BF16 kernels share. They are for bfloat16 and 8-bit weights: float32 activations are rounded to bfloat16
- * on their way in, and so is v on its way to a b in bfloat16, as tensor cores take them; 8-bit weights are bfloat16 numbers
- * as they are.
- */
+/* Shared by the AVX512-BF16 kernels. They are for bfloat16 and 8-bit weights: float32 activations are rounded to
+ * bfloat16 on their way in, and so is v on its way to a b in bfloat16, as tensor cores take them; 8-bit weights are
+ * bfloat16 numbers as they are. / */
 #ifndef LORA_KERNELS_AVX512BF16_H
 #define LORA_KERNELS_AVX512BF16_H
 
@@ -15,8 +14,8 @@
     static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx512bf16,avx512vnni")))
 
 /* How far ahead of use one row's weights are fetched: whole blocks of a. Into the second-level cache: the first has few
- * places for lines on their way from memory, and one core then reads 20 GB/s instead of 14 (Zen 4); steps of 4 to 12 rows
- * take 5 to 8 % less time. */
+ * places for lines on their way from memory, and one core then reads 20 GB/s instead of 14 (Zen 4); steps of 4 to 12
+ * rows take 5 to 8 % less time. */
 enum { AHEAD_BYTES = 2048 };
 
 INLINE __m512 widen_i8(const void *data) {

@@ -33,9 +33,9 @@ static float same_f32(float value) { return value; }
 static uint16_t same_bf16(uint16_t value) { return value; }
 static int8_t same_i8(int8_t value) { return value; }
 
-/* Rows [row, end) of columns [begin, begin + count), all of one block and one unit; `out` is where the block begins, whose
- * column `at` is the first. The rest of the last 16 bfloat16 columns of a becomes zero, and so does the second rank of a
- * pair where there is none. */
+/* Rows [row, end) of columns [begin, begin + count), all of one block and one unit; `out` is where the block begins,
+ * whose column `at` is the first. The rest of the last 16 bfloat16 columns of a becomes zero, and so does the second
+ * rank of a pair where there is none. */
 #define COPY(name, from_type, to_type, convert)                                                                     \
     static void name##_line(const lk_matrix *m, const void *data, int64_t row, int64_t begin, int64_t count,        \
                             to_type *line) {                                                                        \

@@ -1,7 +1,7 @@
-/* AVX512-BF16: expand, 12 rows x 32 columns or 6 x 64, 24 of the 32 registers. A pair of ranks of 16 columns is what one
- * instruction multiplies and adds: bfloat16 as it lies, with v rounded to bfloat16; 8-bit weights widened to 16 bits, with v
- * in 16-bit integers and a factor on each row. Their sums are exact, so v loses a hundredth of what bfloat16 costs it.
- */
+/* AVX512-BF16: expand, 12 rows x 32 columns or 6 x 64, 24 of the 32 registers. A pair of ranks of 16 columns is what
+ * one instruction multiplies and adds: bfloat16 as it lies, with v rounded to bfloat16; 8-bit weights widened to 16
+ * bits, with v in 16-bit integers and a factor on each row. Their sums are exact, so v loses a hundredth of what
+ * bfloat16 costs it. / */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -40,7 +40,7 @@ INLINE float quantize_row(const lk_columns *from, const float *v, char *out) {
         }
     }
     const int32_t limit = ranks > INT32_MAX / (INT16_MAX * 127) ? (int32_t)(INT32_MAX / (127 * ranks)) : INT16_MAX;
-    /* Of no numbers the sum is not one either. */
+    /* NaN inputs stay NaN. */
     float most = _mm512_reduce_max_ps(largest) + _mm512_reduce_add_ps(invalid);
     const __m512 factor = _mm512_set1_ps(most > 1e-30f ? (float)limit / most : 0);
     for (int64_t j = 0; j < from->pages; j++)

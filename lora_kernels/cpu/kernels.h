@@ -1,4 +1,4 @@
-/* What work.c asks of a kernel set: the arithmetic for one instruction set. */
+/* A kernel set for work.c: the arithmetic for one instruction set. */
 #ifndef LORA_KERNELS_KERNELS_H
 #define LORA_KERNELS_KERNELS_H
 
@@ -38,17 +38,17 @@ typedef struct {
     int64_t begin, end;
 } lk_columns;
 
-/* Where column c is among 8 ranks of b, [blocks, 8, 64] or in pairs, in elements: the first rank's. */
+/* Return the place of column c among 8 ranks of b, [blocks, 8, 64] or in pairs, in elements: the first rank's. */
 static inline int64_t lk_b_place(int64_t c, int64_t dtype) {
     return c / LK_B_BLOCK * LK_B_BLOCK * LK_UNIT + c % LK_B_BLOCK * (dtype == LK_F32 ? 1 : 2);
 }
 
-/* How far rank r of 8 is from the first. */
+/* Return how far rank r of 8 is from the first. */
 static inline int64_t lk_b_rank(int64_t r, int64_t dtype) {
     return dtype == LK_F32 ? r * LK_B_BLOCK : r / 2 * 2 * LK_B_BLOCK + r % 2;
 }
 
-/* Where column c is among those of a in bfloat16. */
+/* Return the place of column c among those of a in bfloat16. */
 static inline int64_t lk_woven(int64_t c) { return c / 16 * 16 + c % 8 * 2 + c % 16 / 8; }
 
 /* The arithmetic of one instruction set. */
@@ -63,9 +63,9 @@ typedef struct {
      * LK_UNIT * padded_k bfloat16 values. */
     void (*shrink)(const lk_unit *unit, int64_t dtype, int64_t padded_k, const void *const *x, int rows,
                    float *const *v, void *wide);
-    /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c in
-     * [begin, end); y[t] is where the slice begins. panel has room for pages * page_size * LK_CHUNK floats; the range of
-     * more than one row is within LK_CHUNK columns from a multiple of LK_COLUMNS on. */
+    /* y[t][c] += sum over pages j and ranks r of v[t][j * page_size + r] * b[j][r][c], in that order, for c in [begin,
+     * end); y[t] is where the slice begins. panel has room for pages * page_size * LK_CHUNK floats; the range of more
+     * than one row is within LK_CHUNK columns from a multiple of LK_COLUMNS on. */
     void (*expand)(const lk_columns *columns, int64_t dtype, const float *const *v, char *const *y, int64_t y_dtype,
                    int rows, float *panel);
 } lk_kernels;
@@ -83,7 +83,7 @@ extern const lk_kernels lk_avx512bf16;
 /* The kernel set in use for these types. */
 const lk_kernels *lk_chosen(int64_t x_dtype, int64_t dtype);
 
-/* Whether `candidate` agrees with the portable kernels on a small problem of these types. */
+/* Return whether `candidate` agrees with the portable kernels on a small problem of these types. */
 int lk_agrees(const lk_kernels *candidate, int64_t x_dtype, int64_t dtype);
 
 #endif

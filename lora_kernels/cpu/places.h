@@ -1,4 +1,4 @@
-/* Where weights lie: see lk_site. `at` is a place in the page tables. */
+/* The places of weights: see lk_site. `at` is a place in the page tables. */
 #ifndef LORA_KERNELS_PLACES_H
 #define LORA_KERNELS_PLACES_H
 

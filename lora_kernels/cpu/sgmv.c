@@ -26,7 +26,7 @@ typedef struct {
 } spare;
 static _Atomic(spare *) kept;
 
-/* The kept scratch if it is large enough and nobody else has it, else a new one; NULL when memory is short. */
+/* Return the kept scratch if it is large enough and free, else a new one; NULL when memory is short. */
 static spare *take_scratch(int64_t bytes) {
     spare *found = atomic_exchange(&kept, NULL);
     if (found && found->bytes >= bytes) return found;
@@ -38,7 +38,7 @@ static spare *take_scratch(int64_t bytes) {
 
 static void keep_scratch(spare *scratch) { free(atomic_exchange(&kept, scratch)); }
 
-/* Where the parts of one thread's scratch end, in their order. */
+/* The ends of the parts of one thread's scratch, in order. */
 typedef struct {
     int64_t b, packed, panel, wide;
 } scratch_ends;

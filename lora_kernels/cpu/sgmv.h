@@ -9,7 +9,8 @@
 
 #include <stdint.h>
 
-/* Element types: of activations the first two, of weights all. 8-bit weights are integers with a factor on each rank. */
+/* Element types: of activations the first two, of weights all. 8-bit weights are integers with a factor on each
+ * rank. */
 enum { LK_F32 = 0, LK_BF16 = 1, LK_I8 = 2, LK_DTYPES = 3 };
 
 enum {
@@ -22,10 +23,10 @@ enum {
 
 /* A site of one layer. Arrays are those of AdapterPool; a and b may not alias anything written.
  *
- * Weights lie as one row of activations reads them, from the first byte to the last: 8 ranks of 32 or 64 columns, then the
- * same ranks of the next columns. What is past a page's ranks or a slice's columns is zero. Of 16 bfloat16 columns, c and
- * c + 8 lie side by side, so that one shift and one mask of 32-bit lanes make floats of them in order; others lie in
- * order. */
+ * Weights lie as one row of activations reads them, from the first byte to the last: 8 ranks of 32 or 64 columns, then
+ * the same ranks of the next columns. Values past a page's ranks or a slice's columns are zero. Columns c and c + 8 of
+ * 16 bfloat16 columns lie side by side, so that one shift and one mask of 32-bit lanes make floats of them in order;
+ * others lie in order. */
 typedef struct {
     const void *a;              /* [pages, slices, page_size / 8, padded_k / 32, 8, 32], pages a_page elements apart */
     const void *b;              /* [pages, page_size / 8, padded_n / 64, 8, 64], pages b_page elements apart */
@@ -55,15 +56,16 @@ typedef struct {
     int64_t dtype;
 } lk_rows;
 
-/* Whether this processor has the instructions of a kernel set: "portable", "avx2" or "avx512" (with bfloat16 and VNNI). */
+/* Return whether this processor has the instructions of a kernel set: "portable", "avx2" or "avx512" (with bfloat16 and
+ * VNNI). */
 int lk_supports(const char *set);
 
-/* y += scale * (x A^T) B^T in two halves, for a caller with a team of threads of its own. All threads call the first with
- * the same arguments and their own number, when x is complete; a barrier of the caller's, and y complete; then the second;
- * a barrier before y is read. Nothing is allocated and nothing can fail; rows without an adapter are not touched, and a
- * value gets the same bits in a team of any size. `scratch` (any alignment) carries the products in between:
- * lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an adapter, free for other use
- * before and after. */
+/* y += scale * (x A^T) B^T in two halves, for a caller with a team of threads of its own. All threads call the first
+ * with the same arguments and their own number, when x is complete; a barrier of the caller's, and y complete; then the
+ * second; a barrier before y is read. Nothing is allocated and nothing can fail; rows without an adapter are not
+ * touched, and a value gets the same bits in a team of any size. `scratch` (any alignment) carries the products in
+ * between: lk_scratch_bytes(site, rows, threads) bytes for `rows` at least the batch's rows with an adapter, free for
+ * other use before and after. */
 void lk_shrink_team(const lk_site *site, const lk_batch *batch, const void *x, int64_t x_stride, int64_t x_dtype,
                     void *scratch, int64_t thread, int64_t threads);
 void lk_expand_team(const lk_site *site, const lk_batch *batch, void *y, int64_t y_stride, int64_t y_dtype,
@@ -76,8 +78,8 @@ typedef struct {
     int64_t bytes;
 } lk_strip;
 
-/* The weights that this thread of a team will read in shrink, or in expand, in that order, so that a caller may fetch them
- * into the thread's caches before: how many strips, at most `most`; what does not fit is left out. */
+/* The weights that this thread of a team will read in shrink, or in expand, in that order, so that a caller may fetch
+ * them into the thread's caches before: how many strips, at most `most`; what does not fit is left out. */
 int64_t lk_list_shrink(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,
                        int64_t most);
 int64_t lk_list_expand(const lk_site *site, const lk_batch *batch, int64_t thread, int64_t threads, lk_strip *out,

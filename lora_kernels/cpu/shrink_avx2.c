@@ -1,12 +1,12 @@
 /* AVX2 + FMA: shrink.
  *
  * 4 ranks x 3 rows of dot products, 12 accumulators of 8 lanes: of 16 columns one half after the other, 7 loads for 12
- * FMAs, so that nothing but the sums has to stay in registers (with all 16 at once gcc takes x from memory, and the loads
- * are the limit: a quarter slower).
- * One row takes 8 ranks at once, so that the FMA latency (4 cycles, 2 a cycle) stays covered.
+ * FMAs, so that nothing but the sums has to stay in registers (with all 16 at once gcc takes x from memory, and the
+ * loads are the limit: a quarter slower). One row takes 8 ranks at once, so that the FMA latency (4 cycles, 2 a cycle)
+ * stays covered.
  *
  * bfloat16 weights are widened with one shift or one mask per 8 values, 8-bit ones with a widening and a conversion.
- */
+ * / */
 #if defined(__x86_64__)
 #include "avx2.h"
 

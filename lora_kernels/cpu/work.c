@@ -25,8 +25,8 @@ typedef struct {
     int64_t at, begin, end;
 } share;
 
-/* Whether the next unit of ranks is this thread's: its middle lies in the share, so that no share is off by more than half
- * of one. */
+/* Return whether the next unit of ranks is this thread's: its middle lies in the share, so that no share is off by more
+ * than half of one. */
 static int takes(share *s, int64_t cost) {
     int64_t middle = s->at + cost / 2;
     s->at += cost;
@@ -156,7 +156,8 @@ static void expand_columns(const lk_job *j, const tile_t *tile, int64_t slice, i
     }
 }
 
-/* How many of `width` columns, of which the first costs from `at` on, come before `cost`: whole blocks of the kernels. */
+/* How many of `width` columns, of which the first costs from `at` on, come before `cost`: whole blocks of the
+ * kernels. */
 static int64_t columns_before(int64_t cost, int64_t at, int64_t per_column, int64_t width, int64_t block) {
     int64_t columns = cost > at ? (cost - at) / per_column : 0;
     return columns >= width ? width : minimum(width, (columns + block / 2) / block * block);
@@ -196,7 +197,7 @@ void lk_run_phase(const lk_job *j, int phase, const lk_thread_scratch *mine, int
     }
 }
 
-/* Whether some of the segment's work is in the share, which is then past it. */
+/* Return whether some of the segment's work is in the share, which is then past it. */
 static int touches(const lk_job *j, int phase, const tile_t *segment, share *s) {
     int64_t begin = s->at;
     s->at += segment_cost(j, phase, segment) * cost_per_rank(j, phase);

@@ -1,4 +1,4 @@
-/* What sgmv.c and work.c share: one call's job, and the part of it that one thread does. */
+/* Shared by sgmv.c and work.c: one call's job, and the part of it that one thread does. */
 #ifndef LORA_KERNELS_WORK_H
 #define LORA_KERNELS_WORK_H
 

@@ -35,7 +35,7 @@ INLINE vf scores_at(const float *scores, int64_t i, const tile_factors *f) {
 /* Weights from `at` on, of which `valid` are of keys that the row sees, beside the factors of their values. */
 INLINE vf scale_weights(vf w, int64_t at, int64_t valid, vf to_integers, const tile_factors *f) {
     vf scaled = w * (to_integers * load(f->values + at));
-    /* The factor of a later token may be no number. */
+    /* The factor of a later token may be NaN. */
     return at + W <= valid ? scaled : blend(w > splat(0.0f), scaled, splat(0.0f));
 }
 
@@ -67,7 +67,7 @@ INLINE float weigh(const int dtype, float *scores, int64_t valid, int64_t end, f
     return shrink;
 }
 
-/* Where a block's share of a head is, in bytes from the head's first. */
+/* Return how far a block's share of a head is from the head's first, in bytes. */
 INLINE int64_t place_of(const int dtype, const sk_span *span, const sk_blocks *blocks, int64_t block) {
     return span->table[block] * blocks->stride * lk_element_size(dtype);
 }
@@ -120,8 +120,8 @@ INLINE upcoming first_upcoming(const int dtype, const sk_span *span, const sk_bl
     return u;
 }
 
-/* The factors of a tile's keys and values, side by side; what follows them in the last block's lanes comes along. Vectors
- * instead of memcpy, whose calls for 64 bytes each took 3 % of 32 rows. */
+/* The factors of a tile's keys and values, side by side; what follows them in the last block's lanes comes along.
+ * Vectors instead of memcpy, whose calls for 64 bytes each took 3 % of 32 rows. */
 INLINE void gather_factors(const sk_span *span, const sk_blocks *blocks, int64_t begin, int64_t count, float *keys,
                            float *values) {
     const int64_t size = blocks->size;

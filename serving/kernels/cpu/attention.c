@@ -74,7 +74,7 @@ static void list_wanted(sk_run *r) {
     r->task_count = count;
 }
 
-/* Where every row's keys and values go. */
+/* List the places of every row's keys and values. */
 static void list_places(sk_run *r) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;
@@ -155,8 +155,8 @@ void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
 
 static int64_t take_task(const sk_run *r) { return sk_team_take(r->team, r->task_count, 1, 1).begin; }
 
-/* Of single queries a thread takes the next before it attends one, to fetch its first keys meanwhile; more queries are so
- * much work that whoever is free should have them. */
+/* A thread takes the next single query before it attends one, to fetch its first keys meanwhile. A task of several
+ * queries is so much work that it is left to a thread that is free. */
 void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;

@@ -4,14 +4,14 @@ enum { WIDE = NV == 1 };  /* 32 registers of 16 lanes: sums of 24 groups of 16 s
 /* Groups that are summed together, and blocks of a tile, at most. */
 enum { MOST_GROUPS = 4, MOST_BLOCKS = SK_KEYS };
 
-/* What bfloat16 is multiplied with: bfloat16 too where one instruction takes pairs of both, else float32. */
+/* bfloat16 is multiplied with bfloat16 where one instruction takes pairs of both, else with float32. */
 #ifdef DOT
 enum { DOTS = 1 };
 #else
 enum { DOTS = 0 };
 #define DOT(sums, a, b) ((void)(a), (void)(b), sums)
 #endif
-/* And 8 bits: integers of 16, else float32 too. */
+/* 8 bits are multiplied with integers of 16 bits, else with float32. */
 #ifdef DOT16
 enum { INTEGERS = 1 };
 #else
@@ -20,13 +20,13 @@ enum { INTEGERS = 0 };
 #define WIDEN(p) load_pairs(p, 0)
 #endif
 
-/* Whether pairs are multiplied with pairs. */
+/* Return whether pairs are multiplied with pairs. */
 INLINE int takes_pairs(const int dtype) { return (dtype == SK_BF16 && DOTS) || (dtype == SK_INT8 && INTEGERS); }
 
-/* What will be read one tile from now, line by line, as it lies: blocks lie scattered, so that the processor's own prefetch
- * begins anew at each, and a burst of prefetches would stall what it should hide behind. Into the second-level cache:
- * fetched into the first, lines on their way from memory hold up what is in the second already, and attention of 16 and 32
- * rows takes 16 % longer on Zen 4, with AVX2 9. */
+/* The lines that will be read one tile from now, in order: blocks lie scattered, so the processor's own prefetch begins
+ * anew at each, and a burst of prefetches would stall what it should hide behind. Into the second-level cache: fetched
+ * into the first, lines on their way from memory hold up what is in the second already, and attention of 16 and 32 rows
+ * takes 16 % longer on Zen 4, with AVX2 9. */
 typedef struct {
     const char *at;
     int64_t left;  /* lines of the block from there on */
@@ -37,8 +37,8 @@ typedef struct {
     int moved;                         /* to what comes after the span */
 } upcoming;
 
-/* Rows of a matrix b: `rows` of each segment, `last` of the last one. They lie in lines of so many lanes: one in a line, or
- * two of bfloat16 or 8 bits, woven into pairs. */
+/* Rows of a matrix b: `rows` of each segment, `last` of the last one. They lie in lines of so many lanes: one in a
+ * line, or two of bfloat16 or 8 bits, woven into pairs. */
 typedef struct {
     const char *begin[MOST_BLOCKS];
     int64_t count, rows, last, lanes;
@@ -50,8 +50,8 @@ typedef struct {
     float *c;
 } group;
 
-/* c (+)= a b for some rows of a, lda floats apart whatever they hold. Of 16-bit a and 8-bit b, c is integers or, where they
- * are added to it, gets `factors` times as much: one for each row of a. */
+/* c (+)= a b for some rows of a, lda floats apart whatever they hold. With 16-bit a and 8-bit b, c is integers or,
+ * where they are added to it, gets `factors` times as much: one for each row of a. */
 typedef struct {
     const void *a;
     const segments *b;
@@ -93,8 +93,8 @@ INLINE void multiply_row(const int R, const int G, const int dtype, const int se
     }
 }
 
-/* The same for both rows of a line, or, `kept` being the bits of the first, for that one: what lies beside it, and beside
- * its factor, may be no number. */
+/* The same for both rows of a line, or, `kept` being the bits of the first, for that one: what lies beside it, and
+ * beside its factor, may be NaN. */
 INLINE void multiply_pair(const int R, const int G, const int dtype, const int32_t kept, const uint16_t *a, int64_t lda,
                           const char *const *b, int64_t at, tile_sums sums) {
     vi w[MOST_GROUPS][NV];
@@ -160,11 +160,12 @@ INLINE void fetch_lines(const int count, upcoming *u) {
     if (u->left <= 0) move_on(u);
 }
 
-/* In which lines of b a cache line is fetched for each group: in 8 bits one is half of that, and factors are read too. */
+/* Return whether line `line` of b fetches a cache line for each group: 8-bit lines are half as long, and factors are
+ * read too. */
 INLINE int fetches_at(const int dtype, int64_t line) { return dtype != SK_INT8 || line % 2 == 0 || line % 16 == 1; }
 
-/* R rows of a from `row` on, G groups; the first rows fetch what is next. Every number of c is one chain of sums over b's
- * rows, or of integers, whatever R and G are. */
+/* R rows of a from `row` on, G groups; the first rows fetch what is next. Every number of c is one chain of sums over
+ * b's rows, or of integers, whatever R and G are. */
 INLINE void multiply(const int R, const int G, const int dtype, const product *p, int64_t row, const group *groups) {
     const int pairs = dtype != SK_F32, integers = dtype == SK_INT8 && INTEGERS;
     const segments *s = p->b;

@@ -1,4 +1,4 @@
-/* What is fetched into the caches while a product computes: cut into pieces that its tiles take along. */
+/* Memory to fetch into the caches while a product computes, cut into pieces that its tiles take along. */
 #ifndef SERVING_KERNELS_FETCH_H
 #define SERVING_KERNELS_FETCH_H
 

@@ -51,7 +51,8 @@ static int valid(const sk_model *m, const sk_step *s) {
     return 1;
 }
 
-/* What every row needs between two products: by the thread that had the row before, unless another comes first. */
+/* Do for every row what it needs between two products, on the thread that had the row before unless another is
+ * sooner. */
 static void each_row(const sk_run *r, int64_t rows, void (*work)(const sk_run *r, int64_t layer, int64_t row),
                      int64_t layer) {
     sk_range mine;
@@ -65,7 +66,7 @@ static void norm(const sk_run *r, const float *weight, int64_t row, void *out, i
     r->ops->rms_norm(r->residual + row * m->hidden, weight, m->eps, m->hidden, out, dtype);
 }
 
-/* What a product takes next. */
+/* Norm a row into the form that the next product takes. */
 static void norm_for(const sk_run *r, const float *weight, int64_t row, const sk_linear *w) {
     void *out = sk_row_of(&r->normed, row);
     norm(r, weight, row, out, r->normed.dtype);

@@ -36,7 +36,7 @@ typedef struct {
     void *scratch;                         /* sk_scratch_bytes, aligned to 64 */
 } sk_model;
 
-/* What thread 0 spends a step on; SK_WAIT: at barriers, for the others. */
+/* The parts of a step that are timed on thread 0; SK_WAIT is its wait at barriers. */
 enum { SK_ROWS = 0, SK_PRODUCTS = 1, SK_ADAPTERS = 2, SK_ATTENTION = 3, SK_HEAD = 4, SK_WAIT = 5, SK_PARTS = 6 };
 
 typedef struct {

@@ -11,7 +11,7 @@ typedef struct {
     int32_t kv_head, kv_heads;
 } sk_task;
 
-/* Where a row's keys and values go. */
+/* The place of a row's keys and values. */
 typedef struct {
     int32_t position, block;
 } sk_spot;
@@ -44,8 +44,8 @@ static inline int64_t sk_aligned(int64_t bytes) { return (bytes + 63) / 64 * 64;
 /* Bytes of places, both lists of tasks and attend_scratch, in steps of this model on up to `threads` threads. */
 int64_t sk_attention_bytes(const sk_model *model, int64_t threads);
 
-/* Lays them out in `memory` and lists the step's work, before its threads start; `wanted`, a copy of `run` or it itself,
- * gets the tasks of sample_rows alone. */
+/* Lays them out in `memory` and lists the step's work, before its threads start; `wanted`, a copy of `run` or it
+ * itself, gets the tasks of sample_rows alone. */
 void sk_list_attention(sk_run *run, sk_run *wanted, char *memory);
 
 /* Bias, norm and rotation of one row's queries and keys; keys and values go to the cache. */

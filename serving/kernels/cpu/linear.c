@@ -5,7 +5,7 @@
 
 #include "linear_job.h"
 
-/* Up to this many rows every thread prepares x for itself: cheaper than a barrier. */
+/* Every thread prepares up to this many rows of x for itself, which is cheaper than a barrier. */
 enum { PRIVATE_ROWS = 4 };
 
 static const sk_kernels *chosen[SK_DTYPES] = {&sk_portable[0], &sk_portable[1], &sk_portable[2]};

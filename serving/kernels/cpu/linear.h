@@ -41,19 +41,20 @@ typedef struct {
     int prepared;
 } sk_rows;
 
-/* SK_BF16 where products of weights of this type round x to bfloat16, so that whoever computes x may as well; else SK_F32.
- */
+/* Return SK_BF16 where products of weights of this type round x to bfloat16, so that x may be computed in it; else
+ * SK_F32. */
 int64_t sk_linear_takes(int64_t dtype);
 
-/* Whether products of such weights first bring float32 rows into a form of their own (SK_INT8: rounded to 8 bits). Whoever
- * computes a row may do that for them, while it is in its caches: a pass and a barrier less. */
+/* Return whether products of such weights first bring float32 rows into a form of their own (SK_INT8: rounded to 8
+ * bits). The thread that computes a row may do that while the row is in its caches, which saves a pass and a
+ * barrier. */
 int sk_linear_prepares(int64_t dtype);
 
 /* Prepares one row, for the next product of this scratch. By any thread of the team. */
 void sk_linear_prepare(const sk_linear *w, const float *x, int64_t row, void *scratch);
 
-/* Elements from row to row that suit the products best: whole cache lines, an odd number of them, so that rows do not share
- * the sets of a cache. At most k + SK_ROW_SLACK. */
+/* Elements from row to row that suit the products best: whole cache lines, an odd number of them, so that rows do not
+ * share the sets of a cache. At most k + SK_ROW_SLACK. */
 int64_t sk_linear_stride(int64_t k, int64_t x_dtype);
 enum { SK_ROW_SLACK = 64 };
 
@@ -63,22 +64,23 @@ typedef struct {
     int64_t count;
 } sk_beside;
 
-/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows of y are ldy floats apart.
+/* y[rows, n] = x[rows, k] W^T, or y += with `accumulate`. x, y and scratch may not overlap; rows of y are ldy floats
+ * apart.
  *
- * Every thread of the team, one OpenMP parallel region, calls it with the same arguments but for its own `beside`; x must be
- * complete (a barrier before), and y and scratch may be touched again after a barrier that the caller puts behind it.
- * Scratch is shared by the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
+ * Every thread of the team, one OpenMP parallel region, calls it with the same arguments but for its own `beside`; x
+ * must be complete (a barrier before), and y and scratch may be touched again after a barrier that the caller puts
+ * behind it. Scratch is shared by the team: sk_linear_scratch(...) bytes, aligned to 64. Allocates nothing. */
 void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
                     sk_beside beside, void *scratch, sk_team *team);
 
-/* Whether products of so many rows leave the memory time to fetch something beside them. */
+/* Return whether products of so many rows leave the memory time to fetch something beside them. */
 int sk_linear_fetches(const sk_linear *w, int64_t rows);
 
 /* Bytes of scratch for up to `rows` rows of any weight type with this k; grows with each argument. */
 int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads);
 
-/* The same for `count` weights one after another and float32 rows of x, ldx apart, from outside a parallel region, with a
- * team of its own. */
+/* The same for `count` weights one after another and float32 rows of x, ldx apart, from outside a parallel region, with
+ * a team of its own. */
 void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,
                    int64_t ldy, int accumulate, void *scratch, int threads);
 

@@ -7,7 +7,8 @@
 #include "linear_kernels.h"
 #include "pack.h"
 
-/* k of 8-bit weights: a wide block of sk_shifted and part of one; and of others. Neither whole blocks nor whole turns. */
+/* k of 8-bit weights: a wide block of sk_shifted and part of one; and of others. Neither whole blocks nor whole
+ * turns. */
 enum { K = 146, FLOAT_K = 82, PANELS = 5, N = PANELS * SK_PANEL, ROWS = 16 };
 
 typedef struct {
@@ -32,8 +33,8 @@ static void fill(problem *p, int64_t dtype) {
     sk_pack(p->w, SK_F32, k, N, k, dtype, p->packed, p->scales, p->scratch, 1);
 }
 
-/* y of `rows` rows from `row` on and of every panel, `most` at once, k in two parts where it may be parted, adding to y if
- * `from_y`. */
+/* y of `rows` rows from `row` on and of every panel, `most` at once, k in two parts where it may be parted, adding to y
+ * if `from_y`. */
 static void solve(const sk_kernels *kernels, int64_t dtype, problem *p, int64_t row, int64_t rows, int64_t most,
                   int from_y) {
     const int64_t whole = k_of(dtype);

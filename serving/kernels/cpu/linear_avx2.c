@@ -1,13 +1,11 @@
 /* AVX2 + FMA kernels.
  *
  * 6 rows x 16 columns: 12 accumulators, 2 registers of weights, 1 of x. Fewer rows take 2 or 4 panels at once, so that
- * the latency of an FMA (4 cycles, 2 a cycle) stays covered and several streams of memory are open.
- * bfloat16 weights are widened in registers, a shift or a mask for 8 of them.
- * Instructions count: where the other hardware thread of a core belongs to somebody else, half of the decoder is theirs,
- * 3 instructions a cycle are left, and with 27 for the 12 FMAs of one k (as gcc 12 makes of a plain loop) a third of the
- * peak is gone. The loop over one panel takes 23.
- * 8-bit weights: linear_int8_avx2.c.
- */
+ * the latency of an FMA (4 cycles, 2 a cycle) stays covered and several streams of memory are open. bfloat16 weights
+ * are widened in registers, a shift or a mask for 8 of them. Instructions count: where another process has the other
+ * hardware thread of a core, it has half of the decoder too and 3 instructions per cycle are left, and with 27 for the
+ * 12 FMAs of one k (as gcc 12 makes of a plain loop) a third of the peak is gone. The loop over one panel takes 23.
+ * 8-bit weights: linear_int8_avx2.c. / */
 #if defined(__x86_64__)
 #include "linear_avx2.h"
 
@@ -24,8 +22,8 @@ INLINE __m256 weights(const int dtype, const char *pair, int odd, int half, __m2
     return floats;
 }
 
-/* sum += value * w. Written out because gcc 12, given the intrinsic, lets sums wander between registers and spills half of
- * the 12: 60 % of this loop's speed. */
+/* sum += value * w. Written out because gcc 12, given the intrinsic, lets sums wander between registers and spills half
+ * of the 12: 60 % of this loop's speed. */
 INLINE void multiply_add(__m256 *sum, __m256 value, __m256 w) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(value), "x"(w));
 }

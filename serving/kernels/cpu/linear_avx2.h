@@ -1,4 +1,4 @@
-/* What the AVX2 kernels of linear.h share. */
+/* Shared by the AVX2 kernels of linear.h. */
 #ifndef SERVING_KERNELS_LINEAR_AVX2_H
 #define SERVING_KERNELS_LINEAR_AVX2_H
 

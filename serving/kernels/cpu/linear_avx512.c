@@ -1,10 +1,8 @@
 /* AVX-512 kernels: AVX512-BF16 and AVX512-VNNI.
  *
  * 12 rows x 2 panels of 16 columns: 24 of the 32 registers are sums. A panel's pair of k is one register, 16 columns
- * with two values each: what vdpbf16ps multiplies and adds in one instruction. x is rounded to bfloat16 once a row and its
- * pairs are broadcast.
- * 8-bit weights: linear_int8_avx512.c.
- */
+ * with two values each: what vdpbf16ps multiplies and adds in one instruction. x is rounded to bfloat16 once a row and
+ * its pairs are broadcast. 8-bit weights: linear_int8_avx512.c. / */
 #if defined(__x86_64__)
 #include "linear_avx512.h"
 

@@ -1,11 +1,10 @@
 /* AVX2 + FMA: 8-bit weights.
  *
  * vpmaddubsw multiplies unsigned weights with signed x, 32 products an instruction, four times the rate of an FMA, and
- * adds neighbours in 16 bits. Two such sums may be added in 16 bits again, because rows are scaled for it (sk_row): half
- * as many go on to 32 bits. The sums of a row are in memory, for a block's integers hold none of them up; so the weights
- * of a block stay in registers whatever the number of rows, each row is 29 instructions a panel and block, and a
- * bfloat16 tile takes twice as many for the same work.
- */
+ * adds neighbours in 16 bits. Two such sums may be added in 16 bits again, because rows are scaled for it (sk_row):
+ * half as many go on to 32 bits. The sums of a row are in memory, for a block's integers hold none of them up; so the
+ * weights of a block stay in registers whatever the number of rows, each row is 29 instructions a panel and block, and
+ * a bfloat16 tile takes twice as many for the same work. / */
 #if defined(__x86_64__)
 #include <stddef.h>
 #include <string.h>
@@ -69,7 +68,8 @@ INLINE void tile_int8(const int rows, const int panels, const sk_tile *t) {
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             sums[(p * rows + r) * 2] = sums[(p * rows + r) * 2 + 1] = offset;
-            /* The lines of y, often another core's: 4 % of a wide product of many rows. Any AVX2 processor lets it pass. */
+            /* The lines of y, often another core's: 4 % of a wide product of many rows. Any AVX2 processor lets it
+             * pass. */
             __asm__ volatile("prefetchw %0" : : "m"(t->y[r * t->ldy + p * SK_PANEL]));
         }
     }

@@ -1,10 +1,9 @@
 /* AVX-512: 8-bit weights, with vpdpbusd of AVX512-VNNI; rows as sk_shifted.
  *
- * On Zen 5 vpdpbusd, two a cycle, shares its ports with every floating-point product: one for each 4 of them, to scale 16
- * of k, is a fifth of the peak. Shifts and additions of integers have ports of their own. So 6 rows x 2 panels: 12
- * registers are sums of 16 of k, 12 of 128, and only those are scaled: 430 of 502 * 10^9 products a second, where a scale
- * for each 16 had 350. More rows are two groups, each block of weights for one after the other.
- */
+ * On Zen 5 vpdpbusd, two a cycle, shares its ports with every floating-point product: one for each 4 of them, to scale
+ * 16 of k, is a fifth of the peak. Shifts and additions of integers have ports of their own. So 6 rows x 2 panels: 12
+ * registers are sums of 16 of k, 12 of 128, and only those are scaled: 430 of 502 * 10^9 products a second, where a
+ * scale for each 16 had 350. More rows are two groups, each block of weights for one after the other. / */
 #if defined(__x86_64__)
 #include "linear_avx512.h"
 
@@ -70,7 +69,7 @@ INLINE void multiply_turn(const int rows, const int panels, const char *w, int64
     }
 }
 
-/* Where a tile is with what it fetches. */
+/* How far a tile is with its prefetches. */
 typedef struct {
     const sk_ahead *piece;
     const char *at;
@@ -141,7 +140,7 @@ INLINE void tile_integer(const int rows, const int panels, const sk_tile *t) {
 AVX512 void sk_avx512_tile_int8(const sk_tile *t) { TILES }
 #undef TILE
 
-/* What x of a block is multiplied with, and how far its sums are shifted, at a turn's lane; the block's scale. */
+/* Factors on x of a block, and how far its sums are shifted, at a turn's lane; the block's scale. */
 typedef struct {
     float factors[16];
     int32_t shifts[16];

@@ -24,10 +24,10 @@ typedef struct {
 /* Every thread of the team, with the same job but for its own `beside`; see sk_linear_team. */
 void sk_job_run(const sk_job *job, sk_team *team);
 
-/* Up to so many rows weights come no faster than they are used, so that nothing else is fetched meanwhile. Bound by
- * memory, steps of 16 rows with as many adapters (Zen 5, 1,000 GFLOP/s and 42 GB/s) took 16.3 ms with adapters fetched
- * beside the products and 14.4 without. Bound by products (Zen 4, 420 GFLOP/s) those of 16, 20 and 24 rows took 20.6, 24.3
- * and 29.9 ms with and 22.3, 27.8 and 33.2 without. Takes 0.2 ms. */
+/* The number of rows up to which weights come no faster than they are used, so nothing else is fetched meanwhile. Bound
+ * by memory, steps of 16 rows with as many adapters (Zen 5, 1,000 GFLOP/s and 42 GB/s) took 16.3 ms with adapters
+ * fetched beside the products and 14.4 without. Bound by products (Zen 4, 420 GFLOP/s) those of 16, 20 and 24 rows took
+ * 20.6, 24.3 and 29.9 ms with and 22.3, 27.8 and 33.2 without. Takes 0.2 ms. */
 int64_t sk_linear_bound_rows(const sk_kernels *kernels, int64_t dtype);
 
 #endif

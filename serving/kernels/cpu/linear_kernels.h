@@ -1,4 +1,4 @@
-/* What linear.c asks of a kernel set: the arithmetic of one tile for one instruction set and type of weight. */
+/* A kernel set for linear.c: the arithmetic of one tile for one instruction set and type of weight. */
 #ifndef SERVING_KERNELS_LINEAR_KERNELS_H
 #define SERVING_KERNELS_LINEAR_KERNELS_H
 
@@ -17,9 +17,10 @@ enum { SK_TILE_ROWS = 12, SK_FEW_ROWS = 8 };
  * Weights w are stored as w + 128, in 1 to 255, because the instructions multiply unsigned with signed bytes. What that
  * adds to a row's sums is the same in every column: `offset` takes it away again. It is NaN where x is not finite.
  *
- * Of each 8 values the groups 0, 1, 4, 5 and 2, 3, 6, 7 are multiplied into one 16-bit sum each. It cannot overflow:
+ * The groups 0, 1, 4, 5 and 2, 3, 6, 7 of each 8 values are multiplied into one 16-bit sum each. It cannot overflow:
  * neither the positive nor the negative values of a group add up to more than SK_GROUP_LIMIT, 2 more when rounded, and
- * (126 + 2) * 255 < 2^15. Blocks of 32 lose a quarter more of the model's quality, those of 16 cost a tenth of the time. */
+ * (126 + 2) * 255 < 2^15. Blocks of 32 lose a quarter more of the model's quality, those of 16 cost a tenth of the
+ * time. */
 typedef struct {
     int8_t values[SK_BLOCK];
     float scale;
@@ -35,12 +36,12 @@ enum { SK_GROUP_LIMIT = 126, SK_WEIGHT_OFFSET = 128 };
 /* The largest sum or size of values as they are scaled by it: so large that its inverse is finite. */
 static inline float sk_block_most(float most) { return most > 1e-36f ? most : 1e-36f; }
 
-/* The same row for AVX-512, where a scale for each 16 costs a fifth of the speed and nothing can overflow: the offset; for
- * each SK_WIDE of k, or what is left, one of these for each SK_BLOCK, and a float scale.
+/* The same row for AVX-512, where a scale for each 16 costs a fifth of the speed and nothing can overflow: the offset;
+ * for each SK_WIDE of k, or what is left, one of these for each SK_BLOCK, and a float scale.
  *
- * x = values * 2^shift * scale. The block's largest value is 127 * 2^SK_MOST_SHIFT; the smaller the largest of another 16,
- * the less they are shifted and the finer they are rounded. SmolLM2-135M loses 0.0083 nats a token, with sk_row 0.0086;
- * with nothing but a scale for each 16, 32, 64 values 0.0077, 0.0097, 0.0130. */
+ * x = values * 2^shift * scale. The block's largest value is 127 * 2^SK_MOST_SHIFT; the smaller the largest of another
+ * 16, the less they are shifted and the finer they are rounded. SmolLM2-135M loses 0.0083 nats a token, with sk_row
+ * 0.0086; with nothing but a scale for each 16, 32, 64 values 0.0077, 0.0097, 0.0130. */
 typedef struct {
     int8_t values[SK_BLOCK];
     int32_t shift;
@@ -50,8 +51,8 @@ enum { SK_WIDE = 128, SK_MOST_SHIFT = 7 };
 
 #define SK_SHIFTED_UNIT (1.0f / (127 << SK_MOST_SHIFT))
 
-/* Memory to fetch meanwhile: in each turn of k (sk_turn) as many adjacent bytes as a panel's weights have in a turn, for
- * each panel of the tile. Any address will do. */
+/* Memory to fetch meanwhile: in each turn of k (sk_turn) as many adjacent bytes as a panel's weights have in a turn,
+ * for each panel of the tile. Any address will do. */
 typedef struct {
     const char *at;
     int64_t step;        /* from turn to turn */
@@ -99,7 +100,7 @@ void sk_avx512_quantise_row(const float *x, int64_t k, void *out);
 void sk_avx512_tile_int8(const sk_tile *tile);
 #endif
 
-/* Whether `candidate` agrees with the portable kernels on small problems of this weight type. */
+/* Return whether `candidate` agrees with the portable kernels on small problems of this weight type. */
 int sk_linear_agrees(const sk_kernels *candidate, int64_t dtype);
 
 /* k of a turn. */

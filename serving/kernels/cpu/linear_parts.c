@@ -1,4 +1,5 @@
-/* How a product is cut: rows and k into blocks that stay in a cache, columns into parts that threads take as they come. */
+/* How a product is cut: rows and k into blocks that stay in a cache, columns into parts that threads take as they
+ * come. */
 #include "linear_job.h"
 
 #include <stddef.h>
@@ -16,12 +17,14 @@ enum { AHEAD_BYTES = 2048 };
 /* Pieces of strips that are fetched beside one tile, at most. */
 enum { MOST_PIECES = 6 };
 
-/* What threads take one after another: `each` units of panels for the first so many rows, as many for the next. */
+/* The work that threads take, one item after another: `each` units of panels for the first so many rows, as many for
+ * the next. */
 typedef struct {
     int64_t rows, unit, each, count;
 } sharing;
 
-/* Panels [first, last) of rows [row, end); at panel `then` the thread goes on, -1: with a unit that nobody took yet. */
+/* Panels [first, last) of rows [row, end); at panel `then` the thread goes on, -1: with a unit that is not taken
+ * yet. */
 typedef struct {
     int64_t row, end, first, last, then;
     const sharing *of;
@@ -81,23 +84,24 @@ static int64_t count_panels(const sk_job *j, int64_t panel, int64_t last, int64_
     return panels;
 }
 
-/* Of several 8-bit panels half as far: 2 % more at 1 row, 10 at 2. Where AVX-512 reads a block twice, two blocks: 10 % at
- * 12 rows. */
+/* Return how far ahead weights are fetched. Several 8-bit panels: half as far, 2 % faster at 1 row and 10 at 2. Where
+ * AVX-512 reads a block twice, two blocks: 10 % at 12 rows. */
 static int64_t bytes_ahead(const sk_job *j, int64_t panels, int64_t rows) {
     if (j->w->dtype != SK_INT8 || panels == 1) return AHEAD_BYTES;
     return rows > SK_FEW_ROWS ? 2 * AHEAD_BYTES : AHEAD_BYTES / 2;
 }
 
-/* Panels of one block of rows: threads keep to their own, 2 to 8 % of steps without prompts. Of several blocks the last is
- * smaller, and the thread at home there would soon be among the panels of the others: 16 % more of 15 tokens with a prompt
- * of 160. */
+/* Panels of one block of rows: threads keep to their own, 2 to 8 % of steps without prompts. With several blocks the
+ * last is smaller, and the thread at home there would soon be among the panels of the others: 16 % more of 15 tokens
+ * with a prompt of 160. */
 static int has_homes(const sharing *s) { return s->count == s->each; }
 
 static sk_range take(const sk_job *j, const sharing *s, sk_team *team) {
     return has_homes(s) ? sk_team_take_home(team, j->thread, s->count, 1) : sk_team_take(team, s->count, 1, s->count);
 }
 
-/* Where a thread goes on after a piece; after the last of all, with the weight that lies behind this one. */
+/* Return the panel where a thread goes on after a piece; after the last of all, the weight that lies behind this
+ * one. */
 static int64_t panel_after(const sk_job *j, const piece *p, sk_team *team) {
     if (p->then >= 0) return p->then;
     int64_t next = has_homes(p->of) ? sk_team_next_home(team, j->thread, p->of->count) : sk_team_next(team);
@@ -121,8 +125,8 @@ static void run_streaming(const sk_job *j, const piece *p, sk_team *team) {
     }
 }
 
-/* Some panels, k in [k, k + length), rows in groups of nearly equal size; meanwhile the weights at `next` are fetched, a
- * part of them with each group, and what is wanted beside the product. */
+/* Some panels, k in [k, k + length), rows in groups of nearly equal size; meanwhile the weights at `next` are fetched,
+ * a part of them with each group, and what is wanted beside the product. */
 static void run_groups(const sk_job *j, int64_t panel, int64_t panels, int64_t row, int64_t end, int64_t k,
                        int64_t length, const char *next, sk_fetch *fetch) {
     int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
@@ -198,8 +202,8 @@ static void take_pieces(const sk_job *j, const blocks *b, const sharing *s, sk_t
         }
 }
 
-/* In units of whole tiles: of 60 panels, shared out in ever smaller pieces, every other piece would end with half of one,
- * 5 % of 32 rows' time. */
+/* Share out units of whole tiles: in ever smaller pieces of 60 panels every other piece would end with half of a tile,
+ * 5 % of the time at 32 rows. */
 static sharing share_out(const sk_job *j, int64_t rows, int64_t unit) {
     int64_t each = (sk_panels(j->w->n) + unit - 1) / unit;
     return (sharing){rows, unit, each, (j->rows + rows - 1) / rows * each};

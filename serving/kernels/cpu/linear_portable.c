@@ -31,7 +31,8 @@ static void tile_bf16(const sk_tile *t) {
         }
 }
 
-/* Of 8 values, those of one group, 4 from `first` on, that have this sign. Each sum in the order of the AVX2 kernel. */
+/* Sum the values of one group of 8, 4 from `first` on, that have this sign. Each sum in the order of the AVX2
+ * kernel. */
 static float sum_group(const float *x, int first, float sign) {
     float part[4] = {sign * x[first], sign * x[first + 4], sign * x[first + 1], sign * x[first + 5]};
     for (int i = 0; i < 4; i++) part[i] = part[i] > 0 ? part[i] : 0;

@@ -1,5 +1,5 @@
-/* How fast a kernel set computes on this very processor: whether steps wait for weights or for products depends on it, by a
- * factor of two between two generations with the same instructions. */
+/* How fast a kernel set computes on this very processor: whether steps wait for weights or for products depends on it,
+ * by a factor of two between two generations with the same instructions. */
 #define _POSIX_C_SOURCE 199309L
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 /* Operands that fit a first-level cache with room to spare; how many tiles are timed together, for how long in all. */
 enum { K = 128, TILES = 4, NANOSECONDS = 200000 };
 
-/* What one core gets from memory while others read too: 16 to 25 GB/s on servers of the years from 2020 on. */
+/* Bandwidth of one core while others read too: 16 to 25 GB/s on servers of the years from 2020 on. */
 static const double BYTES_A_SECOND = 20e9;
 
 typedef struct {

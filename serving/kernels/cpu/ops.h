@@ -1,4 +1,4 @@
-/* What one row, or one block of attention, needs between two matrix products; one table per instruction set.
+/* The work on one row, or one block of attention, between two matrix products; one table per instruction set.
  *
  * Activations are float32. The embedding's weights are float32 or bfloat16, the KV cache may have 8 bits too.
  * Each result depends on its own row only, bit for bit: no order of summation follows from how rows are grouped.
@@ -72,8 +72,8 @@ typedef struct {
     void (*rotate)(float *head, const float *cos, const float *sin, int64_t half);
     /* float32 from a row of either type */
     void (*widen)(const void *row, int64_t dtype, int64_t n, float *y);
-    /* to[i] = the integer next to x[i] / factor, of -127 to 127; returns the factor, no finite one if a value is not. `to`
-     * may be where x is. */
+    /* to[i] = the integer next to x[i] / factor, of -127 to 127; returns the factor, no finite one if a value is not.
+     * `to` may be where x is. */
     float (*quantise)(const float *x, int64_t n, int8_t *to);
     /* Index of the largest value, the first of equals; -1 when a value is NaN or the largest is infinite. */
     int64_t (*argmax)(const float *x, int64_t n);
@@ -98,7 +98,7 @@ static inline int64_t sk_attend_floats(const sk_blocks *blocks, int64_t rows) {
     return rows * (2 * blocks->padded + ld + 4) + 2 * ld;
 }
 
-/* Whether a table gives what the portable one gives, to rounding, on a fixed problem. */
+/* Return whether a table gives what the portable one gives, to rounding, on a fixed problem. */
 int sk_ops_agree(const sk_ops *candidate);
 
 #endif

@@ -21,7 +21,7 @@ typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef int16_t vh __attribute__((vector_size(2 * W)));
 typedef int8_t vb __attribute__((vector_size(W)));
 
-/* What is smaller is 0 in 8 bits: its inverse would not be finite. */
+/* Smaller values are 0 in 8 bits: their inverse would not be finite. */
 #define LEAST 1e-30f
 
 /* Vectors in a group of SK_GROUP lanes. */
@@ -67,7 +67,7 @@ INLINE vf load_as(const void *p, int64_t at, const int dtype, const int second) 
 
 INLINE vf splat(float x) { return x - (vf){0}; }
 
-/* In the lower 16 bits the integers next to values that fit. */
+/* Round values that fit to integers, in the lower 16 bits. */
 INLINE vi nearest(vf v) { return (vi)(v + splat(12582912.0f)); }  /* 1.5 * 2^23 */
 
 /* 0, 1, 2 ... */

@@ -28,7 +28,8 @@ static float largest(const float *row, int64_t k) {
     return most;
 }
 
-/* To nearest, ties to even, for sizes far below 2^22: the float's last bits are then the integer's. lrintf is a call. */
+/* To nearest, ties to even, for sizes far below 2^22: the float's last bits are then the integer's. lrintf is a
+ * call. */
 static int8_t round_to_int8(float value) {
     union { float value; int32_t bits; } u = {value + 12582912.0f};
     return (int8_t)u.bits;
@@ -59,7 +60,8 @@ static void write_panel(const float *rows, int64_t k, int64_t dtype, void *panel
         }
 }
 
-/* bfloat16 to bfloat16: a panel is its rows' pairs, transposed. Most checkpoints are this, and a replica waits for it. */
+/* bfloat16 to bfloat16: a panel is its rows' pairs, transposed. Most checkpoints are this, and a replica waits for
+ * it. */
 static void move_pairs(const uint16_t *source, int64_t stride, int64_t rows, int64_t k, uint32_t *panel) {
     for (int64_t i = 0; i < k / 2; i++)
         for (int64_t r = 0; r < rows; r++) memcpy(panel + i * SK_PANEL + r, source + r * stride + 2 * i, sizeof *panel);

@@ -7,9 +7,9 @@
 /* Bytes of a packed [n, k] weight of one type. */
 int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype);
 
-/* Pack the row-major source [n, k], rows `stride` elements apart, of type SK_F32 or SK_BF16, into `packed`; columns that
- * fill up the last panel are zero. SK_INT8: symmetric, one scale per output column, written to scales[n rounded up to
- * 16]. float32 becomes bfloat16 by rounding to nearest even. Scratch: threads * 16 * k floats. */
+/* Pack the row-major source [n, k], rows `stride` elements apart, of type SK_F32 or SK_BF16, into `packed`; columns
+ * that fill up the last panel are zero. SK_INT8: symmetric, one scale per output column, written to scales[n rounded up
+ * to 16]. float32 becomes bfloat16 by rounding to nearest even. Scratch: threads * 16 * k floats. */
 void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n, int64_t k, int64_t dtype,
              void *packed, float *scales, float *scratch, int threads);
 

@@ -19,7 +19,7 @@ void sk_start_clock(const sk_run *r) {
     if (r->step->times) r->step->times->since = clock_ns();
 }
 
-/* What was done since the last call was this. */
+/* Count the time since the last call as spent on this part. */
 static void spent_on(const sk_run *r, int part) {
     sk_times *times = r->step->times;
     if (!times || omp_get_thread_num()) return;
@@ -37,7 +37,7 @@ void sk_finish(const sk_run *r, int part) {
 /* Pages of adapters that are fetched beside one product, at most: those of 64 adapters of rank 32 at three slices. */
 enum { MOST_PAGES = 512 };
 
-/* What this thread reads after the product: what adapters add here, and what comes before the next site's product. */
+/* List the adapters' weights that this thread reads after the product: B of this site, A of the next. */
 static int64_t list_pages(const sk_run *r, int64_t layer, int site, lk_strip *out) {
     const sk_model *m = r->model;
     int64_t thread = omp_get_thread_num(), threads = r->step->threads;

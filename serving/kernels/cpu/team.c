@@ -9,8 +9,8 @@
 #endif
 
 /* Looks at the others before a thread gives its core away, some 40 us: the shares of a phase end within a few of each
- * other, a wake-up costs 50. Who waits longer has lost its partner's core to another process: on the core given away the
- * partner can go on. */
+ * other, a wake-up costs 50. A thread that waits longer has lost its partner's core to another process: on the core
+ * given away the partner can go on. */
 enum { LOOKS = 2000 };
 
 static void relax(void) {
@@ -100,7 +100,7 @@ sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most)
 
 int64_t sk_team_next(sk_team *team) { return atomic_load_explicit(&team->taken, memory_order_relaxed); }
 
-/* What is left of a home's items when `taken` of them are. */
+/* Return the items of a home that are left when `taken` of them are. */
 static sk_range left_of(int home, int homes, int64_t count, unsigned long long taken) {
     int64_t front = (int64_t)(taken & UINT32_MAX), back = (int64_t)(taken >> 32);
     return (sk_range){count * home / homes + front, count * (home + 1) / homes - back};

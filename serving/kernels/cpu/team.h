@@ -40,22 +40,24 @@ void sk_team_wait(sk_team *team);
 /* The caller goes on on another processor if it is on this one and there are as many as threads.
  *
  * Linux wakes a thread on the processor of whoever wakes it when its own is busy for a moment, and from then on sees no
- * reason to part the two: one sleeps while the other computes, beside an idle processor, for seconds. So who was asleep
- * and wakes up where its waker is leaves. Keeping each thread on a processor of its own was slower: another process that
- * has one of them would hold up the step. */
+ * reason to part the two: one sleeps while the other computes, beside an idle processor, for seconds. So a thread that
+ * wakes up on its waker's processor leaves it. Keeping each thread on a processor of its own was slower: another
+ * process that has one of them would hold up the step. */
 void sk_team_leave_cpu(int cpu, int threads);
 
-/* The next items, of `count` in all, that are the caller's to do; none are left: an empty range. At first up to `most` at
+/* Take the next items, of `count` in all, for the caller; an empty range when all are taken. At first up to `most` at
  * once, at last `least`: threads end together, though another process, or another machine on the same processor, may
- * hold one of them up. One such loop between two calls of sk_team_wait, in which every thread gives the same numbers. */
+ * hold one of them up. One such loop between two calls of sk_team_wait, in which every thread gives the same
+ * numbers. */
 sk_range sk_team_take(sk_team *team, int64_t count, int64_t least, int64_t most);
 
-/* The same for items that have a home: thread t of T begins with those from t/T to (t+1)/T of them, so that what it wrote
- * or read of them in the phase before is in its own caches. Who has done its own takes half of what somebody has left, from
- * the back. `thread` from 0. At least one item at once. */
+/* The same for items that have a home: thread t of T begins with those from t/T to (t+1)/T of them, so that what it
+ * wrote or read of them in the phase before is in its own caches. A thread that has done its own takes half of
+ * another's remaining items, from the back. `thread` from 0. At least one item at once. */
 sk_range sk_team_take_home(sk_team *team, int thread, int64_t count, int64_t least);
 
-/* Where the caller's next items begin unless another thread takes some before: a guess, good enough to fetch by. */
+/* Return where the caller's next items begin unless another thread takes some before: a guess, good enough to fetch
+ * by. */
 int64_t sk_team_next(sk_team *team);
 int64_t sk_team_next_home(sk_team *team, int thread, int64_t count);
 
