@@ -10,10 +10,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from billing.limited_keys import Limits, create_limited_key, rotate_limited_key
 from marketplace.accounts import policies, selectors, services
 from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.models import ApiKey
-from marketplace.api.budgets import Limits, create_limited_key, rotate_limited_key
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
 from marketplace.api.serializers import CreatorSigningKey, Key, NewKey

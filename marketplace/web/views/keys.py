@@ -5,7 +5,6 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.contrib import messages
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -14,7 +13,7 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
 
 from billing import selectors as billing
-from billing.services import set_key_budget
+from billing.limited_keys import Limits, create_limited_key
 from marketplace.accounts import policies, selectors, services
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
@@ -36,18 +35,14 @@ def keys(request: HttpRequest, acting: Acting) -> HttpResponse:
         form.add_error("scopes", "You can only give a key what your own role may do.")
         return _page(request, acting, form, status=400)
     try:
-        with transaction.atomic():
-            key, text = services.create_api_key(
-                organization=acting.organization,
-                name=form.cleaned_data["name"],
-                scopes=wanted,
-                created_by=acting.user,
-                expires_at=form.expires_at,
-            )
-            if form.monthly_limit_nano_usd is not None:
-                set_key_budget(
-                    api_key=key, monthly_limit_nano_usd=form.monthly_limit_nano_usd, total_limit_nano_usd=None
-                )
+        key, text = create_limited_key(
+            organization=acting.organization,
+            name=form.cleaned_data["name"],
+            scopes=wanted,
+            created_by=acting.user,
+            expires_at=form.expires_at,
+            limits=Limits(monthly_nano_usd=form.monthly_limit_nano_usd),
+        )
     except Refusal as refusal:
         show_in_form(form, refusal)
         return _page(request, acting, form, status=400)

@@ -139,6 +139,14 @@ def test_a_key_speaks_for_its_organization_alone(acme) -> None:
     assert "key" not in me["key"]
 
 
+def test_a_key_whose_maker_left_speaks_for_its_organization_without_a_role(acme) -> None:
+    key, text = make_key(acme)
+    ApiKey.objects.filter(pk=key.pk).update(created_by=None)
+    me = Api(text).get("me").json()
+    assert (me["email"], me["organizations"], me["key"]["id"]) == (None, [], str(key.pk))
+    assert (me["organization"]["slug"], me["organization"]["role"]) == ("acme", None)
+
+
 def test_a_revoked_an_expired_and_a_made_up_key_are_refused(acme) -> None:
     key, text = make_key(acme)
     for wrong in (text[:-1] + ("A" if text[-1] != "A" else "B"), "ik_x", "ik_" + "a" * 12 + "_" + "A" * 40, "é"):

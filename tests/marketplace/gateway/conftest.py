@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +17,8 @@ from django.db import connections
 from django.utils import timezone
 
 from billing.ledger import get_account, post_transaction
-from billing.models import Account, LedgerTransaction
+from billing.models import Account, Hold, LedgerTransaction, Usage
+from billing.selectors import ledger_sum
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import BaseModel, Model, Price, Version
@@ -27,6 +29,7 @@ from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
 FUNDS = 5_000_000  # nano-dollars: a good hundred small predictions, not one of the largest
 FINGERPRINT = "ab" * 32
+UNTOUCHED = {"posted": FUNDS, "held": 0, "creator": 0, "sum": 0, "usage": 0}  # `money` where nothing happened
 
 
 @dataclass
@@ -47,6 +50,20 @@ class World:
 
     def balance(self, organization: Organization, kind: str) -> Account:
         return Account.objects.get(organization=organization, kind=kind)
+
+
+@sync_to_async
+def money(world: World) -> dict[str, Any]:
+    """Everything that a request may change about money."""
+    wallet = world.balance(world.consumer, "customer_credit")
+    return {
+        "posted": wallet.posted,
+        "held": wallet.held,
+        "creator": world.balance(world.creator, "creator_payable").posted,
+        "sum": ledger_sum(),
+        "holds": list(Hold.objects.values_list("state", flat=True)),
+        "usage": Usage.objects.count(),
+    }
 
 
 def build(replica: ScriptedReplica) -> World:

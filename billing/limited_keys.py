@@ -1,4 +1,4 @@
-"""API keys together with their budgets: `accounts` knows the keys, `billing` what they may spend."""
+"""API keys that are born with a budget, or inherit one: for callers that let people limit a key."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import datetime
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 
-from billing import services as billing
 from billing.models import KeyBudget
+from billing.services import set_key_budget
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Organization, User
 
@@ -32,12 +32,12 @@ def create_limited_key(
     expires_at: datetime | None,
     limits: Limits,
 ) -> tuple[ApiKey, str]:
-    """`accounts.services.create_api_key` with a budget from its first moment on."""
+    """Create a key with a budget from its first moment on. Raises what `accounts.services.create_api_key` does."""
     key, text = accounts.create_api_key(
         organization=organization, name=name, scopes=scopes, created_by=created_by, expires_at=expires_at
     )
     if limits != Limits():
-        billing.set_key_budget(
+        set_key_budget(
             api_key=key,
             monthly_limit_nano_usd=limits.monthly_nano_usd,
             total_limit_nano_usd=limits.total_nano_usd,
@@ -47,10 +47,10 @@ def create_limited_key(
 
 @transaction.atomic
 def rotate_limited_key(*, key: ApiKey, created_by: User | None) -> tuple[ApiKey, str]:
-    """`accounts.services.rotate_api_key`, the new key with the old one's limits, which it must not escape."""
+    """Rotate a key: the new one keeps the old one's limits. Raises what `accounts.services.rotate_api_key` does."""
     new, text = accounts.rotate_api_key(key=key, created_by=created_by)
-    if (budget := budget_of(key)) is not None:
-        billing.set_key_budget(
+    if (budget := _budget_of(key)) is not None:
+        set_key_budget(
             api_key=new,
             monthly_limit_nano_usd=budget.monthly_limit_nano_usd,
             total_limit_nano_usd=budget.total_limit_nano_usd,
@@ -58,7 +58,7 @@ def rotate_limited_key(*, key: ApiKey, created_by: User | None) -> tuple[ApiKey,
     return new, text
 
 
-def budget_of(key: ApiKey) -> KeyBudget | None:
+def _budget_of(key: ApiKey) -> KeyBudget | None:
     """Return the key's budget, if it ever had one."""
     try:
         return key.budget
