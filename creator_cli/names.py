@@ -1,4 +1,4 @@
-"""What people type: platform URLs, `org/slug`, `org/slug@3`, amounts of money."""
+"""Names that people type: platform URLs, `org/slug`, `org/slug@3`, amounts of money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend is, and which one a pool gets."""
+"""The interface of a backend, and the choice of one for a pool."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Write a sealed package, and check one without the key. Reading it with the key is in `opened.py`.
 
-The digest and the signature cover SHA-256 of every stored chunk, not only the GCM tags: whoever holds the key can make
-two ciphertexts with the same tag, so a digest over tags would let a creator show one adapter and serve another.
+The digest and the signature cover SHA-256 of every stored chunk, not only the GCM tags: anyone who holds the key can
+make two ciphertexts with the same tag, so a digest over tags would let a creator show one adapter and serve another.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class GrammarError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What to compile: the text of a JSON schema, a regular expression (Rust's syntax), or a Lark grammar."""
+    """A grammar to compile: the text of a JSON schema, a regular expression (Rust's syntax), or a Lark grammar."""
 
     kind: Literal["json_schema", "regex", "lark"]
     text: str

@@ -38,7 +38,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _quota(group: Path) -> float | None:
-    """Of one group; None if it has none."""
+    """Return the quota of one group, None if it has none."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text(encoding="ascii").split()

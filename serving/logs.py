@@ -1,6 +1,6 @@
 """Structured logs: one JSON object a line on standard error, from structlog and from the standard library alike.
 
-What is logged names things (request ids, digests, counts, times). Prompts, outputs, tickets and keys are never given to
+Log lines name things (request ids, digests, counts, times). Prompts, outputs, tickets and keys are never given to
 a log call.
 """
 

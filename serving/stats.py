@@ -1,4 +1,4 @@
-"""What the engine counts. Written by the engine thread, read by anyone: plain numbers, each consistent by itself."""
+"""The engine's counters, written by the engine thread and readable from any thread: each is consistent by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the formatters cannot say by themselves."""
+"""Rules that the formatters cannot check."""
 
 from __future__ import annotations
 

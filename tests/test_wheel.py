@@ -1,4 +1,4 @@
-"""What a wheel carries: everything the product needs, nothing that belongs to a clone."""
+"""The contents of a wheel: everything the product needs, nothing that belongs to a clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* What this processor can do at most: reads of memory, and multiply-adds by instruction. And a team that runs a list of
+/* This processor's limits: reads of memory, and multiply-adds by instruction. And a team that runs a list of
  * products as a forward pass does, one parallel region for all of them. */
 #include <stdint.h>
 #include <string.h>
@@ -36,7 +36,7 @@ uint64_t limits_read(const uint64_t *memory, int64_t words, int threads) {
 }
 
 #if defined(__x86_64__)
-/* Without the assembler line the compiler would see that nobody reads the sums. */
+/* Without the assembler line the compiler would see that the sums are never read. */
 #define KEEP(value) __asm__ volatile("" : "+v"(value))
 #define EACH_CHAIN _Pragma("GCC unroll 12") for (int chain = 0; chain < CHAINS; chain++)
 

@@ -44,8 +44,8 @@ PAGES = {torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8e4nv"}
 BATCH = BatchArguments(tiles="*i32", units="*i32", counts="*i32", row_order="*i32", row_slots="*i32")
 PLANES = PlanesArguments(data="*fp32", row_stride="i32", slice_stride="i32", plane_stride="i32")
 OTHERS = {"x": "*bf16", "y": "*bf16", "tokens": "*i64", "blocks": "*i32"}
-# What the launcher finds divisible by 16 in a model's tensors: addresses of allocations, and strides and sizes of these
-# sites. Rows of `live` and the parts of the packed metadata begin anywhere.
+# The values that the launcher finds divisible by 16 in a model's tensors: addresses of allocations, and strides and
+# sizes of these sites. Rows of `live` and the parts of the packed metadata begin anywhere.
 UNALIGNED = {"live", "page_table", *BatchArguments._fields}
 DIVISIBLE = {
     "x_stride",
@@ -67,8 +67,10 @@ HEADER = "kernel       site    pages   rows registers spills shared async 16 B m
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ptxas made of one kernel. `shared` in bytes; `wide` counts 16-byte global loads and copies to shared memory;
-    `spills` counts instructions that move registers to local memory or back.
+    """One compiled kernel, as ptxas reports it.
+
+    `shared` is in bytes; `wide` counts 16-byte global loads and copies to shared memory; `spills` counts instructions
+    that move registers to local memory or back.
 
     mma: the tensor-core instruction, on which the order of a sum depends ("wgmma", "mma" or "")
     """

@@ -1,4 +1,4 @@
-"""Who is measured on a GPU. Each maker lays the weights out its own way, beforehand, and returns a call for one layer.
+"""The contenders on a GPU. Each maker lays the weights out its own way, beforehand, and returns a call for one layer.
 
 A call adds the adapters' part to y in place and can be captured in a CUDA graph. What a serving engine prepares once a
 step (metadata, routes, permutations) is prepared outside the graph, for everyone.

@@ -51,7 +51,7 @@ class Point:
 
     @property
     def flops(self) -> int:
-        """Of shrink and expand, two for a multiply-add."""
+        """Return the operations of shrink and expand, two per multiply-add."""
         return 2 * self.rows * self.rank * (len(self.shape.slices) * self.shape.k + self.shape.n)
 
     @property
@@ -91,7 +91,7 @@ def points(quick: bool, dtypes: tuple[str, ...] = DTYPES) -> list[Point]:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What every contender is given: requests of adapter 0, 1, ... one after another, rows / distinct tokens each.
+    """The inputs of every contender: requests of adapter 0, 1, ... one after another, rows / distinct tokens each.
 
     x [T, K]; y [T, N]; a [D, slices, r, K]; b[slice] [D, N_slice, r], as checkpoints store them; scale of them all.
     """

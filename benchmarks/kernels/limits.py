@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured in the same run: reading memory, and multiplying matrices."""
+"""The machine's limits, measured in the same run: reading memory and multiplying matrices."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lora_kernels.loading.plan import Group
 from lora_kernels.spec import Target
 
 FP8 = torch.float8_e4m3fn
-# What a rank's largest value becomes in each type. Integers: both signs alike.
+# The value that a rank's largest weight becomes in each type; integers are symmetric.
 LARGEST = {FP8: torch.finfo(FP8).max, torch.int8: 127.0}
 # Layers are quantised so many values at a time: in the caches, and in memory that the system need not clear. All 30
 # layers of 576 -> 1,536 at once take twice as long.

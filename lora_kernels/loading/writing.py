@@ -1,4 +1,4 @@
-"""Copy a checked load into pages that nobody reads yet: a few large operations, which release the GIL."""
+"""Copy a checked load into pages that no step reads yet: a few large operations, which release the GIL."""
 
 from __future__ import annotations
 

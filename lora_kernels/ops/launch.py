@@ -72,7 +72,7 @@ class SiteConfig:
 
 @dataclass(frozen=True, eq=False)
 class SitePlan:
-    """What the launches of one site have in common in every layer and batch."""
+    """The arguments that the launches of one site share in every layer and batch."""
 
     config: SiteConfig
     processors: int

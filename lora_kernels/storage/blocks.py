@@ -10,7 +10,7 @@ K_ALIGN = 32
 UNIT = 8
 A_BLOCK = K_ALIGN
 B_BLOCK = 64
-# Of so many bfloat16 columns of A in a block, each of the first half lies beside one of the second.
+# bfloat16 columns of A per block; each column of the first half lies beside one of the second.
 WOVEN = 16
 # Types of weights whose ranks lie in pairs in B.
 PAIRED = (torch.bfloat16, torch.int8)

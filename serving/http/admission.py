@@ -1,4 +1,4 @@
-"""Who may ask for what, and who is told what came of it: the seam between the front and the platform."""
+"""Authorization of requests and reports of their outcome: the seam between the HTTP front and the platform."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serving.http.schema import AnyBody
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """What an authorizer sees: header names in lower case, the body's exact bytes, and the body as parsed."""
+    """A request as an authorizer sees it: lower-case header names, the body's exact bytes, and the parsed body."""
 
     path: str
     headers: Mapping[str, str]
@@ -27,7 +27,7 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an authorizer grants. deadline is on the `time.monotonic` clock; limits None: the model's own.
+    """The grant of an authorizer. deadline is on the `time.monotonic` clock; limits None: the model's own.
 
     max_prompt_tokens, max_tokens: over all prompts, and all completions, of the request
     weight: the tenant's share relative to others

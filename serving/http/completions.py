@@ -60,7 +60,7 @@ class CompletionEndpoint(Endpoint[Generation]):
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> int:
-        """Tokens of one choice. What was granted is shared among all of them."""
+        """Return the tokens of one choice: the grant is shared equally among all choices."""
         room = max(1, self.parts.engine.max_model_len - len(prompt.token_ids))
         default = _DEFAULT_COMPLETION_TOKENS if isinstance(body, schema.CompletionBody) else room
         limit = parameters.max_tokens(body, default)

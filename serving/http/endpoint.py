@@ -29,7 +29,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What every endpoint uses."""
+    """The objects that every endpoint uses."""
 
     engine: Engine
     tokenizer: Tokenizer

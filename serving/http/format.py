@@ -26,7 +26,7 @@ def usage_json(usage: Usage) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a body asked of the answer's form.
+    """The form of answer that a body asked for.
 
     include_usage: every chunk has a "usage" key, null but for the last
     echo: the text of each choice's prompt, to begin the answer with

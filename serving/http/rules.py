@@ -1,4 +1,4 @@
-"""What a body demands of the form of its answer: response_format, guided extras, functions to call."""
+"""Rules for the form of an answer, from a request body: response_format, guided extras, functions to call."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class _Model(msgspec.Struct, kw_only=True):
 
 
 class _Generation(_Model, kw_only=True):
-    """What both completion endpoints share. Unknown fields are ignored, as OpenAI's clients send them freely."""
+    """Fields of both completion endpoints. Unknown fields are ignored, as OpenAI's clients send them freely."""
 
     stream: bool = False
     stream_options: StreamOptions | None = None

@@ -1,4 +1,4 @@
-"""What one HTTP request asks of the engine: one completion, or several, of one prompt or several."""
+"""The engine's work for one HTTP request: one completion, or several, of one prompt or several."""
 
 from __future__ import annotations
 

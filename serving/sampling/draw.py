@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from serving.core import SamplingParams
 
-# What top-p, top-k and min-p leave nearly always lies within this many tokens; sorting a vocabulary takes milliseconds.
-# One number for all rows: with another, equal probabilities could come in another order.
+# The tokens that top-p, top-k and min-p leave nearly always number fewer than this; sorting a vocabulary takes
+# milliseconds. One number for all rows: with another, equal probabilities could come in another order.
 _GUESS = 256
 # The cumulative sum over a vocabulary is taken in two levels, blocks of this many tokens and then one block's.
 _BLOCK = 256

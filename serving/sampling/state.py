@@ -1,4 +1,4 @@
-"""What one completion's settings do to its logits, from counts that grow with the text."""
+"""The effect of one completion's settings on its logits, from counts that grow with the text."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Who runs next: pure policy over `core`, `kv.pool` and the `Residency` protocol. No torch, no clock, no I/O: the same
-calls with the same times give the same plans, which is what the simulator in the tests replays."""
+"""The choice of what runs next: pure policy over `core`, `kv.pool` and the `Residency` protocol. No torch, no clock, no
+I/O: the same calls with the same times give the same plans, which the simulator in the tests replays."""

@@ -1,4 +1,4 @@
-"""What each tenant is charged for: computed tokens by rank, KV held, adapters moved. And whose turn it is."""
+"""The charges of each tenant (computed tokens by rank, KV held, adapters moved), and whose turn it is."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ class Accounts:
 
 
 def _beginning(sequence: Sequence, block_size: int) -> tuple[str, str | None, tuple[int, ...]]:
-    """What must agree before two requests can share KV: scope, adapter, the first block."""
+    """Return what two requests must have in common to share KV: scope, adapter, the first block."""
     request = sequence.request
     return request.cache_scope, request.adapter.digest, request.prompt_token_ids[:block_size]

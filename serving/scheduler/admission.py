@@ -1,7 +1,8 @@
 """Refusing at once what cannot be served in time: queue limits, and deadlines that the predicted wait exceeds.
 
-Requests are admitted in the threads that receive them, against an `Outlook` that the engine thread renews after every
-step. The prediction is a function of values; `Admission` only keeps the latest ones.
+The threads that receive requests admit them against an `Outlook`. The engine thread renews it at the end of a step in
+which a request arrived or finished, and otherwise at most every 50 ms. The prediction is a function of values;
+`Admission` only keeps the latest ones.
 """
 
 from __future__ import annotations

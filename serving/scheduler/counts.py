@@ -1,4 +1,4 @@
-"""What one latency class has seen since start."""
+"""Counters of one latency class since start."""
 
 from __future__ import annotations
 

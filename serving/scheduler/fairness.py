@@ -13,7 +13,7 @@ _KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What service costs, in units of one prompt token computed on the bare base model.
+    """Prices of service, in units of one prompt token computed on the bare base model.
 
     decode: one output token (it reads all weights; a prompt token shares that reading with its neighbours)
     rank: added to a token's price for each rank of its adapter
@@ -77,7 +77,7 @@ class VirtualCounters:
         del self._backlogged[tenant]
         self._backlogged_weight -= self._weights[tenant]
         if not self._backlogged:
-            # Service without competition counts for nobody: whoever comes next starts level with who was served last.
+            # Service without competition is not counted: the next tenant starts level with the one served last.
             self._backlogged_weight = 0.0
             self.virtual_time = max(self.virtual_time, self._counters[tenant])
         if len(self._counters) > self._kept:

@@ -1,4 +1,4 @@
-"""Who gives way: lowest class first, then the largest slack, then what is cheapest to compute again."""
+"""The order of preemption: lowest class first, then the largest slack, then the cheapest to recompute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from serving.scheduler.slo import Targets
 # A sequence that gave way to better classes this often keeps its place: it will finish, whatever arrives.
 MAX_PREEMPTIONS = 3
 
-# A newcomer takes somebody else's place when this share of its time to first token is over, not before.
+# A newcomer preempts others only when this share of its target TTFT is over.
 LATE = 0.25
 
 

@@ -9,12 +9,12 @@ from serving.core import LatencyClass, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one class is promised, in seconds.
+    """The promises of one class, in seconds.
 
     ttft: arrival to first token
     itl: between tokens
-    max_wait: after this long a sequence gives way to nobody, and its class gets a share of the turns whatever arrives
-        in better ones, so that no class starves another
+    max_wait: after this long a sequence is no longer preempted for better classes, and its class gets a share of the
+        turns whatever arrives in better ones, so that no class starves another
     """
 
     ttft: float

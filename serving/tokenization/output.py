@@ -12,7 +12,7 @@ _MAX_HELD_TOKENS = 8
 
 
 class Detokenizer:
-    """Decodes one token at a time. What it returns, joined, equals decoding all the tokens at once.
+    """Decodes one token at a time. Its answers, joined, equal the decoding of all the tokens at once.
 
     Each step decodes a short window that starts a few tokens back, because a token's text can depend on its neighbours.
     """
@@ -69,7 +69,7 @@ class StopStrings:
         return shown
 
     def finish(self) -> str:
-        """What was held back for nothing."""
+        """Return text that was held back needlessly."""
         shown, self._held = self._held, ""
         return shown
 

@@ -36,7 +36,7 @@ Event = str | CallStart | CallArguments
 class ToolCallParser:
     """What `push` and `finish` return, in order: content (str), starts of calls, pieces of their arguments.
 
-    White space next to a call is dropped. What looks like a call and is none comes out as content.
+    White space next to a call is dropped. Text that only looks like a call comes out as content.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ToolCallParser:
         return events
 
     def finish(self) -> list[Event]:
-        """What was held back."""
+        """Return the text that was held back."""
         events: list[Event] = []
         if self._state == self._head:
             # Not closed: the text may have ended for want of tokens, or the model forgot.

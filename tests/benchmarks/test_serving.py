@@ -1,4 +1,4 @@
-"""What the serving benchmark makes of its cells."""
+"""The serving benchmark's arithmetic on cells."""
 
 from __future__ import annotations
 

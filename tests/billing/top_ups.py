@@ -38,7 +38,7 @@ def post(double: StripeDouble, event: dict[str, Any]) -> Any:
 
 
 def work() -> None:
-    """What the Celery worker would do with everything the webhook noted."""
+    """Process every noted event, as the Celery worker would."""
     for event_id in StripeEvent.objects.filter(processed_at=None).order_by("received_at").values_list("id", flat=True):
         tasks.process_stripe_event(event_id)
 

@@ -48,7 +48,7 @@ def dense_delta(
 
 
 def poison_spare_pages(pool: AdapterPool) -> None:
-    """NaN in every page that no slot lists, in the scales of 8-bit integers: whoever reads one shows it."""
+    """Put NaN into every page that no slot lists (into the scales of 8-bit ones), so that any read of one shows."""
     listed = {page for slot in range(pool.num_slots) if pool.is_loaded(slot) for page in pool.slot_pages(slot)}
     spare = [page for page in range(pool.num_pages) if page not in listed]
     for site in pool.spec.sites:

@@ -1,4 +1,4 @@
-"""What the engine and HTTP tests share: one tiny model a session."""
+"""Fixtures of the engine and HTTP tests: one tiny model per session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the platform asks of replicas, against a replica that may misbehave."""
+"""The platform's calls to replicas, against a replica that may misbehave."""
 
 from __future__ import annotations
 

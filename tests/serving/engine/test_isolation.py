@@ -1,4 +1,4 @@
-"""What one request does never shows in another's answer: bad adapters, revocation, cancellation, failing steps."""
+"""One request never shows in another's answer: bad adapters, revocation, cancellation, failing steps."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ WAITS = (ops._local_scalar_dense, ops.nonzero, ops.masked_select, ops.lift_fresh
 
 
 class HostTouched(AssertionError):
-    """What a CUDA graph cannot hold, or a launch may not do."""
+    """An operation that a CUDA graph cannot hold, or that a launch may not do."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ def seeing(launched: Callable[[Callable[[], object]], object]) -> Iterator[None]
 
     def kernel(grid: GridExecutor, *args: Any, **kwargs: Any) -> None:
         def launch() -> None:
-            with _disable_current_modes():  # the interpreter's own tensors are nobody's business
+            with _disable_current_modes():  # the interpreter's own tensors do not count
                 run(grid, *args, **kwargs)
 
         launch()

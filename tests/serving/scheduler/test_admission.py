@@ -1,4 +1,4 @@
-"""Who is refused at once, and with what advice."""
+"""Refusals at admission, and their advice."""
 
 from __future__ import annotations
 
