@@ -127,11 +127,19 @@ def _steps(options: argparse.Namespace) -> dict[tuple[str, bool], Callable[[], o
         adapters.pool.load(slot, loads[slot % len(RANKS)])
     runner = choose_runner(
         RunnerSettings(
-            folder=options.base, model=model, device=device, precision=precision, num_blocks=blocks, block_size=16,
-            max_len=2 * CONTEXT, max_rows=512, max_sequences=64, threads=options.threads,
+            folder=options.base,
+            model=model,
+            device=device,
+            precision=precision,
+            num_blocks=blocks,
+            block_size=16,
+            max_len=2 * CONTEXT,
+            max_rows=512,
+            max_sequences=64,
+            threads=options.threads,
         ),
         adapters,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     runner.kv.data.zero_()  # pages that nobody wrote would all be the same memory
     return {
         (name, with_adapters): _repeated(runner, blocks, decodes, prompt, with_adapters)

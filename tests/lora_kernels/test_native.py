@@ -46,9 +46,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def run(caller: ctypes.CDLL) -> Callable[..., None]:
     function = caller.run
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = (
-        *(pointer,) * 3, integer, pointer, integer, integer, pointer, ctypes.c_int, ctypes.c_int
-    )  # fmt: skip
+    function.argtypes = (*(pointer,) * 3, integer, pointer, integer, integer, pointer, ctypes.c_int, ctypes.c_int)
     function.restype = None
     return function  # type: ignore[no-any-return]
 
@@ -68,9 +66,17 @@ def test_a_team_of_any_size_gives_the_bits_of_apply_and_stays_inside_its_scratch
     scratch = memory[1 : 1 + size]
 
     run(
-        native.site_address(pool, "site", 0), native.batch_address(meta),
-        y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), 0, scratch.data_ptr(), threads, 2,
-    )  # fmt: skip
+        native.site_address(pool, "site", 0),
+        native.batch_address(meta),
+        y.data_ptr(),
+        y.stride(0),
+        x.data_ptr(),
+        x.stride(0),
+        0,
+        scratch.data_ptr(),
+        threads,
+        2,
+    )
 
     assert torch.equal(y, expected)
     assert memory[0] == 77 and (memory[1 + size :] == 77).all()
@@ -83,9 +89,17 @@ def test_a_batch_without_adapters_writes_nothing(run: Callable[..., None]) -> No
     before = y.clone()
     scratch = torch.zeros(native.scratch_bytes(pool, "site", 0, 2), dtype=torch.uint8)
     run(
-        native.site_address(pool, "site", 0), native.batch_address(meta),
-        y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), 0, scratch.data_ptr(), 2, 1,
-    )  # fmt: skip
+        native.site_address(pool, "site", 0),
+        native.batch_address(meta),
+        y.data_ptr(),
+        y.stride(0),
+        x.data_ptr(),
+        x.stride(0),
+        0,
+        scratch.data_ptr(),
+        2,
+        1,
+    )
     assert torch.equal(y, before)
 
 
@@ -101,9 +115,17 @@ def test_a_site_address_survives_load_and_evict(run: Callable[..., None]) -> Non
     expected = lora_apply(y.clone(), x, "site", 0, meta)
     scratch = torch.zeros(native.scratch_bytes(pool, "site", 2, 2), dtype=torch.uint8)
     run(
-        address, native.batch_address(meta),
-        y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), 0, scratch.data_ptr(), 2, 1,
-    )  # fmt: skip
+        address,
+        native.batch_address(meta),
+        y.data_ptr(),
+        y.stride(0),
+        x.data_ptr(),
+        x.stride(0),
+        0,
+        scratch.data_ptr(),
+        2,
+        1,
+    )
     assert torch.equal(y, expected)
 
 
