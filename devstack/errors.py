@@ -1,5 +1,5 @@
-"""What can go wrong on one machine, said so that the reader knows what to do next."""
+"""The one error of the local stack."""
 
 
 class LocalStackError(Exception):
-    """Shown to the user as it is, without a traceback: what is wrong, then what to do."""
+    """The message is shown to the user without a traceback: it says what is wrong, then what to do."""

@@ -1,4 +1,4 @@
-"""One stack per state folder: a lock the kernel drops with its owner, so a crash never leaves a stale one."""
+"""One stack per state folder: the kernel drops the lock with its owner, so a crash never leaves a stale lock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from devstack.state import State
 
 
 class StackLock:
-    """Holds `run/lock`; `run/stack.json` tells others what is running."""
+    """Holds `run/lock`; `run/stack.json` tells other processes what is running."""
 
     def __init__(self, state: State) -> None:
-        """Raises LocalStackError when another stack runs on this state folder."""
+        """Take the lock. Raises LocalStackError when another stack runs on this state folder."""
         self._info = state.run / "stack.json"
         self._descriptor = os.open(state.run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -32,16 +32,17 @@ class StackLock:
         self._info.unlink(missing_ok=True)
 
     def publish(self, info: dict[str, Any]) -> None:
-        """Tell others where the stack is."""
+        """Tell other processes where the stack is."""
         write_private(self._info, json.dumps(info))
 
     def release(self) -> None:
+        """Withdraw what was published and drop the lock."""
         self._info.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def is_running(state: State) -> bool:
-    """Whether some process holds the lock now."""
+    """Return whether some process holds the lock now."""
     try:
         descriptor = os.open(state.run / "lock", os.O_RDWR)
     except FileNotFoundError:
@@ -56,7 +57,7 @@ def is_running(state: State) -> bool:
 
 
 def read_stack(state: State) -> dict[str, Any] | None:
-    """What the running stack published, or None while it starts or when there is none."""
+    """Return what the running stack published; None while it starts and when none runs."""
     try:
         info: dict[str, Any] = json.loads((state.run / "stack.json").read_text())
     except (OSError, ValueError):

@@ -39,7 +39,7 @@ class PostgresServer:
     password: str
 
     def command(self, *, fast_unsafe: bool = False) -> list[str]:
-        """argv of the server in the foreground. `fast_unsafe` trades durability for speed: for tests only."""
+        """Return argv of the server in the foreground. `fast_unsafe` trades durability for speed: for tests only."""
         options = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -57,7 +57,7 @@ class PostgresServer:
         return f"postgresql://{USER}:{quote(self.password, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def is_ready(self) -> bool:
-        """Whether it accepts connections."""
+        """Return whether the server accepts connections."""
         done = subprocess.run(
             [self.binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-t", "1"],
             capture_output=True,
@@ -88,7 +88,7 @@ def prepare_postgres(root: Path, *, instance: str, port: int, password: str) -> 
 
 
 def remove_postgres(instance: str) -> None:
-    """Delete the folder outside the state folder, where one was made."""
+    """Delete the folder outside the state folder, if one was made."""
     shutil.rmtree(outside_folder(instance), ignore_errors=True)
 
 
@@ -104,7 +104,7 @@ def _binaries(package: Path) -> Path:
 
 
 def _initialise(server: PostgresServer) -> None:
-    """initdb into a fresh folder; the marker file is written last, so an interrupted run starts over."""
+    """Run initdb on a fresh folder; the marker file is written last, so an interrupted run starts over."""
     shutil.rmtree(server.data, ignore_errors=True)
     server.data.mkdir(parents=True, mode=0o700)
     server.account.own(server.data)
@@ -115,10 +115,8 @@ def _initialise(server: PostgresServer) -> None:
         done = subprocess.run(
             [
                 server.binaries / "initdb",
-                "-D",
-                server.data,
-                "-U",
-                USER,
+                f"--pgdata={server.data}",
+                f"--username={USER}",
                 "--auth=scram-sha-256",
                 f"--pwfile={password_file}",
                 "--encoding=UTF8",
@@ -142,7 +140,7 @@ def _initialise(server: PostgresServer) -> None:
 
 
 def _remove_stale_pid_file(server: PostgresServer) -> None:
-    """A crash leaves postmaster.pid behind; PostgreSQL refuses to start when its pid was reused by another program."""
+    """Delete the pid file of a crash: PostgreSQL refuses to start when another program has that pid now."""
     pid_file = server.data / "postmaster.pid"
     try:
         pid = int(pid_file.read_text().split("\n", 1)[0])

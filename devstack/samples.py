@@ -21,7 +21,7 @@ ROLES = ("staff", "finance", "health", "telecom", "consumer")
 
 
 def sample_credentials(state: State) -> Path:
-    """A 0600 file: role → e-mail and password. One generated password serves all sample accounts."""
+    """Return the file (mode 0600) of role → e-mail and password. One generated password serves all sample accounts."""
     path = state.root / "keys" / "sample-credentials.json"
     if not path.exists():
         logins = {
@@ -33,7 +33,7 @@ def sample_credentials(state: State) -> Path:
 
 @dataclass(frozen=True)
 class SampleCreator:
-    """One sample creator at its own machine: a configuration folder with its login and its signing key."""
+    """One sample creator with a machine of its own: a configuration folder with a login and a signing key."""
 
     state: State
     url: str
@@ -49,12 +49,12 @@ class SampleCreator:
         return EXAMPLES / "adapters" / self.role
 
     def is_published(self) -> bool:
-        """Whether a version is for sale now (the public catalogue knows)."""
+        """Return whether the public catalogue has a version for sale."""
         answer = httpx.get(f"{self.url}/models/{self.model_name}", timeout=10)
         return answer.status_code == 200
 
     def cli(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run `intarsia …` as this creator; its standard output. Raises LocalStackError with what it said."""
+        """Run `intarsia …` as this creator. Returns its standard output; raises LocalStackError with its error."""
         home = self.state.root / "creators" / self.role
         home.mkdir(parents=True, exist_ok=True)
         environment = {
@@ -77,12 +77,12 @@ class SampleCreator:
         return done.stdout
 
     def log_in(self) -> None:
-        """`intarsia login`, with the password on standard input."""
+        """Run `intarsia login`, with the password on standard input."""
         login = json.loads(sample_credentials(self.state).read_text())[self.role]
         self.cli("login", "--url", self.url, "--email", login["email"], "--password-stdin", stdin=login["password"])
 
     def push(self) -> dict[str, Any]:
-        """login, check, push, price and publish a new version; what `push --json` said."""
+        """Log in, check, push, price and publish a new version. Returns the object that `push --json` prints."""
         self.log_in()
         listing = EXAMPLES / self.role / "model.json"
         output = self.cli("push", str(self.adapter), "--listing", str(listing), "--publish", "--json")
@@ -91,10 +91,11 @@ class SampleCreator:
 
 
 class SampleCreators:
-    """The three of them."""
+    """Makes the three sample creators of a platform at `url`."""
 
     def __init__(self, state: State, url: str) -> None:
-        self._state, self._url = state, url
+        self._state = state
+        self._url = url
 
     def all(self) -> list[SampleCreator]:
         return [self.one(role) for role in ("finance", "health", "telecom")]

@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from devstack.postgres import PostgresServer
 from devstack.state import REPOSITORY, State
@@ -16,7 +15,8 @@ from devstack.supervisor import ProcessSpec
 from devstack.valkey import ValkeyServer
 
 REPLICA_NAME = "local-0"
-# What children may inherit of the user's environment; secrets are added one by one.
+CELERY = ("celery", "-A", "marketplace.config.celery")
+# The part of the user's environment that children inherit; secrets are added one by one.
 _INHERITED = (
     "PATH",
     "HOME",
@@ -40,7 +40,7 @@ class Ports:
 
 
 def answers(url: str, expected: set[int]) -> Callable[[], bool]:
-    """A readiness check: `url` answers with one of the expected statuses within a second."""
+    """Make a readiness check: `url` answers with one of the expected statuses within a second."""
 
     def check() -> bool:
         try:
@@ -54,13 +54,21 @@ def answers(url: str, expected: set[int]) -> Callable[[], bool]:
     return check
 
 
+def always_ready() -> bool:
+    """A readiness check for a process that the platform can do without for a moment."""
+    return True
+
+
 class Services:
     """Builds the process specifications of one start."""
 
     def __init__(
         self, state: State, ports: Ports, postgres: PostgresServer, valkey: ValkeyServer, inherited: dict[str, str]
     ) -> None:
-        self.state, self.ports, self._postgres, self._valkey = state, ports, postgres, valkey
+        self.state = state
+        self.ports = ports
+        self._postgres = postgres
+        self._valkey = valkey
         self._inherited = {name: inherited[name] for name in _INHERITED if name in inherited}
 
     @property
@@ -76,7 +84,7 @@ class Services:
         return f"http://127.0.0.1:{self.ports.stripe}"
 
     def platform_environment(self) -> dict[str, str]:
-        """For the web process, worker, beat and management commands (see marketplace/config/env.py)."""
+        """Return the environment of web process, worker, beat and management commands (marketplace/config/env.py)."""
         secrets = self.state.secrets
         return self._inherited | {
             "PYTHONUNBUFFERED": "1",
@@ -112,65 +120,73 @@ class Services:
         secrets = self.state.secrets
         return self._python(
             "stripe-double",
-            ["-m", "devstack.stripe_double", "--port", str(self.ports.stripe),
-             "--state-file", str(self.state.root / "stripe-double.json"),
-             "--webhook-url", f"{self.web_url}/webhooks/stripe"],
+            [
+                "devstack.stripe_double",
+                f"--port={self.ports.stripe}",
+                f"--state-file={self.state.root / 'stripe-double.json'}",
+                f"--webhook-url={self.web_url}/webhooks/stripe",
+            ],
             self._inherited
             | {"STRIPE_API_KEY": secrets["stripe_api_key"], "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"]},
             answers(f"{self.stripe_url}/v1/events", {200, 401}),
-        )  # fmt: skip
+        )
 
     def web(self) -> ProcessSpec:
         return self._python(
             "web",
-            ["-m", "uvicorn", "marketplace.config.asgi:application", "--host", "127.0.0.1", "--port",
-             str(self.ports.web), "--lifespan", "on", "--no-access-log", "--log-level", "warning",
-             "--timeout-graceful-shutdown", "5"],
+            [
+                "uvicorn",
+                "marketplace.config.asgi:application",
+                "--host=127.0.0.1",
+                f"--port={self.ports.web}",
+                "--lifespan=on",
+                "--no-access-log",
+                "--log-level=warning",
+                "--timeout-graceful-shutdown=5",
+            ],
             self.platform_environment(),
             answers(f"{self.web_url}/healthz", {200}),
-        )  # fmt: skip
+        )
 
     def worker(self) -> ProcessSpec:
-        return self._python(
-            "worker",
-            ["-m", "celery", "-A", "marketplace.config.celery", "worker", "--concurrency", "2", "--loglevel", "WARNING",
-             "--without-gossip", "--without-mingle"],
-            self.platform_environment(),
-            lambda: True,
-        )  # fmt: skip
+        options = ("--concurrency=2", "--loglevel=WARNING", "--without-gossip", "--without-mingle")
+        return self._python("worker", [*CELERY, "worker", *options], self.platform_environment(), always_ready)
 
     def beat(self) -> ProcessSpec:
         schedule = self.state.run / "beat-schedule"
-        return self._python(
-            "beat",
-            ["-m", "celery", "-A", "marketplace.config.celery", "beat", "--loglevel", "WARNING", "--schedule",
-             str(schedule), "--pidfile="],
-            self.platform_environment(),
-            lambda: True,
-        )  # fmt: skip
+        options = ("--loglevel=WARNING", f"--schedule={schedule}", "--pidfile=")
+        return self._python("beat", [*CELERY, "beat", *options], self.platform_environment(), always_ready)
 
     def replica(self) -> ProcessSpec:
         return self._python(
             "serving",
-            ["-m", "serving", "--model", str(self.state.base_model), "--host", "127.0.0.1", "--port",
-             str(self.ports.replica), "--platform-url", self.web_url, "--advertise-url", self.replica_url,
-             "--state-dir", str(self.state.root / "replica"), "--replica-name", REPLICA_NAME,
-             "--adapter-memory-mb", "256"],
+            [
+                "serving",
+                f"--model={self.state.base_model}",
+                "--host=127.0.0.1",
+                f"--port={self.ports.replica}",
+                f"--platform-url={self.web_url}",
+                f"--advertise-url={self.replica_url}",
+                f"--state-dir={self.state.root / 'replica'}",
+                f"--replica-name={REPLICA_NAME}",
+                "--adapter-memory-mb=256",
+            ],
             self._inherited | {"PYTHONUNBUFFERED": "1", "ENROLMENT_TOKEN": self.state.secrets["enrolment_token"]},
             answers(f"{self.replica_url}/readyz", {200}),
-        )  # fmt: skip
+        )
 
     def manage(self, *arguments: str) -> list[str]:
-        """argv of a management command."""
+        """Return argv of a management command."""
         return [sys.executable, str(REPOSITORY / "manage.py"), *arguments]
 
     def _python(
-        self, name: str, arguments: list[str], environment: dict[str, str], ready: Callable[[], bool]
+        self, name: str, module: list[str], environment: dict[str, str], ready: Callable[[], bool]
     ) -> ProcessSpec:
+        """Run a Python module with its arguments."""
         return ProcessSpec(
             name=name,
-            command=[sys.executable, *arguments],
+            command=[sys.executable, "-m", *module],
             environment=environment | {"PYTHONPATH": str(REPOSITORY)},
             ready=ready,
-            working_directory=str(Path(REPOSITORY)),
+            working_directory=str(REPOSITORY),
         )

@@ -30,7 +30,7 @@ class Stopped(Exception):
 
 
 def _raise_stopped(number: int, frame: FrameType | None) -> None:
-    # Once is enough: a second Ctrl-C must not interrupt the orderly stop.
+    # A second Ctrl-C must not interrupt the orderly stop.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     raise Stopped
@@ -40,7 +40,7 @@ class LocalStack:
     """One start of the platform. `serve()` returns when told to stop; nothing is left running."""
 
     def __init__(self, state: State, *, port: int | None) -> None:
-        """`port` None takes a free one. Raises LocalStackError when the named one is taken."""
+        """Take the state folder's lock. `port` None takes a free port. Raises LocalStackError when `port` is taken."""
         if not (state.base_model / "config.json").exists():
             raise LocalStackError(f"the base model is not at {state.base_model}.\nRun `make setup`.")
         if port is not None and not port_is_free(port):

@@ -1,4 +1,4 @@
-"""The state folder `.intarsia/`: where everything of the local stack lives, and its generated secrets."""
+"""The state folder `.intarsia/`, where everything of the local stack lives, and its generated secrets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class State:
 
     @property
     def base_model(self) -> Path:
-        """The converted base model, unless BASE_MODEL names another Hugging Face folder."""
+        """Return the folder of the converted base model, unless BASE_MODEL names another Hugging Face folder."""
         override = os.environ.get("BASE_MODEL")
         return Path(override).expanduser().resolve() if override else self.root / "base" / "smollm2-135m-instruct"
 
@@ -110,14 +110,14 @@ def _load_or_create_secrets(path: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A TCP port that is free on loopback right now."""
+    """Return a TCP port that is free on loopback right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def port_is_free(port: int) -> bool:
-    """Whether 127.0.0.1:`port` can be listened on (a socket in TIME_WAIT does not count as taken)."""
+    """Return whether a server can listen on 127.0.0.1:`port` (a socket in TIME_WAIT does not count as taken)."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

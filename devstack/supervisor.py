@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(stop_signal: int) -> Callable[[], None]:
-    """A preexec_fn: new session, and `stop_signal` when the parent dies (Linux prctl(2)).
+    """Make a preexec_fn: a new session, and `stop_signal` when the parent dies (Linux prctl(2)).
 
     Runs after the child's uid has changed, which would have cleared the setting.
     """
@@ -41,9 +41,9 @@ def die_with_parent(stop_signal: int) -> Callable[[], None]:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit status if the process has ended, None otherwise; what is left of its session ends with it.
+    """Return the exit status if the process has ended, else None; the rest of its session is killed with it.
 
-    The group is killed before the leader is reaped: until then its number cannot belong to anybody else.
+    The group is killed before the leader is reaped: until then its number cannot belong to another process.
     """
     if process.returncode is None:
         if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -78,13 +78,12 @@ class _Child:
 
 
 class Supervisor:
-    """Owns the children. `say(name, text)` is told of starts, deaths and restarts."""
+    """Owns the children. `say(name, text)` hears of deaths, restarts and kills."""
 
     def __init__(self, logs: Path, say: Callable[[str, str], None]) -> None:
         self._logs = logs
         self._say = say
         self._children: dict[str, _Child] = {}
-        self._stopping = False
 
     def start(self, spec: ProcessSpec) -> None:
         """Start one process; does not wait. Raises LocalStackError if the program cannot be run at all."""
@@ -109,10 +108,11 @@ class Supervisor:
             os.close(log)
 
     def pid(self, name: str) -> int:
+        """Return the process id of a child; a restart changes it."""
         return self._children[name].process.pid
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the children that are alive now."""
+        """Return the process ids of the children that are alive now."""
         return {name: child.process.pid for name, child in self._children.items() if child.process.poll() is None}
 
     def wait_ready(self, names: Iterable[str]) -> None:
@@ -132,7 +132,7 @@ class Supervisor:
                 time.sleep(0.05)
 
     def check(self) -> None:
-        """Restart whatever has died. At once the first time, then with a growing pause (at most 10 s)."""
+        """Restart each process that has died: at once the first time, then after a growing pause (at most 10 s)."""
         now = time.monotonic()
         for name, child in self._children.items():
             code = _reap(child.process)
@@ -147,10 +147,12 @@ class Supervisor:
                 self._say(name, f"stopped ({cause}); restarting" + (f" in {pause:.0f} s" if pause else ""))
             if now >= child.restart_at:
                 child.process = self._spawn(child.spec)
-                child.started_at, child.restart_at = now, None
+                child.started_at = now
+                child.restart_at = None
                 child.restarts += 1
 
     def log_tail(self, name: str, lines: int = 15) -> str:
+        """Return the last `lines` lines of a process's log."""
         try:
             text = (self._logs / f"{name}.log").read_text(errors="replace")
         except OSError:
@@ -158,8 +160,7 @@ class Supervisor:
         return "\n".join(text.splitlines()[-lines:])
 
     def stop(self) -> None:
-        """Stop all, last started first; whatever does not end in its time is killed. Safe to call twice."""
-        self._stopping = True
+        """Stop all, last started first; kill a process that does not end in its time. Safe to call twice."""
         for child in reversed(list(self._children.values())):
             if child.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -18,13 +18,13 @@ from devstack.errors import LocalStackError
 
 @dataclass(frozen=True)
 class Account:
-    """Who a server runs as. `uid` None: as ourselves."""
+    """The account that a server runs as; with `uid` None it is our own."""
 
     uid: int | None
     gid: int | None
 
     def popen_arguments(self) -> dict[str, object]:
-        """Keyword arguments for subprocess."""
+        """Return keyword arguments for subprocess."""
         if self.uid is None:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
@@ -36,7 +36,7 @@ class Account:
 
 
 def server_account() -> Account:
-    """Ourselves, or an unprivileged account when we are root. Raises LocalStackError when there is none."""
+    """Return our own account, or an unprivileged one when we are root. Raises LocalStackError when there is none."""
     if os.geteuid() != 0:
         return Account(None, None)
     for name in ("postgres", "nobody"):
@@ -51,7 +51,7 @@ def server_account() -> Account:
 
 
 def can_run(account: Account, program: Path) -> bool:
-    """Whether the account reaches and executes `program` where it lies."""
+    """Return whether the account can reach and execute `program` in its place."""
     try:
         done = subprocess.run(
             [program, "--version"], capture_output=True, timeout=20, cwd="/", **account.popen_arguments()
@@ -62,7 +62,7 @@ def can_run(account: Account, program: Path) -> bool:
 
 
 def can_enter(account: Account, folder: Path) -> bool:
-    """Whether the account can walk to `folder` (every parent has the needed execute bit)."""
+    """Return whether the account can walk to `folder` (every parent has the needed execute bit)."""
     if account.uid is None:
         return True
     try:
@@ -75,7 +75,7 @@ def can_enter(account: Account, folder: Path) -> bool:
 
 
 def outside_folder(instance: str) -> Path:
-    """A folder that an unprivileged account can reach, one per state folder (`instance` is its random id)."""
+    """Return a folder that an unprivileged account can reach, one per state folder (`instance` is its random id)."""
     return Path("/var/lib/intarsia") / instance
 
 

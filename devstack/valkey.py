@@ -1,4 +1,4 @@
-"""Valkey from its wheel: configuration file and command line. Append-only, because the Celery queue lives in it."""
+"""Valkey from its wheel: configuration file and command line. Append-only, because Valkey holds the Celery queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ValkeyServer:
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def is_ready(self) -> bool:
-        """Whether it answers PONG, that is, after the append-only file has been loaded."""
+        """Return whether the server answers PONG, which it does once the append-only file is loaded."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as link:
                 link.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
@@ -44,7 +44,7 @@ class ValkeyServer:
 
 
 def prepare_valkey(root: Path, *, port: int, password: str) -> ValkeyServer:
-    """Write the configuration (0600: it holds the password, which must not stand in the process list)."""
+    """Write the configuration, mode 0600: it keeps the password out of the process list."""
     data = root / "valkey"
     data.mkdir(parents=True, exist_ok=True)
     configuration = data / "valkey.conf"

@@ -1,7 +1,7 @@
 """A Chromium for the browser tests: `python -m tests.browser` finds or installs one and prints where it is.
 
-Debian's package where we may install packages; elsewhere the same packages unpacked into the state folder, which needs
-no rights at all.
+It installs Debian's package where it may; elsewhere it unpacks the same packages into the state folder, which needs no
+rights at all.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from devstack.errors import LocalStackError
 from devstack.state import State
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable")
+PACKAGES = ("chromium", "fonts-dejavu-core")
 
 
 def find_browser() -> str | None:
-    """Path of a Chromium to drive, or None."""
+    """Return the path of a Chromium to drive, or None."""
     for name in NAMES:
         if path := shutil.which(name):
             return path
@@ -38,31 +39,25 @@ def _run(*command: str, **extra: object) -> None:
 
 
 def install_browser() -> None:
-    """Install Chromium. Raises LocalStackError saying what to install by hand."""
+    """Install Chromium. Raises LocalStackError that says what to install by hand."""
     if shutil.which("apt-get") is None:
         raise LocalStackError("the browser tests need Chromium.\nInstall it with your system's package manager.")
     print("  browser for the tests: Debian's chromium …", flush=True)
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if not as_root or _may_sudo():
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        _run(*as_root, "apt-get", "update", "-q", env=environment)
-        _run(
-            *as_root,
-            "apt-get",
-            "install",
-            "-y",
-            "-q",
-            "--no-install-recommends",
-            "chromium",
-            "fonts-dejavu-core",
-            env=environment,
-        )
-        return
-    _unpack_without_rights()
+    if os.geteuid() == 0 or _may_sudo():
+        _install_system_wide()
+    else:
+        _unpack_without_rights()
 
 
 def _may_sudo() -> bool:
     return bool(shutil.which("sudo")) and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
+
+
+def _install_system_wide() -> None:
+    apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "-n", "apt-get"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run(*apt, "update", "-q", env=environment)
+    _run(*apt, "install", "-y", "-q", "--no-install-recommends", *PACKAGES, env=environment)
 
 
 def _unpack_without_rights() -> None:
@@ -75,16 +70,7 @@ def _unpack_without_rights() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "Debug::NoLocking=1", "-q"]
     _run("apt-get", *options, "update")
-    _run(
-        "apt-get",
-        *options,
-        "install",
-        "-y",
-        "--download-only",
-        "--no-install-recommends",
-        "chromium",
-        "fonts-dejavu-core",
-    )
+    _run("apt-get", *options, "install", "-y", "--download-only", "--no-install-recommends", *PACKAGES)
     for package in sorted((cache / "archives").glob("*.deb")):
         _run("dpkg-deb", "-x", str(package), str(files))
     shutil.rmtree(cache)

@@ -9,7 +9,7 @@ from lora_kernels.native import HEADERS, built_library
 
 
 def compiled(folder: Path, source: str) -> ctypes.CDLL:
-    """`source` as a library, compiled with OpenMP in `folder`; it may include the public header of lora_kernels."""
+    """Compile `source` with OpenMP in `folder` and load it; it may include the public header of lora_kernels."""
     folder.joinpath("caller.c").write_text(source)
     with built_library(folder, "caller", HEADERS) as path:
         return ctypes.CDLL(str(path))

@@ -1,7 +1,7 @@
 """The two Triton versions the GPU kernels are tested on: `python -m tests.triton_setup` installs what is missing.
 
-Triton comes with CUDA builds of torch, not with the CPU build of a development environment, and two versions cannot
-share one. Each gets a folder of its own, put on PYTHONPATH of the processes that run or compile kernels.
+Triton comes with CUDA builds of torch, not with the CPU build of a development environment, and one environment cannot
+hold two versions. Each has a folder of its own, which is on PYTHONPATH of the processes that run or compile kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from devstack.errors import LocalStackError
 from devstack.state import State
 
-# 3.9.0: what new installs bring; 3.6.0: what comes with torch 2.11, the oldest in use. The interpreter of 3.6 takes
+# 3.9.0 comes with new installs, 3.6.0 with torch 2.11, the oldest in use. The interpreter of 3.6 takes
 # one-element arrays for integers, which numpy 2.4 refuses.
 VERSIONS = {"3.9.0": ("triton==3.9.0",), "3.6.0": ("triton==3.6.0", "numpy==2.3.5")}
 # AMD's libraries and NVIDIA's profiler: neither interprets nor compiles for NVIDIA. Half of the installed size.
@@ -26,12 +26,12 @@ INSTALL_SECONDS = 1200
 
 
 def folder(version: str) -> Path:
-    """Where a version is, or would be, installed."""
+    """Return the folder for a version, installed or not."""
     return State.open().root / "triton" / version
 
 
 def environment(version: str, *, interpret: bool) -> dict[str, str]:
-    """Environment of a process that imports this version. Raises LocalStackError when it is not installed."""
+    """Return the environment of a process that imports this version. Raises LocalStackError if it is missing."""
     if not _is_installed(version):
         raise LocalStackError(f"Triton {version} is missing.\nInstall it: {sys.executable} -m tests.triton_setup")
     paths = [str(folder(version)), os.environ.get("PYTHONPATH", "")]
@@ -45,7 +45,7 @@ def environment(version: str, *, interpret: bool) -> dict[str, str]:
 
 
 def install(version: str) -> None:
-    """Install one version unless it is there. An interrupted run leaves nothing behind. Raises LocalStackError."""
+    """Install one version unless it is there. An interruption leaves nothing behind. Raises LocalStackError."""
     if _is_installed(version):
         return
     started = time.monotonic()
@@ -54,16 +54,8 @@ def install(version: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
         made = Path(temporary) / version
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            "--no-input",
-            "--progress-bar=off",
-        ]
-        command = [*pip, "--no-deps", "--target", str(made), *VERSIONS[version]]
+        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        command = [*pip, "--progress-bar=off", "--no-deps", f"--target={made}", *VERSIONS[version]]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:

@@ -1,1 +1,1 @@
-"""`make demo`: the whole business once, for real, as its users would do it: CLI, HTTP, `openai`."""
+"""`make demo`: the whole business once, for real, through the tools of its users: CLI, HTTP, `openai`."""

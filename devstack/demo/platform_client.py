@@ -1,4 +1,4 @@
-"""The control API as the demonstration's people use it: the consumer's account, and the operator's figures."""
+"""The control API for the people of the demonstration: the consumer's account and the operator's figures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PlatformClient:
         )
 
     def top_up(self, amount_cents: int) -> int:
-        """Start a Checkout session, pay it on its page, wait for the money. Returns the available nano-dollars."""
+        """Start a Checkout session, pay on its page, wait for the credit. Returns the available nano-dollars."""
         before = int(self.get("wallet")["available_nano_usd"])
         top_up = self.post("topups", {"amount_cents": amount_cents})
         paid = httpx.post(top_up["checkout_url"], follow_redirects=False, timeout=10)
@@ -54,19 +54,19 @@ class PlatformClient:
         return available
 
     def create_prediction_key(self) -> str:
-        """A key that may only make predictions; shown once."""
+        """Create a key that may only make predictions, and return its secret."""
         made = self.post("keys", {"name": "demo predictions", "scopes": ["predict"]})
         self._keys.insert(0, str(made["id"]))
         return str(made["key"])
 
     def log_out(self) -> None:
-        """Revoke the keys made here, the own one last."""
+        """Revoke the keys made here, this client's own last."""
         for key in self._keys:
             self._http.delete(f"keys/{key}").raise_for_status()
         self._http.close()
 
     def wait_until_settled(self, seconds: float = 30) -> dict[str, Any]:
-        """The operator's summary once no hold is open."""
+        """Return the operator's summary once every hold is closed, or as it is after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             summary: dict[str, Any] = self.get("platform/summary")

@@ -40,7 +40,7 @@ class Row:
 
 
 def held_out(role: str) -> list[Row]:
-    """The committed held-out rows of a sample model."""
+    """Return the committed held-out rows of a sample model."""
     return [Row(data["messages"], data["expected"]) for data in read_heldout(role)]
 
 
@@ -54,7 +54,7 @@ class Consumer:
         await self._client.close()
 
     async def ask(self, model: str, messages: list[Any]) -> Answer:
-        """One non-streaming prediction."""
+        """Make one prediction whose answer comes whole."""
         started = time.monotonic()
         answer = await self._client.chat.completions.create(
             model=model, messages=messages, max_tokens=MAX_TOKENS, temperature=0
@@ -62,8 +62,11 @@ class Consumer:
         return _answer(model, answer.choices[0].message.content or "", answer.usage, time.monotonic() - started)
 
     async def ask_streaming(self, model: str, messages: list[Any]) -> Answer:
-        """One streamed prediction."""
-        started, first, parts, usage = time.monotonic(), None, [], None
+        """Make one prediction whose answer is streamed."""
+        started = time.monotonic()
+        first: float | None = None
+        parts: list[str] = []
+        usage: Any = None
         stream = await self._client.chat.completions.create(
             model=model,
             messages=messages,
@@ -82,7 +85,7 @@ class Consumer:
     async def accuracy(
         self, models: dict[str, str], progress: Callable[[], None]
     ) -> tuple[dict[str, dict[str, int]], list[Answer]]:
-        """Ask every model (role → name), and the base, all held-out rows. Returns role → counts, and all answers."""
+        """Ask every model (role → name) and the base all held-out rows. Returns role → counts, and all answers."""
         gate = asyncio.Semaphore(CONCURRENCY)
         counts = {role: {"rows": 0, "correct": 0, "base_correct": 0} for role in models}
         answers: list[Answer] = []
@@ -105,7 +108,7 @@ class Consumer:
 
 
 def total_predictions(models: int) -> int:
-    """How many predictions `accuracy` makes."""
+    """Return how many predictions `accuracy` makes."""
     return models * MAX_ROWS * 2
 
 

@@ -1,4 +1,4 @@
-"""The platform as a child process of the demonstration: started, watched, stopped whatever happens."""
+"""The platform as a child process of the demonstration: started, watched, always stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP_SECONDS = 60
 
 @dataclass(frozen=True)
 class RunningStack:
-    """Where the platform that this demonstration started can be reached."""
+    """The addresses of the platform that this demonstration started."""
 
     url: str
     replica_url: str

@@ -26,7 +26,7 @@ REVOKE_LIMIT_SECONDS = 5.0
 
 
 def run_demo(state: State) -> int:
-    """Exit status 0 when every figure is what it must be, 1 with the reasons otherwise."""
+    """Run the demonstration. Returns exit status 0 when every figure is right, else 1 after the reasons."""
     started = time.monotonic()
     with running_stack(state) as stack:
         figures, problems = asyncio.run(_demonstrate(state, stack))
@@ -97,7 +97,8 @@ def _push(creator: SampleCreator) -> dict[str, Any]:
 
 async def _ask_all(consumer: Consumer, models: dict[str, str]) -> list[Answer]:
     started = time.monotonic()
-    calls, modes = [], []
+    calls = []
+    modes = []
     for role, name in models.items():
         row = held_out(role)[0]
         calls += [consumer.ask(name, row.messages), consumer.ask_streaming(name, row.messages)]
@@ -142,7 +143,7 @@ def _record(operator: PlatformClient, models: dict[str, str], counts: dict[str, 
 
 
 def _batches(stack: RunningStack) -> int:
-    """The replica's own gauge."""
+    """Return the replica's own gauge: the most adapters in one batch."""
     text = httpx.get(f"{stack.replica_url}/metrics", timeout=5).text
     found = re.search(r"^\w*max_adapters_in_one_batch\S* ([\d.]+)", text, re.MULTILINE)
     return int(float(found[1])) if found else 0
@@ -165,7 +166,7 @@ def _show_money(
 
 
 async def _revoke(consumer: Consumer, creator: SampleCreator, version: dict[str, Any]) -> tuple[float, list[Answer]]:
-    """Revoke one version and call it until it is refused. Returns the seconds that took, and the answers until then."""
+    """Revoke one version and call it until it is refused. Returns the seconds until then, and the answers."""
     name = f"{creator.model_name}@{version['version']}"
     messages = held_out(creator.role)[0].messages
     answers = [await consumer.ask(name, messages)]
@@ -192,7 +193,7 @@ def _figures(
     revoke_seconds: float,
     answers: list[Answer],
 ) -> tuple[dict[str, Any], list[str]]:
-    """The last line's object, and what is wrong with it."""
+    """Return the object of the last line, and the figures in it that are wrong, in words."""
 
     def during(name: str) -> int:
         return int(summary[name]) - int(before[name])

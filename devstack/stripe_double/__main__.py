@@ -14,16 +14,17 @@ from devstack.stripe_double.core import StripeDouble
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve; 0 after a clean stop, 2 when it cannot start."""
+    """Serve. Returns 0 after a clean stop, 2 when the double cannot start."""
     parser = argparse.ArgumentParser(prog="python -m devstack.stripe_double", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="TCP port on 127.0.0.1")
     parser.add_argument("--state-file", type=Path, required=True, help="JSON file, made if absent; survives restarts")
     parser.add_argument("--webhook-url", required=True, help="where signed events are posted")
-    # Better in the environment than in the process list, where every local user reads them.
-    secret, key = os.environ.get("STRIPE_WEBHOOK_SECRET"), os.environ.get("STRIPE_API_KEY")
+    # The environment keeps both secrets out of the process list, which every local user can read.
+    secret = os.environ.get("STRIPE_WEBHOOK_SECRET")
+    key = os.environ.get("STRIPE_API_KEY")
     parser.add_argument("--webhook-secret", default=secret, required=not secret, help="whsec_…: signs the events")
-    parser.add_argument("--api-key", default=key, required=not key, help="sk_test_…: the only key it accepts")
-    parser.add_argument("--public-url", help="where browsers reach it, if not http://127.0.0.1:PORT")
+    parser.add_argument("--api-key", default=key, required=not key, help="sk_test_…: the only accepted key")
+    parser.add_argument("--public-url", help="address for browsers, if not http://127.0.0.1:PORT")
     options = parser.parse_args(arguments)
     if not options.api_key.startswith("sk_test_"):
         parser.error("--api-key must start with sk_test_: a live key has no business in a double")

@@ -35,7 +35,8 @@ class DoubleApp:
     """ASGI callable. Webhooks are sent while the lifespan is open, if `webhook_url` is given."""
 
     def __init__(self, double: StripeDouble, *, webhook_url: str | None) -> None:
-        self._double, self._webhook_url = double, webhook_url
+        self._double = double
+        self._webhook_url = webhook_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -124,7 +125,7 @@ class DoubleApp:
 
 
 async def deliver_webhooks(double: StripeDouble, url: str) -> None:
-    """Send due events until cancelled; whatever is not answered with 2xx is sent again later."""
+    """Send due events until cancelled; an event without a 2xx answer is sent again later."""
     async with httpx.AsyncClient(timeout=WEBHOOK_SECONDS, trust_env=False) as client:
         while True:
             for event in await asyncio.to_thread(double.due_events):

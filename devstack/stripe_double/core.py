@@ -21,7 +21,8 @@ from devstack.stripe_double.parameters import decode_form, parse_parameters
 from devstack.stripe_double.routes import find_route
 from devstack.stripe_double.state import Delivery, State
 
-MIN_AMOUNT_CENTS, MAX_AMOUNT_CENTS = 50, 99_999_999  # Stripe's own limits in US dollars
+MIN_AMOUNT_CENTS = 50  # Stripe's own limits in US dollars
+MAX_AMOUNT_CENTS = 99_999_999
 RETRY_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60)  # between attempts at a webhook; Stripe takes hours, tests do not
 MAX_ATTEMPTS = 200
 
@@ -39,7 +40,10 @@ class StripeDouble:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.faults = FaultPlan()
-        self._api_key, self._webhook_secret, self._base_url, self._clock = api_key, webhook_secret, base_url, clock
+        self._api_key = api_key
+        self._webhook_secret = webhook_secret
+        self._base_url = base_url
+        self._clock = clock
         self._state = State.load(state_file)
         self._lock = threading.RLock()
 
@@ -58,7 +62,7 @@ class StripeDouble:
             return response
 
     def authorized(self, request: Request) -> bool:
-        """Whether the request shows this account's secret key."""
+        """Return whether the request shows this account's secret key."""
         return hmac.compare_digest(request.headers.get("authorization", ""), f"Bearer {self._api_key}")
 
     def _authorize(self, request: Request) -> None:
@@ -99,7 +103,7 @@ class StripeDouble:
         return self._shown(customer, parameters)
 
     def create_session(self, parameters: JsonObject, key: str | None) -> JsonObject:
-        """Checkout in payment mode with inline prices: what buying credit needs."""
+        """Open a Checkout page in payment mode with inline prices, which is all that buying credit needs."""
         for name in ("mode", "success_url", "line_items"):
             if not parameters.get(name):
                 raise missing(name)
@@ -134,14 +138,17 @@ class StripeDouble:
     # Door: the checkout page
 
     def session_for_page(self, session_id: str) -> JsonObject | None:
-        """The session as it is now, or None."""
+        """Return the session as it is now, or None."""
         with self._lock:
             self._expire_due_sessions()
             found = self._state.objects.get(session_id)
             return copy.deepcopy(found) if found is not None and found["object"] == "checkout.session" else None
 
     def pay(self, session_id: str) -> JsonObject | None:
-        """A customer pays with a card that works. Paying twice takes the money once. None for an unknown page."""
+        """Pay with a card that works. Paying twice takes the money once.
+
+        Returns the session, or None for an unknown page.
+        """
         with self._lock:
             self._expire_due_sessions()
             session = self._state.objects.get(session_id)
@@ -164,7 +171,7 @@ class StripeDouble:
     # Webhooks
 
     def due_events(self) -> list[JsonObject]:
-        """Events to deliver now, as the fault plan has them: possibly late, shuffled, more than once."""
+        """Return the events to deliver now; the fault plan may delay, shuffle and repeat them."""
         with self._lock:
             latest = self._clock() - self.faults.webhooks.delay_seconds
             due = [
@@ -173,18 +180,18 @@ class StripeDouble:
             return copy.deepcopy(self.faults.webhooks.apply(due))
 
     def signed_webhook(self, event: JsonObject) -> tuple[bytes, str]:
-        """The body of one webhook and its `Stripe-Signature` header."""
+        """Return the body of one webhook and its `Stripe-Signature` header."""
         body = json.dumps(objects.public(event)).encode()
         moment = self._now()
         signature = hmac.new(self._webhook_secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
         return body, f"t={moment},v1={signature}"
 
     def record_delivery(self, event_id: str, *, delivered: bool) -> None:
-        """Note how an attempt ended; a failed one is tried again later, `MAX_ATTEMPTS` times."""
+        """Note how an attempt ended; the double tries a failed delivery again, up to `MAX_ATTEMPTS` times."""
         with self._lock:
             delivery = next((found for found in self._state.deliveries if found.event_id == event_id), None)
             if delivery is None:
-                return  # an injected copy of one that is already delivered
+                return  # an injected copy of an event that is already delivered
             delivery.attempts += 1
             delivery.due = self._clock() + RETRY_SECONDS[min(delivery.attempts, len(RETRY_SECONDS)) - 1]
             if delivered:
@@ -229,7 +236,7 @@ class StripeDouble:
 
 
 def _total(line_items: list[JsonObject]) -> tuple[int, str]:
-    """Sum in cents and currency of inline-priced lines. Raises Refused."""
+    """Return the sum in cents and the currency of inline-priced lines. Raises Refused."""
     total = 0
     for number, item in enumerate(line_items):
         param = f"line_items[{number}]"

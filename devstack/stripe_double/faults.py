@@ -30,7 +30,7 @@ _REFUSALS = {
 
 @dataclass
 class Fault:
-    """Hits the next `times` requests of `method` whose path contains `path`."""
+    """A fault for the next `times` requests of `method` whose path contains `path`."""
 
     kind: FaultKind
     path: str = "/v1/"
@@ -40,7 +40,7 @@ class Fault:
 
 @dataclass
 class WebhookFaults:
-    """What happens to every batch of webhooks. `seed` makes the shuffling repeatable."""
+    """The faults of every batch of webhooks. `seed` makes the shuffling repeatable."""
 
     copies: int = 1
     delay_seconds: float = 0.0
@@ -48,7 +48,7 @@ class WebhookFaults:
     seed: int = 0
 
     def apply(self, batch: Sequence[T]) -> list[T]:
-        """The batch as it will be sent."""
+        """Return the batch as it will be sent."""
         sent = [delivery for delivery in batch for _copy in range(self.copies)]
         if self.shuffle:
             random.Random(self.seed).shuffle(sent)
@@ -57,7 +57,7 @@ class WebhookFaults:
 
 @dataclass
 class FaultPlan:
-    """The faults that wait for their request, first come first served."""
+    """The faults that wait for their request, in order."""
 
     requests: list[Fault] = field(default_factory=list)
     webhooks: WebhookFaults = field(default_factory=WebhookFaults)

@@ -9,18 +9,20 @@ from devstack.stripe_double.messages import JsonObject, invalid
 from devstack.stripe_double.objects import public
 from devstack.stripe_double.state import State
 
-DEFAULT_LIMIT, MAX_LIMIT = 10, 100
+DEFAULT_LIMIT = 10
+MAX_LIMIT = 100
 MAX_EXPAND_DEPTH = 4  # as at Stripe
 
 
 def page(state: State, kind: str, path: str, parameters: JsonObject, filters: tuple[str, ...]) -> JsonObject:
-    """One page of objects of `kind`, newest first. Raises Refused."""
+    """Return one page of objects of `kind`, newest first. Raises Refused."""
     limit = parameters.get("limit", DEFAULT_LIMIT)
     if not 1 <= limit <= MAX_LIMIT:
         raise invalid("limit", f"limit must be between 1 and {MAX_LIMIT}", code="parameter_invalid_integer")
     matching = [found for found in state.of_kind(kind) if _matches(found, parameters, filters)]
     ids = [found["id"] for found in matching]
-    start, end = 0, len(matching)
+    start = 0
+    end = len(matching)
     if "starting_after" in parameters:
         start = _position(ids, parameters["starting_after"], "starting_after") + 1
     if "ending_before" in parameters:
@@ -38,7 +40,7 @@ def page(state: State, kind: str, path: str, parameters: JsonObject, filters: tu
 
 
 def expanded(state: State, found: JsonObject, paths: list[str]) -> JsonObject:
-    """A public copy of `found` where the references named by dotted `paths` are objects. Raises Refused."""
+    """Return a public copy of `found` with the references named by dotted `paths` as objects. Raises Refused."""
     shown = copy.deepcopy(public(found))
     for path in paths:
         names = path.split(".")

@@ -39,9 +39,14 @@ class Refused(Exception):
 
     def __init__(self, status: int, kind: str, message: str, *, code: str | None = None, param: str | None = None):
         super().__init__(message)
-        self.status, self.kind, self.message, self.code, self.param = status, kind, message, code, param
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.code = code
+        self.param = param
 
     def response(self) -> Response:
+        """Return the refusal as Stripe would send it."""
         error = {"type": self.kind, "message": self.message, "code": self.code, "param": self.param}
         return json_response(
             self.status, {"error": {name: value for name, value in error.items() if value is not None}}
@@ -49,16 +54,16 @@ class Refused(Exception):
 
 
 def json_response(status: int, value: JsonObject, **headers: str) -> Response:
-    """`value` as JSON; keyword underscores become hyphens in header names."""
+    """Return `value` as JSON; underscores in the keywords become hyphens in header names."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Response(status, json.dumps(value).encode(), {"content-type": "application/json", **named})
 
 
 def invalid(param: str, message: str, *, code: str | None = None) -> Refused:
-    """400 about one parameter."""
+    """Make a 400 about one parameter."""
     return Refused(400, "invalid_request_error", message, code=code, param=param)
 
 
 def missing(param: str) -> Refused:
-    """400 about an absent parameter."""
+    """Make a 400 about an absent parameter."""
     return invalid(param, f"Missing required param: {param}.", code="parameter_missing")

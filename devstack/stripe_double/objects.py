@@ -7,23 +7,23 @@ from typing import Any
 
 from devstack.stripe_double.messages import JsonObject
 
-API_VERSION_FIELDS = {"livemode": False}
 SESSION_SECONDS = 24 * 3600
-FEE_BASIS_POINTS, FEE_CENTS = 290, 30  # Stripe's list price for a card in the United States: 2.9 % + 30 ¢
+FEE_BASIS_POINTS = 290  # Stripe's list price for a card in the United States: 2.9 % + 30 ¢
+FEE_CENTS = 30
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id of Stripe's form."""
+    """Return a fresh id of Stripe's form."""
     return f"{prefix}_{secrets.token_hex(12)}"
 
 
 def card_fee_cents(amount: int) -> int:
-    """What Stripe keeps of a card payment, rounded half up as Stripe does."""
+    """Return Stripe's fee for a card payment, rounded half up as Stripe does."""
     return (amount * FEE_BASIS_POINTS + 5_000) // 10_000 + FEE_CENTS
 
 
 def _base(kind: str, prefix: str, now: int, **fields: Any) -> JsonObject:
-    return {"id": new_id(prefix), "object": kind, "created": now, **API_VERSION_FIELDS, **fields}
+    return {"id": new_id(prefix), "object": kind, "created": now, "livemode": False, **fields}
 
 
 def customer(now: int, params: JsonObject) -> JsonObject:
@@ -39,7 +39,7 @@ def customer(now: int, params: JsonObject) -> JsonObject:
 
 
 def checkout_session(now: int, params: JsonObject, *, amount: int, currency: str, base_url: str) -> JsonObject:
-    """An open page. The payment intent comes with the payment, as at Stripe."""
+    """Make an open page. The payment intent comes with the payment, as at Stripe."""
     session = _base(
         "checkout.session",
         "cs_test",
@@ -59,7 +59,7 @@ def checkout_session(now: int, params: JsonObject, *, amount: int, currency: str
         payment_status="unpaid",
         status="open",
         success_url=params["success_url"],
-        # Not part of Stripe's object; kept to be copied when the page is paid, and shown on it.
+        # Not part of Stripe's object: the payment copies the metadata, and the page shows the description.
         _payment_intent_metadata=params.get("payment_intent_data", {}).get("metadata", {}),
         _description=params["line_items"][0]["price_data"]["product_data"]["name"],
     )
@@ -121,12 +121,12 @@ def balance_transaction(now: int, charge: JsonObject) -> JsonObject:
         status="pending",
         type="charge",
     )
-    del transaction["livemode"]  # the one object that has none
+    del transaction["livemode"]  # Stripe's only object without it
     return transaction
 
 
 def event(now: int, kind: str, subject: JsonObject, *, api_version: str, request_key: str | None) -> JsonObject:
-    """That `kind` happened to `subject`, with the subject as it is at this moment."""
+    """Say that `kind` happened to `subject`, with the subject as it is at this moment."""
     return _base(
         "event",
         "evt",
@@ -140,5 +140,5 @@ def event(now: int, kind: str, subject: JsonObject, *, api_version: str, request
 
 
 def public(found: JsonObject) -> JsonObject:
-    """The object without what the double keeps for itself."""
+    """Return the object without the fields that the double keeps for itself."""
     return {name: value for name, value in found.items() if not name.startswith("_")}

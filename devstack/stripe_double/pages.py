@@ -1,4 +1,4 @@
-"""The checkout page for browsers: plain HTML that says what it is, works without JavaScript."""
+"""The checkout page for browsers: plain HTML that says that it is a double, and works without JavaScript."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _page(status: int, title: str, content: str) -> Response:
 
 
 def checkout_page(session: JsonObject | None) -> Response:
-    """The page of a session in any state; 404 for None."""
+    """Return the page of a session in any state; 404 for None."""
     if session is None:
         return _page(404, "No such page", "<h1>There is no such checkout page.</h1>")
     if session["status"] == "expired":
@@ -78,7 +78,7 @@ def checkout_page(session: JsonObject | None) -> Response:
 
 
 def success_url(session: JsonObject) -> str:
-    """Where a paid customer goes; Stripe's one placeholder is filled in."""
+    """Return the address for a customer who has paid, with Stripe's one placeholder filled in."""
     return str(session["success_url"]).replace("{CHECKOUT_SESSION_ID}", session["id"])
 
 

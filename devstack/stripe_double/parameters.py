@@ -1,7 +1,7 @@
 """Request parameters: bracketed form encoding, checked and converted by the TypedDicts of `stripe.params`.
 
-Those are generated from Stripe's own description of its API, so a key or a type that Stripe does not know is refused
-here too, and the double cannot drift from the client library in use.
+The TypedDicts are generated from Stripe's own description of its API, so the double refuses every key and type that
+Stripe does not know, and cannot drift from the client library in use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import parse_qsl
 
 from stripe import RequestOptions
-from typing_extensions import get_type_hints, is_typeddict  # what stripe declares its types with
+from typing_extensions import get_type_hints, is_typeddict  # the module with which stripe declares its types
 
 from devstack.stripe_double.messages import JsonObject, Refused, invalid
 
@@ -25,7 +25,7 @@ _OPTIONS = frozenset(RequestOptions.__annotations__)
 
 
 def decode_form(text: str) -> JsonObject:
-    """`a[b][0]=x` as {"a": {"b": {"0": "x"}}}. Raises Refused."""
+    """Parse a form: `a[b][0]=x` becomes {"a": {"b": {"0": "x"}}}. Raises Refused."""
     decoded: JsonObject = {}
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=MAX_PARAMETERS)
@@ -64,7 +64,7 @@ def _required(shape: type) -> frozenset[str]:
 
 
 def parse_parameters(shape: type, given: JsonObject, *, prefix: str = "") -> JsonObject:
-    """`given` converted to the types of the TypedDict `shape`. Raises Refused naming the parameter."""
+    """Convert `given` to the types of the TypedDict `shape`. Raises Refused naming the parameter."""
     fields = _fields(shape)
     parsed: JsonObject = {}
     for name, value in given.items():
@@ -79,7 +79,8 @@ def parse_parameters(shape: type, given: JsonObject, *, prefix: str = "") -> Jso
 
 
 def _convert(hint: Any, value: Any, param: str) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, types.UnionType):
         return _convert_union(arguments, value, param)
     if is_typeddict(hint):

@@ -1,7 +1,7 @@
-"""Which call of Stripe's API leads where, and by which TypedDict its parameters are checked.
+"""The calls of Stripe's API: each leads to one operation and names the TypedDict that checks its parameters.
 
-`supported` names the parameters that the double acts on; a parameter that Stripe knows and the double does not is
-refused in plain words instead of being ignored.
+`supported` names the parameters that the double acts on. The double refuses a parameter that only Stripe knows, instead
+of ignoring it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 
 _LIST = frozenset({"limit", "starting_after", "ending_before", "created", "expand"})
 _RETRIEVE = frozenset({"expand"})
+_CREATE_SESSION = frozenset(
+    {
+        "mode",
+        "line_items",
+        "success_url",
+        "cancel_url",
+        "client_reference_id",
+        "customer",
+        "customer_email",
+        "expires_at",
+        "expand",
+        "metadata",
+        "payment_intent_data",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,7 @@ def _route(
 
 
 def _read(path: str, kind: str, retrieve_shape: type, list_shape: type, *filters: str) -> list[Route]:
-    """Retrieve and list of one kind of object; lists filter by equality on `filters`."""
+    """Make the routes to retrieve and to list one kind of object; lists filter by equality on `filters`."""
 
     def retrieve(double: StripeDouble, object_id: str, parameters: JsonObject, _key: str | None) -> JsonObject:
         return double.retrieve(kind, object_id, parameters)
@@ -64,21 +79,7 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         "/v1/checkout/sessions",
         checkout.SessionCreateParams,
-        frozenset(
-            {
-                "mode",
-                "line_items",
-                "success_url",
-                "cancel_url",
-                "client_reference_id",
-                "customer",
-                "customer_email",
-                "expires_at",
-                "expand",
-                "metadata",
-                "payment_intent_data",
-            }
-        ),
+        _CREATE_SESSION,
         lambda double, _id, parameters, key: double.create_session(parameters, key),
     ),
     _route(
@@ -136,7 +137,7 @@ ROUTES: tuple[Route, ...] = (
 
 
 def find_route(method: str, path: str) -> tuple[Route, str] | None:
-    """The route and the id in its path ("" without one), or None."""
+    """Return the route and the id in its path ("" without an id), or None."""
     for route in ROUTES:
         match = route.pattern.fullmatch(path) if route.method == method else None
         if match is not None:

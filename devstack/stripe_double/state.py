@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from devstack.private_file import write_private
 from devstack.stripe_double.messages import JsonObject
 
 VERSION = 1
@@ -32,7 +32,7 @@ class State:
 
     @classmethod
     def load(cls, file: Path | None) -> State:
-        """The state in `file`, or an empty one if there is none yet. Raises ValueError for a file of another kind."""
+        """Read the state from `file`; without a file it is empty. Raises ValueError for a file of another kind."""
         if file is None or not file.exists():
             return cls(file)
         saved = json.loads(file.read_bytes())
@@ -41,7 +41,7 @@ class State:
         return cls(file, saved["objects"], saved["answers"], [Delivery(**delivery) for delivery in saved["deliveries"]])
 
     def save(self) -> None:
-        """Make the file say what memory says; a crash leaves the old one or the new one, never a mixture."""
+        """Write the whole state to the file; a crash leaves the old text or the new one, never a mixture."""
         if self.file is None:
             return
         saved = {
@@ -50,14 +50,8 @@ class State:
             "answers": self.answers,
             "deliveries": [vars(delivery) for delivery in self.deliveries],
         }
-        temporary = self.file.with_name(self.file.name + ".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(saved, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(self.file)
+        write_private(self.file, json.dumps(saved))
 
     def of_kind(self, kind: str) -> list[JsonObject]:
-        """Objects whose `object` is `kind`, newest first."""
+        """Return the objects of `kind`, newest first."""
         return [found for found in reversed(self.objects.values()) if found["object"] == kind]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -15,13 +14,10 @@ import httpx
 import pytest
 import stripe
 
-KEY, SECRET = "sk_test_app", "whsec_app"
+from devstack.state import free_port
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+KEY = "sk_test_app"
+SECRET = "whsec_app"
 
 
 def wait_until(condition, seconds: float = 15.0) -> None:

@@ -14,7 +14,8 @@ from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from devstack.stripe_double.http_client import DoubleHTTPClient
 from devstack.stripe_double.objects import card_fee_cents
 
-KEY, SECRET = "sk_test_double", "whsec_double"
+KEY = "sk_test_double"
+SECRET = "whsec_double"
 
 
 class Clock:
