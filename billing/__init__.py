@@ -1,1 +1,1 @@
-"""Money: pricing, holds, double-entry ledger, usage, Stripe, payouts. May import marketplace.accounts alone."""
+"""Money: pricing, holds, double-entry ledger, usage, Stripe. May import marketplace.accounts alone."""

@@ -1,4 +1,4 @@
-"""Everything that billing refuses, with the figures its caller needs to explain it. Amounts are nano-dollars."""
+"""Refusals of billing, with the figures that their caller needs to explain them. Amounts are nano-dollars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InsufficientFunds(BillingError):
     status = 402
 
     def __init__(self, available: int, needed: int, message: str | None = None) -> None:
-        """Take both figures; without a `message` it is the hold of a prediction that is refused."""
+        """Keep the figures; the default message refuses the hold of a prediction."""
         super().__init__(
             message
             or f"This request may cost up to ${needed / 1e9:.6f} and ${available / 1e9:.6f} is available. "
@@ -117,5 +117,5 @@ class PaymentProviderUnavailable(BillingError):
     status = 503
 
     def __init__(self) -> None:
-        """Say so; the reason is in the log (`stripe_gateway`), since the customer can do nothing about it."""
+        """Take no reason: `stripe_gateway` has logged it, and the customer can do nothing about it."""
         super().__init__("the payment provider cannot be reached; no money moved")

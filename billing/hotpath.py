@@ -1,7 +1,7 @@
 """Money of one prediction, for the gateway: async psycopg, no ORM, one statement each.
 
-Connections must be in autocommit mode, so that a statement is its own transaction: nothing stays locked between two
-calls, and what a call returned is committed.
+Connections must be in autocommit mode, so that each statement is a transaction: no lock outlives a call, and a call has
+committed when it returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proof that the books agree with themselves, from one snapshot of the database."""
+"""Checks that the books agree with themselves, on one snapshot of the database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import connection
 
 from billing.models import Incident
 
-# One statement, so that everything is read from the same snapshot while predictions go on.
+# One statement, so that all figures come from the same snapshot while predictions go on.
 _CHECK = """
 WITH entries AS (SELECT account_id, sum(amount) AS total FROM billing_entry GROUP BY account_id),
      holds AS (SELECT account_id, sum(amount_nano_usd) AS total FROM billing_hold
@@ -46,7 +46,7 @@ class Discrepancy:
 
 
 def find_discrepancies() -> list[Discrepancy]:
-    """Everything that does not add up; empty when the books are right."""
+    """Return the figures that do not add up; none when the books are right."""
     with connection.cursor() as cursor:
         cursor.execute(_CHECK)
         return [

@@ -1,4 +1,4 @@
-"""The one way by which Python writes ledger transactions. The hot path writes its own, in migration 0004."""
+"""The one place in Python that writes ledger transactions. The hot path writes its own, in migration 0004."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOCK_RANK = {kind.value: rank for rank, kind in enumerate(Account.Kind)}
 
 
 def get_account(*, kind: Account.Kind, organization: Organization | None = None) -> Account:
-    """The account of this kind (the platform's own ones have no organization), opened if there is none yet."""
+    """Return the account of this kind, opening it at first use. The platform's own accounts have no organization."""
     account, _created = Account.objects.get_or_create(kind=kind, organization=organization)
     return account
 
@@ -28,14 +28,14 @@ def post_transaction(
     memo: str = "",
     reverses: LedgerTransaction | None = None,
 ) -> LedgerTransaction:
-    """Write one zero-sum transaction. (kind, reference) exists once: a second one raises IntegrityError.
+    """Write one zero-sum transaction. A second one with the same kind and reference raises IntegrityError.
 
     Raises UnbalancedTransaction, and InsufficientFunds if a customer's available credit would become negative.
     """
     lines = [(account, amount) for account, amount in amounts.items() if amount != 0]
     if len(lines) < 2 or sum(amount for _account, amount in lines) != 0:
         raise UnbalancedTransaction(f"{kind} {reference}: {[amount for _account, amount in lines]}")
-    # The order in which the hot path locks them too.
+    # The hot path locks accounts in the same order.
     lines.sort(key=lambda line: (_LOCK_RANK[line[0].kind], line[0].pk))
     row = LedgerTransaction(kind=kind, reference=reference, memo=memo, reverses=reverses)
     row.save(force_insert=True)
@@ -58,7 +58,7 @@ def post_transaction(
 
 
 def record_incident(*, kind: Incident.Kind, detail: dict[str, Any], subject: str = "") -> bool:
-    """Open an incident for a person to look at. False if one of this kind and subject is open already."""
+    """Open an incident for a person to resolve. Returns False if one of this kind and subject is already open."""
     _incident, created = Incident.objects.get_or_create(
         kind=kind, subject=subject, resolved_at=None, defaults={"detail": detail}
     )

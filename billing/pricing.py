@@ -1,8 +1,8 @@
-"""What a prediction costs: pure integer arithmetic, no I/O.
+"""The cost of a prediction: pure integer arithmetic, no I/O.
 
-A price is integer micro-dollars per million tokens, which is the same number in pico-dollars per token. The ledger
-counts nano-dollars. A prediction is summed in pico-dollars and rounded to nano-dollars once, up.
-The database computes the same in `billing_cost_nano_usd` (migration 0004); a property test keeps the two equal.
+Prices are integer micro-dollars per million tokens, which is the same number in pico-dollars per token. The ledger
+counts nano-dollars. The cost of a prediction is a sum in pico-dollars, rounded up to nano-dollars once. The database
+computes the same in `billing_cost_nano_usd` (migration 0004); a property test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BASIS_POINTS = 10_000
 
 
 def _require_counts(value: object) -> None:
-    """Raise unless every field of the dataclass instance is a non-negative int (a float or bool is no amount)."""
+    """Raise unless every field of the dataclass instance is a non-negative int (a float or a bool is not an amount)."""
     for field in fields(value):  # type: ignore[arg-type]
         number = getattr(value, field.name)
         if type(number) is not int:
@@ -39,7 +39,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one prediction; `cached_tokens` is the part of `prompt_tokens` found in the prefix cache."""
+    """Tokens of one prediction. `cached_tokens` is the part of `prompt_tokens` found in the prefix cache.
+
+    Raises TypeError for anything but ints, ValueError for negative or contradictory numbers.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -52,7 +55,7 @@ class TokenUsage:
 
 
 def cost_nano_usd(price: Price, usage: TokenUsage) -> int:
-    """Cost of `usage` at `price` in nano-dollars, rounded up once. Monotone in every token count."""
+    """Return the cost of `usage` at `price` in nano-dollars, rounded up once. Monotone in every token count."""
     pico = (
         (usage.prompt_tokens - usage.cached_tokens) * price.input_micro_usd_per_mtok
         + usage.cached_tokens * price.cached_input_micro_usd_per_mtok
@@ -62,14 +65,14 @@ def cost_nano_usd(price: Price, usage: TokenUsage) -> int:
 
 
 def worst_case_nano_usd(price: Price, max_prompt_tokens: int, max_tokens: int) -> int:
-    """The most that a prediction within these limits can cost: what its hold sets aside, in nano-dollars."""
+    """Return the highest cost within these limits, in nano-dollars: the amount of the hold."""
     dearest_input = max(price.input_micro_usd_per_mtok, price.cached_input_micro_usd_per_mtok)
     pico = max_prompt_tokens * dearest_input + max_tokens * price.output_micro_usd_per_mtok
     return -(-pico // PICO_PER_NANO) + price.per_prediction_nano_usd
 
 
 def split(cost: int, creator_bps: int) -> tuple[int, int]:
-    """Divide `cost` into (creator, platform): the creator's basis points rounded down, the platform the remainder."""
+    """Divide `cost` into (creator, platform): the creator's basis points rounded down, and the remainder."""
     if not 0 <= creator_bps <= BASIS_POINTS:
         raise ValueError("creator_bps must be between 0 and 10000")
     if cost < 0:

@@ -1,4 +1,4 @@
-"""Reads of money. Whatever belongs to an organization is asked for by organization; amounts are nano-dollars."""
+"""Reads of money. Every read of an organization's rows takes the organization; amounts are nano-dollars."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Wallet:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """Usage of one group. `day`, `model_name` and `api_key_id` are None where not grouped by them."""
+    """Usage of one group. `day`, `model_name` and `api_key_id` are None when the groups leave them out."""
 
     day: date | None
     model_name: str | None
@@ -45,7 +45,7 @@ class UsageTotal:
 
 @dataclass(frozen=True, slots=True)
 class EarningsLine:
-    """What a creator earned in one group."""
+    """A creator's earnings in one group."""
 
     day: date | None
     model_name: str | None
@@ -58,7 +58,7 @@ class EarningsLine:
 
 @dataclass(frozen=True, slots=True)
 class Earnings:
-    """A creator's totals, the balance the platform owes, and both groupings."""
+    """A creator's totals, the balance that the platform owes, and both groupings."""
 
     payable_nano_usd: int
     total: EarningsLine
@@ -80,9 +80,8 @@ class PlatformSummary:
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """One entry on an organization's account, newest first; positive is in its favour."""
+    """One entry on an organization's account; a positive amount is in the organization's favour."""
 
-    entry_id: int
     created_at: datetime
     account_kind: str
     transaction_kind: str
@@ -92,32 +91,20 @@ class StatementLine:
 
 
 def wallet(organization: Organization) -> Wallet:
-    """The customer credit of `organization`; zero if it has no account yet."""
+    """Return the customer credit of `organization`; zero before its account is open."""
     row = Account.objects.filter(organization=organization, kind=Account.Kind.CUSTOMER_CREDIT).values("posted", "held")
     found = row.first()
     return Wallet(**found) if found else Wallet(posted=0, held=0)
 
 
-def usage_rows(
-    organization: Organization,
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    model_name: str | None = None,
-    api_key_id: UUID | None = None,
-    limit: int = 100,
-) -> list[Usage]:
-    """Single predictions that `organization` paid for, newest first, at most `MAX_ROWS`."""
-    rows = _in_range(Usage.objects.filter(organization_id=organization.id), since, until)
-    if model_name is not None:
-        rows = rows.filter(model_name=model_name)
-    if api_key_id is not None:
-        rows = rows.filter(api_key_id=api_key_id)
+def usage_rows(organization: Organization, *, limit: int = 100) -> list[Usage]:
+    """Return single predictions that `organization` paid for, newest first, at most `MAX_ROWS`."""
+    rows = Usage.objects.filter(organization_id=organization.id)
     return list(rows.order_by("-created_at", "-prediction_id")[: min(limit, MAX_ROWS)])
 
 
 def usage_row(organization: Organization, prediction_id: UUID) -> Usage | None:
-    """One prediction of `organization` with its receipt, or None if it is not theirs or does not exist."""
+    """Return one prediction of `organization` with its receipt, or None if the organization has no such prediction."""
     return Usage.objects.filter(organization_id=organization.id, prediction_id=prediction_id).first()
 
 
@@ -128,7 +115,7 @@ def usage_summary(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> list[UsageTotal]:
-    """Totals of what `organization` used, grouped by any of day (UTC), model, key; newest day first."""
+    """Return totals of `organization`'s usage, grouped by any of day (UTC), model, key; newest day first."""
     columns = _group_columns(group_by, {"day": "day", "model": "model_name", "key": "api_key_id"})
     rows = _in_range(Usage.objects.filter(organization_id=organization.id), since, until)
     totals = (
@@ -157,7 +144,7 @@ def usage_summary(
 
 
 def earnings(organization: Organization, *, since: datetime | None = None, until: datetime | None = None) -> Earnings:
-    """What `organization` earned as a creator: total, by day (UTC, newest first) and by model."""
+    """Return what `organization` earned as a creator: in all, by day (UTC, newest first) and by model."""
     payable = Account.objects.filter(organization=organization, kind=Account.Kind.CREATOR_PAYABLE).values_list("posted")
     found = payable.first()
     rows = _in_range(Usage.objects.filter(creator_organization_id=organization.id), since, until)
@@ -169,14 +156,11 @@ def earnings(organization: Organization, *, since: datetime | None = None, until
     )
 
 
-def statement(organization: Organization, *, before_id: int | None = None, limit: int = 100) -> list[StatementLine]:
-    """Entries on all accounts of `organization`, newest first; page on with the last line's `entry_id`."""
+def statement(organization: Organization, *, limit: int = 100) -> list[StatementLine]:
+    """Return entries on all accounts of `organization`, newest first."""
     entries = Entry.objects.filter(account__organization=organization).select_related("account", "transaction")
-    if before_id is not None:
-        entries = entries.filter(id__lt=before_id)
     return [
         StatementLine(
-            entry_id=entry.pk,
             created_at=entry.transaction.created_at,
             account_kind=entry.account.kind,
             transaction_kind=entry.transaction.kind,
@@ -189,37 +173,32 @@ def statement(organization: Organization, *, before_id: int | None = None, limit
 
 
 def top_ups(organization: Organization, *, limit: int = 50) -> list[TopUp]:
-    """Top-ups of `organization`, newest first."""
+    """Return top-ups of `organization`, newest first."""
     return list(TopUp.objects.filter(organization=organization).order_by("-created_at")[: min(limit, MAX_ROWS)])
 
 
 def top_up(organization: Organization, top_up_id: UUID) -> TopUp | None:
-    """One top-up of `organization`, or None if it is not theirs or does not exist."""
+    """Return one top-up of `organization`, or None if the organization has no such top-up."""
     return TopUp.objects.filter(organization=organization, id=top_up_id).first()
 
 
 def key_budgets(organization: Organization) -> list[KeyBudget]:
-    """The budgets of `organization`'s API keys. After a month without predictions `month` is an earlier one."""
+    """Return the budgets of `organization`'s API keys; `month` is that of the last prediction."""
     return list(KeyBudget.objects.filter(api_key__organization=organization).select_related("api_key"))
 
 
 def holds_to_sweep(*, lingering: timedelta, limit: int = 100) -> list[Hold]:
-    """Open holds past their deadline or older than `lingering`, oldest first, for the sweeper.
+    """Return open holds past their deadline or older than `lingering`, oldest first, for the sweeper.
 
-    A hold may linger because its prediction is long, or because whoever would have closed it died.
+    A hold lingers when its prediction is long, and when the process that would have closed it died.
     """
     now = timezone.now()
     overdue = Q(expires_at__lte=now) | Q(created_at__lte=now - lingering)
     return list(Hold.objects.filter(overdue, state=Hold.State.OPEN).order_by("created_at")[:limit])
 
 
-def ledger_sum() -> int:
-    """Sum of all entries of all accounts. Anything but 0 is an incident."""
-    return int(Entry.objects.aggregate(total=Sum("amount", default=0))["total"])
-
-
 def platform_summary() -> PlatformSummary:
-    """Totals of all predictions, from the ledger's entries, for the operator and the demonstration."""
+    """Return totals of all predictions, from the ledger's entries, for the operator and the demonstration."""
     prediction = Q(transaction__kind="prediction")
     totals = Entry.objects.aggregate(
         charged=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CUSTOMER_CREDIT), default=0),

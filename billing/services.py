@@ -1,6 +1,6 @@
 """Writes of money: accounts, credits, reversals, holds closed by the sweeper, budgets. Amounts are nano-dollars.
 
-Top-ups stand in top_ups.py and are offered here too, so that callers find every write in this module.
+Top-ups are written in top_ups.py; this module offers those that other apps call, so that they find every write here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from billing.statements import (
     parse_settled,
     settle_parameters,
 )
-from billing.top_ups import credit_top_up, record_stripe_fee, refresh_top_up, start_top_up
+from billing.top_ups import refresh_top_up, start_top_up
 from marketplace.accounts.models import ApiKey, Organization
 
 __all__ = [
     "credit_promotion",
-    "credit_top_up",
-    "record_stripe_fee",
     "refresh_top_up",
     "release_hold_sync",
     "reverse_transaction",
@@ -42,7 +40,7 @@ __all__ = [
 def credit_promotion(
     *, organization: Organization, amount_nano_usd: int, reference: str, memo: str = ""
 ) -> LedgerTransaction:
-    """Give credit that nobody paid for. `reference` makes it happen once: the same one returns the first credit.
+    """Give credit without a payment, once per `reference`: a second call returns the first credit.
 
     Raises ValueError for an amount that is not positive.
     """
@@ -63,7 +61,7 @@ def credit_promotion(
 
 
 def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
-    """Undo a ledger transaction by its exact negative, which names it. Done before, it returns that reversal.
+    """Undo a ledger transaction by its exact negative, once: a second call returns the first reversal.
 
     Raises TransactionNotReversible for a reversal, and InsufficientFunds if the customer has spent the money.
     """
@@ -86,20 +84,20 @@ def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
 def settle_hold_sync(
     *, prediction_id: UUID, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID | None
 ) -> Settlement:
-    """`hotpath.settle_hold` for Celery: the same statement, the same answers and errors."""
+    """Settle a hold from Celery: `hotpath.settle_hold` with the same statement, answers and errors."""
     parameters = settle_parameters(prediction_id, usage, finish_reason, receipt, replica_id)
     return parse_settled(_one_row(SETTLE_HOLD, parameters), prediction_id)
 
 
 def release_hold_sync(*, prediction_id: UUID, reason: str) -> bool:
-    """`hotpath.release_hold` for Celery: true if the hold was open and is now released."""
+    """Release a hold from Celery. Returns whether this call released it, as `hotpath.release_hold` does."""
     return _one_row(RELEASE_HOLD, (prediction_id, reason[:MAX_CLOSE_REASON])) == (True,)
 
 
 def set_key_budget(
     *, api_key: ApiKey, monthly_limit_nano_usd: int | None, total_limit_nano_usd: int | None
 ) -> KeyBudget:
-    """Limit what a key may spend per calendar month (UTC) and in all; None lifts a limit. Counts from now on.
+    """Limit the spending of a key per calendar month (UTC) and in all, from now on. None lifts a limit.
 
     Raises ValueError for a negative limit.
     """

@@ -1,7 +1,7 @@
 """The SQL of the hot path, its parameters and its answers: shared by the async gateway and the sync sweeper.
 
-Each call is one statement, one round trip, one database transaction. The logic stands in migration 0004, the rules it
-must keep in the tables and in migration 0003.
+Each call is one statement, one round trip, one database transaction. Migration 0004 has the logic; the tables and
+migration 0003 have the rules that the logic must keep.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class HoldRequest:
 
 @dataclass(frozen=True, slots=True)
 class HoldPlaced:
-    """The hold stands; `available_nano_usd` is what the wallet can still hold."""
+    """The hold is placed; `available_nano_usd` is the credit that is left for other holds."""
 
     available_nano_usd: int
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a prediction cost and who got it, in nano-dollars: cost = creator + platform."""
+    """The cost of a prediction and its shares, in nano-dollars: cost = creator + platform."""
 
     cost: int
     creator: int
@@ -95,7 +95,7 @@ class Settlement:
 def settle_parameters(
     prediction_id: UUID, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID | None
 ) -> tuple[Any, ...]:
-    """For SETTLE_HOLD. Reasons come from a replica, so they are cut to the column instead of failing the settlement."""
+    """Return the parameters of SETTLE_HOLD. A replica's reason is cut to fit: it must never fail a settlement."""
     return (
         prediction_id,
         usage.prompt_tokens,
@@ -108,7 +108,7 @@ def settle_parameters(
 
 
 def parse_placed(row: tuple[Any, ...] | None, request: HoldRequest) -> HoldPlaced:
-    """The answer of PLACE_HOLD. Raises InsufficientFunds, BudgetExceeded, DuplicateRequest."""
+    """Read the answer of PLACE_HOLD. Raises InsufficientFunds, BudgetExceeded, DuplicateRequest."""
     assert row is not None
     outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body = row
     match outcome:
@@ -124,7 +124,7 @@ def parse_placed(row: tuple[Any, ...] | None, request: HoldRequest) -> HoldPlace
 
 
 def parse_settled(row: tuple[Any, ...] | None, prediction_id: UUID) -> Settlement:
-    """The answer of SETTLE_HOLD. Raises HoldNotFound, HoldReleased."""
+    """Read the answer of SETTLE_HOLD. Raises HoldNotFound, HoldReleased."""
     assert row is not None
     outcome, cost, creator, platform = row
     match outcome:

@@ -1,4 +1,4 @@
-"""The one module that talks to Stripe. What comes back is parsed here into the few typed values that billing uses.
+"""The one module that talks to Stripe. It parses the answers into the few typed values that billing uses.
 
 The stripe package is imported on first use: the web process starts without it.
 """
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS, READ_SECONDS = 3.0, 15.0
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 15.0
 NETWORK_RETRIES = 2
 WEBHOOK_TOLERANCE_SECONDS = 300
 CURRENCY = "usd"
-# What process_stripe_event acts on; the webhook endpoint at Stripe subscribes to these.
+# `process_stripe_event` acts on these, and the webhook endpoint at Stripe subscribes to them.
 EVENT_TYPES = (
     "checkout.session.completed",
     "checkout.session.async_payment_succeeded",
@@ -45,7 +46,7 @@ class InvalidWebhookSignature(BillingError):
 
 @dataclass(frozen=True, slots=True)
 class StripeFee:
-    """What Stripe kept of one charge."""
+    """Stripe's fee for one charge."""
 
     balance_transaction_id: str
     fee_cents: int
@@ -77,7 +78,7 @@ class CheckoutSession:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """That something happened to an object at Stripe; the object itself is fetched when the event is processed."""
+    """Something happened to an object at Stripe; the object is fetched when the event is processed."""
 
     id: str
     type: str
@@ -111,7 +112,7 @@ class StripeGateway:
     def create_checkout_session(
         self, *, top_up_id: UUID, organization_id: UUID, amount_cents: int, success_url: str, cancel_url: str
     ) -> CheckoutSession:
-        """A page where the customer pays `amount_cents`. Raises PaymentProviderUnavailable."""
+        """Open a page where the customer pays `amount_cents`. Raises PaymentProviderUnavailable."""
         metadata = {"top_up_id": str(top_up_id), "organization_id": str(organization_id)}
         session = self._client.v1.checkout.sessions.create(
             {
@@ -138,24 +139,24 @@ class StripeGateway:
 
     @_translated
     def retrieve_checkout_session(self, session_id: str) -> CheckoutSession:
-        """The page as it is now, with its charge. Raises PaymentProviderUnavailable."""
+        """Fetch the page as it is now, with its charge. Raises PaymentProviderUnavailable."""
         return _checkout_session(self._client.v1.checkout.sessions.retrieve(session_id, {"expand": _SESSION_EXPAND}))
 
     @_translated
     def retrieve_charge(self, charge_id: str) -> Charge:
-        """A charge with Stripe's fee. Raises PaymentProviderUnavailable."""
+        """Fetch a charge with Stripe's fee. Raises PaymentProviderUnavailable."""
         return _charge(self._client.v1.charges.retrieve(charge_id, {"expand": ["balance_transaction"]}))
 
     @_translated
     def undelivered_events(self, *, since: int, limit: int) -> list[Event]:
-        """Events since the unix time `since` that no webhook has delivered. Raises PaymentProviderUnavailable."""
+        """List events since the unix time `since` that no webhook has delivered. Raises PaymentProviderUnavailable."""
         page = self._client.v1.events.list(
             {"types": list(EVENT_TYPES), "created": {"gte": since}, "delivery_success": False, "limit": min(limit, 100)}
         )
         return [_event(event) for event, _number in zip(_pages(page), range(limit), strict=False)]
 
     def verify_webhook(self, payload: bytes, signature: str) -> Event:
-        """The event in a signed webhook body. Raises InvalidWebhookSignature."""
+        """Check the signature of a webhook body and return its event. Raises InvalidWebhookSignature."""
         import stripe
 
         try:
@@ -168,7 +169,7 @@ class StripeGateway:
 
 @functools.cache
 def stripe_gateway() -> StripeGateway:
-    """The gateway of this process, from its settings: Stripe itself, or the double where STRIPE_API_BASE names one."""
+    """Return this process's gateway, from its settings: to Stripe, or to the double that STRIPE_API_BASE names."""
     import stripe
 
     env = settings.ENV
@@ -186,7 +187,7 @@ def _pages(page: Any) -> Iterator[Any]:
 
 
 def _id(value: Any) -> str | None:
-    """The id of a reference, which is a string, or an object where it was expanded."""
+    """Return the id of a reference, which is a string or, when expanded, an object."""
     return value if value is None or isinstance(value, str) else str(value.id)
 
 

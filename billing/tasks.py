@@ -1,4 +1,4 @@
-"""Celery tasks. Each may run twice or be killed at any line: what it did once is not done again."""
+"""Celery tasks. Each is idempotent: it may run twice, or be killed at any line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _HANDLERS: dict[str, Callable[[StripeEvent, StripeGateway], None]] = {
 
 @shared_task
 def process_stripe_event(event_id: str) -> None:
-    """Fetch the object again and act on what it is now, so that the order of events does not matter."""
+    """Fetch the object again and act on its present state, so that the order of events does not matter."""
     event = StripeEvent.objects.get(pk=event_id)
     if event.processed_at is not None:
         return
@@ -84,7 +84,7 @@ def process_stripe_event(event_id: str) -> None:
 
 @shared_task
 def catch_up_stripe_events() -> None:
-    """Note events whose webhook never arrived, and try again what is noted but not processed."""
+    """Note events whose webhook never arrived, and process again the events that failed."""
     since = int(time.time()) - CATCH_UP_SECONDS
     StripeEvent.objects.bulk_create(
         [
@@ -136,7 +136,7 @@ def create_usage_partitions() -> None:
 
 @shared_task
 def check_ledger() -> None:
-    """Prove that the books agree with themselves; each discrepancy is logged as an error and opens an incident."""
+    """Check that the books agree with themselves; log each discrepancy as an error and open an incident."""
     for discrepancy in find_discrepancies():
         logger.error("ledger check failed: %s %s", discrepancy.kind, discrepancy.detail)
         record_incident(kind=discrepancy.kind, subject=discrepancy.subject, detail=discrepancy.detail)

@@ -1,7 +1,7 @@
 """Buying credit: a checkout page at Stripe, and one ledger transaction when it is paid.
 
-No database transaction is open while Stripe is asked. Whatever tells us of a payment (webhook, catch-up, the customer
-coming back) leads to `credit_top_up`, which moves a top-up only forward and credits it once.
+No database transaction is open during a call to Stripe. Every piece of news about a payment (webhook, catch-up, the
+customer coming back) leads to `credit_top_up`, which moves a top-up only forward and credits it once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def start_top_up(
     cancel_url: str,
     gateway: StripeGateway | None = None,
 ) -> TopUp:
-    """Open a checkout page for `amount_cents`; send the customer to `checkout_url` of the answer.
+    """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
     Raises InvalidTopUpAmount, and PaymentProviderUnavailable (no money moved; try again).
     """
@@ -46,7 +46,7 @@ def start_top_up(
         success_url=success_url,
         cancel_url=cancel_url,
     )
-    # Guarded by the state: a fast payer's webhook may have credited it before this line.
+    # The state guards this write: the webhook of a fast payer may have credited the top-up by now.
     TopUp.objects.filter(pk=top_up.pk, state=TopUp.State.CREATED).update(state=TopUp.State.PENDING)
     TopUp.objects.filter(pk=top_up.pk).update(checkout_session_id=session.id, checkout_url=session.url)
     top_up.refresh_from_db()
@@ -64,10 +64,10 @@ def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> 
 
 
 def credit_top_up(*, session: CheckoutSession) -> TopUp | None:
-    """Move the top-up of a checkout page forward; credit it if the page is paid. Any number of calls credit once.
+    """Move the top-up of a checkout page forward, and credit it once if the page is paid. Idempotent.
 
-    None for a page that is not ours. A paid page that asks for another amount credits nothing, opens an incident and
-    raises PaymentMismatch.
+    Returns None for a page that names no top-up of ours. A paid page with another amount credits nothing, opens an
+    incident and raises PaymentMismatch.
     """
     try:
         top_up_id = UUID(session.client_reference_id)
@@ -76,7 +76,7 @@ def credit_top_up(*, session: CheckoutSession) -> TopUp | None:
     try:
         return _move_forward(top_up_id, session)
     except PaymentMismatch as error:
-        # Recorded outside the transaction that was undone.
+        # Outside the transaction, which was rolled back.
         record_incident(kind=Incident.Kind.PAYMENT_MISMATCH, subject=session.id[:64], detail={"error": str(error)})
         raise
 
@@ -134,16 +134,16 @@ def _credit(top_up: TopUp, session: CheckoutSession) -> None:
 
 
 def fail_top_up(*, session: CheckoutSession) -> None:
-    """A slow payment method failed in the end. A credited top-up stays credited: only a paid page made it so."""
+    """Note that a slow payment method failed in the end. A credited top-up stays credited: its page was paid."""
     TopUp.objects.filter(checkout_session_id=session.id, state__in=[TopUp.State.CREATED, TopUp.State.PENDING]).update(
         state=TopUp.State.FAILED
     )
 
 
 def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:
-    """Book what Stripe kept of a charge, once. The platform bears it: the customer's credit is untouched.
+    """Book Stripe's fee for a charge, once. The platform bears it: the customer's credit is untouched.
 
-    None when there was nothing to book or it is booked already.
+    Returns None when the fee is zero or already booked.
     """
     kind = LedgerTransaction.Kind.STRIPE_FEE
     with transaction.atomic():

@@ -23,11 +23,11 @@ MAX_WEBHOOK_BYTES = 256 * 1024
 def stripe_webhook(request: HttpRequest) -> HttpResponse:
     """Verify the raw body, note the event's id, answer; a task does the rest.
 
-    200 for an event seen before too; 400 for a bad signature or body, which writes nothing. An unreachable queue does
-    not matter: the row is there, and `catch_up_stripe_events` finds it.
+    Answers 200 also to an event noted before, and 400 to a bad signature or body, which writes nothing. An unreachable
+    queue does no harm: `catch_up_stripe_events` finds the noted event.
     """
     try:
-        # A longer body is cut here, and then its signature is wrong.
+        # A longer body is cut here, so its signature is wrong.
         body = request.read(MAX_WEBHOOK_BYTES)
         event = stripe_gateway().verify_webhook(body, request.headers.get("stripe-signature", ""))
     except InvalidWebhookSignature:

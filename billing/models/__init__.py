@@ -1,4 +1,4 @@
-"""Tables of billing, one module a noun. Rules that money depends on are constraints and triggers of the database."""
+"""Tables of billing, one module per noun. The rules of money are constraints and triggers of the database."""
 
 from billing.models.holds import Hold, KeyBudget
 from billing.models.ledger import Account, Entry, LedgerTransaction

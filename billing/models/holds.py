@@ -18,9 +18,9 @@ from marketplace.accounts.models import ApiKey
 
 
 class Hold(models.Model):
-    """The worst case of one prediction, with the price it was promised. Its id is the prediction's id.
+    """The worst case of one prediction, at the price it was promised. A hold has the id of its prediction.
 
-    Organizations, keys, models and replicas are plain UUIDs: a foreign key would lock a row of theirs for each
+    Organizations, keys, models and replicas are plain UUIDs: a foreign key would lock the referenced row for each
     prediction, and billing does not know the catalogue's tables.
     """
 
@@ -103,7 +103,7 @@ class Hold(models.Model):
 
 
 class KeyBudget(models.Model):
-    """The most one API key may spend, each calendar month (UTC) and in all. Null means no limit.
+    """The most that one API key may spend, per calendar month (UTC) and in all. Null means no limit.
 
     A row is never deleted while its key lives; to lift a budget, set both limits to null.
     """

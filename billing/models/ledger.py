@@ -1,7 +1,7 @@
 """The double-entry ledger: accounts, zero-sum transactions, append-only entries. Amounts are nano-dollars.
 
-Sign convention (docs/ledger.md): a positive balance is what the platform owes the account's owner, or has earned;
-what the platform owns (cash at Stripe) is negative. So the sum over all accounts is always zero.
+Sign convention (docs/ledger.md): a positive balance is a debt of the platform to the account's owner, or the platform's
+earnings; an asset of the platform (cash at Stripe) is negative. So the sum over all accounts is always zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from marketplace.accounts.models import Organization
 
 
 class CurrentTransactionId(Func):
-    """The id of the database transaction in progress, the same inside savepoints."""
+    """The id of the database transaction in progress; savepoints share it."""
 
     template = "(pg_current_xact_id()::text::bigint)"
     output_field = models.BigIntegerField()
@@ -107,6 +107,6 @@ class Entry(models.Model):
     class Meta:
         constraints: ClassVar = [
             models.CheckConstraint(condition=~Q(amount=0), name="billing_entry_not_zero"),
-            # At most one entry an account: a transaction reads as one line each, and a reversal as its negative.
+            # At most one entry per account, so that a reversal is the negative of its original, line by line.
             models.UniqueConstraint(fields=["transaction", "account"], name="billing_entry_unique_account"),
         ]

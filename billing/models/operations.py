@@ -1,4 +1,4 @@
-"""Messages waiting to leave the database, and findings a person must look at."""
+"""Messages that wait to leave the database, and findings that a person must resolve."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from django.db.models.functions import Now
 
 
 class Outbox(models.Model):
-    """A message written in the same transaction as what it reports; `deliver_outbox` sends it at least once."""
+    """A message written in the transaction of the change that it reports; `deliver_outbox` sends it at least once."""
 
     class Topic(models.TextChoices):
         PREDICTION_SETTLED = "prediction.settled"
         TOP_UP_CREDITED = "top_up.credited"
 
     topic = models.CharField(max_length=40, choices=Topic)
-    key = models.CharField(max_length=64)  # receivers drop what they have seen by (topic, key)
+    key = models.CharField(max_length=64)  # receivers drop repeats by (topic, key)
     payload = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
     delivered_at = models.DateTimeField(null=True)
@@ -31,7 +31,7 @@ class Outbox(models.Model):
 
 
 class Incident(models.Model):
-    """Something the books say cannot be. Open until a person resolves it; one open row a kind."""
+    """A contradiction in the books. Open until a person resolves it; one open row per kind and subject."""
 
     class Kind(models.TextChoices):
         LEDGER_SUM = "ledger_sum"  # the entries of all accounts do not sum to zero

@@ -1,4 +1,4 @@
-"""Money coming in through Stripe. Stripe is never the ledger: these rows only lead to ledger transactions."""
+"""Incoming money through Stripe. Stripe is never the ledger: these rows only lead to ledger transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_TOP_UP_CENTS = 1_000_000
 
 
 class TopUp(models.Model):
-    """A customer's wish to buy credit. States only move forward; only `credited` has moved money."""
+    """A customer's wish to buy credit. The state only moves forward; only `credited` has moved money."""
 
     class State(models.TextChoices):
         CREATED = "created"  # the row exists, Stripe may or may not know of it
@@ -54,7 +54,7 @@ class TopUp(models.Model):
 
 
 class StripeEvent(models.Model):
-    """An event Stripe told us of. Its body is not kept: the object is fetched again when the event is processed."""
+    """An event from Stripe, without its body: the object is fetched again when the event is processed."""
 
     id = models.CharField(primary_key=True, max_length=255)
     type = models.CharField(max_length=100)

@@ -1,6 +1,6 @@
-"""One row for each charged prediction: what invoices, earnings and the usage explorer read.
+"""One row for each charged prediction, for invoices, earnings and the usage explorer.
 
-The table is range-partitioned by month (migration 0002 creates it; Django only knows its columns), append-only, and
+The table is range-partitioned by month (migration 0002 creates it; Django knows only its columns), append-only, and
 carries the price so that replaying it reproduces every charge. Idempotency lives in the unpartitioned holds.
 """
 
@@ -37,7 +37,7 @@ class Usage(models.Model):
     creator_nano_usd = models.BigIntegerField()
     platform_nano_usd = models.BigIntegerField()
     finish_reason = models.CharField(max_length=32)
-    receipt = models.TextField()  # the JWT the replica signed
+    receipt = models.TextField()  # the JWT that the replica signed
 
     class Meta:
         indexes: ClassVar = [

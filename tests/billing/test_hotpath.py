@@ -201,7 +201,7 @@ async def test_the_whole_share_may_go_to_either_side() -> None:
             await place_hold(conn, request)
             settlement = await settle(conn, request.prediction_id)
             assert (settlement.creator, settlement.platform) == expected
-    assert await sync_to_async(selectors.ledger_sum)() == 0
+    assert (await sync_to_async(selectors.platform_summary)()).ledger_sum == 0
 
 
 async def test_an_organization_without_account_has_nothing_to_spend() -> None:

@@ -15,7 +15,7 @@ from billing.errors import BudgetExceeded, DuplicateRequest, HoldReleased, Insuf
 from billing.integrity import find_discrepancies
 from billing.models import Account, KeyBudget, LedgerTransaction, Usage
 from billing.pricing import Price, TokenUsage, cost_nano_usd, split
-from billing.selectors import earnings, ledger_sum, wallet
+from billing.selectors import earnings, platform_summary, wallet
 from billing.services import (
     credit_promotion,
     release_hold_sync,
@@ -177,7 +177,7 @@ class Books(RuleBasedStateMachine):
         with connection.cursor() as cursor:
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what a commit would check
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
-        assert find_discrepancies() == [] and ledger_sum() == 0
+        assert find_discrepancies() == [] and platform_summary().ledger_sum == 0
         for number, organization in enumerate(self.customers):
             found = wallet(organization)
             assert (found.posted, found.held) == (self.posted[number], self._held(number))

@@ -22,8 +22,8 @@ from billing.ledger import get_account, post_transaction
 from billing.models import Account, Incident, LedgerTransaction, StripeEvent, TopUp
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import statement, wallet
-from billing.services import credit_top_up, refresh_top_up, reverse_transaction
-from billing.top_ups import fail_top_up
+from billing.services import refresh_top_up, reverse_transaction
+from billing.top_ups import credit_top_up, fail_top_up
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from devstack.stripe_double.http_client import DoubleHTTPClient

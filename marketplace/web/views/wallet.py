@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from billing import selectors as billing
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.models import TopUp
-from billing.top_ups import refresh_top_up, start_top_up
+from billing.services import refresh_top_up, start_top_up
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import TopUpForm

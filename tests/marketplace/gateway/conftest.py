@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from billing.ledger import get_account, post_transaction
 from billing.models import Account, Hold, LedgerTransaction, Usage
-from billing.selectors import ledger_sum
+from billing.selectors import platform_summary
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import BaseModel, Model, Price, Version
@@ -60,7 +60,7 @@ def money(world: World) -> dict[str, Any]:
         "posted": wallet.posted,
         "held": wallet.held,
         "creator": world.balance(world.creator, "creator_payable").posted,
-        "sum": ledger_sum(),
+        "sum": platform_summary().ledger_sum,
         "holds": list(Hold.objects.values_list("state", flat=True)),
         "usage": Usage.objects.count(),
     }

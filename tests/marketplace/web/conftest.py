@@ -11,8 +11,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from billing.ledger import get_account, post_transaction
 from billing.models import Account, LedgerTransaction, Usage
-from billing.services import get_account, post_transaction
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog import services as catalog
