@@ -38,7 +38,7 @@ lint: tools
 	@.venv/bin/lint-imports --no-cache
 	@.venv/bin/mypy
 
-# Types take one core a minute, installations wait for the network and the disk: together they take as long as the longer.
+# Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:
 	@+$(MAKE) --no-print-directory --jobs=3 lint browser triton
 	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -1,4 +1,4 @@
-"""What `make run` and `make demo` print: steps with their time, a spinner on a terminal, plain lines elsewhere."""
+"""The output of `make run` and `make demo`: steps with their time; a spinner on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ error_console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Time a step; on a terminal a spinner turns meanwhile."""
+    """Time a step, with a spinner on a terminal."""
     started = time.monotonic()
     if console.is_terminal:
         with console.status(f"{title} …"):

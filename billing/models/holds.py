@@ -131,6 +131,6 @@ class KeyBudget(models.Model):
 
     @property
     def spent_in_current_month_nano_usd(self) -> int:
-        """What was spent since this month (UTC) began; until its first prediction the row counts an earlier month."""
+        """Return the spending of this month (UTC); until its first prediction the row counts an earlier month."""
         this_month = timezone.now().date().replace(day=1)
         return self.spent_this_month_nano_usd if self.month >= this_month else 0

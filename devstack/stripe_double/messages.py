@@ -1,4 +1,4 @@
-"""What crosses both doors of the double: requests, responses, refusals."""
+"""The values that cross both doors of the double: requests, responses, refusals."""
 
 from __future__ import annotations
 

@@ -318,7 +318,8 @@ async def test_a_budget_counts_what_was_spent_and_starts_again_each_month() -> N
 
 async def test_the_sweeper_sees_expired_holds_with_their_replica_and_closes_them_with_the_same_statements() -> None:
     buyer, creator = await make_organization_async(10_000), await make_organization_async()
-    past, replica = datetime.now(UTC) - timedelta(seconds=1), uuid.uuid4()
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    replica = uuid.uuid4()
     stale = hold_request(buyer, creator, expires_at=past, replica_id=replica)
     lost = hold_request(buyer, creator, expires_at=past, replica_id=replica)
     live, handed_over = hold_request(buyer, creator), hold_request(buyer, creator)

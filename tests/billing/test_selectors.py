@@ -82,8 +82,8 @@ def test_earnings_count_what_a_creator_sold_without_naming_consumers(market: dic
     assert found.total.charged_nano_usd == 3 * USAGE_COST
     assert [(line.model_name, line.predictions) for line in found.by_model] == [("acme/a", 3)]
     assert [line.day for line in found.by_day] == [timezone.now().date()]
-    nobody = selectors.earnings(market["ann"])
-    assert (nobody.payable_nano_usd, nobody.total.predictions, nobody.by_day) == (0, 0, ())
+    unsold = selectors.earnings(market["ann"])
+    assert (unsold.payable_nano_usd, unsold.total.predictions, unsold.by_day) == (0, 0, ())
 
 
 def test_the_platforms_summary_adds_up(market: dict[str, Organization]) -> None:

@@ -77,7 +77,8 @@ class Books(RuleBasedStateMachine):
 
     @rule(target=credits, customer=st.integers(0, 1), amount=st.integers(1, 5_000))
     def credit(self, customer: int, amount: int) -> tuple[int, int, int]:
-        organization, reference = self.customers[customer], str(uuid.uuid4())
+        organization = self.customers[customer]
+        reference = str(uuid.uuid4())
         first = credit_promotion(organization=organization, amount_nano_usd=amount, reference=reference)
         with transaction.atomic():
             again = credit_promotion(organization=organization, amount_nano_usd=amount, reference=reference)
@@ -155,7 +156,8 @@ class Books(RuleBasedStateMachine):
         settlement = settle_hold_sync(**arguments, replica_id=None)
         assert settlement.already_settled == (hold.state != "open")
         if hold.state == "open" and completion > 0:
-            hold.state, hold.cost = "settled", min(hold.amount, cost_nano_usd(hold.price, usage))
+            hold.state = "settled"
+            hold.cost = min(hold.amount, cost_nano_usd(hold.price, usage))
             creator, platform = split(hold.cost, 8_000)
             self.posted[hold.customer] -= hold.cost
             self.payable[hold.creator] += creator

@@ -1,4 +1,4 @@
-"""Buying credit through Stripe's client against the double: one credit, whatever the network and the webhooks do."""
+"""Buying credit through Stripe's client against the double: one credit despite every fault of network and webhooks."""
 
 from __future__ import annotations
 
