@@ -41,6 +41,13 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_every_term_names_a_module_that_exists() -> None:
+    rows = re.findall(r"(?m)^\| ([^|]+) \| [^|]+ \| `([^`]+)` \|$", (REPOSITORY / "docs" / "words.md").read_text())
+    assert len(rows) > 80
+    for term, module in rows:
+        assert (REPOSITORY / module).is_file(), f"{term} lives in {module}, which does not exist"
+
+
 def test_the_structure_page_names_every_package() -> None:
     text = (REPOSITORY / "docs" / "structure.md").read_text()
     packages = [path.parent for path in REPOSITORY.glob("*/__init__.py")]
