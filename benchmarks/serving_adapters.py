@@ -26,7 +26,6 @@ from benchmarks.serving.__main__ import DEFAULT_BASE
 from benchmarks.serving.adapters import write_adapters
 from sealed_weights import BaseSpec, CreatorIdentity, SealedPackage, seal_package
 from serving.adapters.directory import DirectoryAdapterSource
-from serving.adapters.sealed import SealedAdapterSource
 from serving.adapters.source import AdapterSource
 from serving.config import ServingConfig
 from serving.core import AdapterRef, Request, SamplingParams
@@ -35,6 +34,7 @@ from serving.engine import Engine
 from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey
 from serving.platform.packages import PackageStore
+from serving.platform.sealed import SealedAdapterSource
 from serving.platform.wire import Identity
 from serving.replica import Base, build_engine
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from serving import config as settings
 from serving import logs
+from serving.errors import ConfigError
 from serving.platform import config as platform_settings
 
 _Result = TypeVar("_Result")
@@ -31,14 +32,14 @@ def main(argv: list[str] | None = None) -> int:
         config = settings.from_args(arguments)
         platform = platform_settings.from_args(arguments)
         if platform is None and not config.insecure:
-            raise settings.ConfigError(
+            raise ConfigError(
                 "--insecure is required to serve plain folders: whoever reaches the port may call every adapter"
             )
         if platform is not None and (config.insecure or config.adapters is not None):
-            raise settings.ConfigError("--insecure and --adapters are for plain folders, not with --platform-url")
+            raise ConfigError("--insecure and --adapters are for plain folders, not with --platform-url")
         # Bound before the model is loaded: a taken port is known at once.
         listener = _bind(config.host, config.port)
-    except settings.ConfigError as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     # While one core imports torch, the other reads and hashes the weights.
@@ -77,7 +78,7 @@ def _serve_platform(
 
     try:
         return run(config, platform, listener, fingerprint)
-    except (settings.ConfigError, ModelConfigError, TokenizerError, SealError, JournalUnavailable, OSError) as error:
+    except (ConfigError, ModelConfigError, TokenizerError, SealError, JournalUnavailable, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -100,7 +101,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         from serving.http.server import run_server
 
         engine = building.result()
-    except (settings.ConfigError, ModelConfigError, TokenizerError, SealError, OSError) as error:
+    except (ConfigError, ModelConfigError, TokenizerError, SealError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     app = create_app(
@@ -123,7 +124,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
     except OSError as error:
-        raise settings.ConfigError(
+        raise ConfigError(
             f"--host {host} --port {port}: {error.strerror}; choose another port, or stop what is listening there"
         ) from error
     return listener

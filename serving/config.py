@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Annotated, get_args, get_type_hints
 
 from serving.cores import available_cores
+from serving.errors import ConfigError
 from serving.scheduler.limits import Limits
 from serving.scheduler.slo import Target, Targets
-
-
-class ConfigError(ValueError):
-    """A flag has an impossible value; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

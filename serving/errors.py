@@ -1,6 +1,10 @@
-"""Every way a request can be refused or fail."""
+"""Every way a request can be refused or fail, and what is wrong with a flag."""
 
 from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A flag has an impossible value; the message names it."""
 
 
 class EngineError(Exception):

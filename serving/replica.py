@@ -16,12 +16,12 @@ from lora_kernels import AdapterPool
 from sealed_weights import BaseSpec, base_fingerprint
 from serving.adapters.manager import AdapterManager
 from serving.adapters.source import AdapterSource
-from serving.config import ConfigError, ServingConfig
+from serving.config import ServingConfig
 from serving.core import Request
 from serving.cores import available_cores
-from serving.debug.trace import Trace
 from serving.engine import Engine
 from serving.engine.sharing import Boundary, SharedMemory, boundary_between
+from serving.errors import ConfigError
 from serving.kv.pool import BlockPool
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
@@ -37,6 +37,7 @@ from serving.runner.cpu import CpuRunner
 from serving.scheduler.planner import Planner
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
+from serving.trace import Trace
 
 log = logging.getLogger(__name__)
 

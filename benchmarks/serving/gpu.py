@@ -21,7 +21,7 @@ import torch
 from benchmarks import machine
 from lora_kernels import AdapterPool, LoraPair
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
-from serving.models.attention import PagedKV
+from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.loader import LayerWeights, ModelWeights, part_sizes

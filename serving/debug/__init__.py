@@ -1,1 +1,1 @@
-"""Looking inside: where a step's time went (trace), and where its numbers leave the reference (layers)."""
+"""The comparison with a reference: the layer at which our numbers leave those of transformers."""

@@ -15,7 +15,6 @@ import torch
 
 from serving.adapters.manager import AdapterManager
 from serving.core import AdapterRef, OutputText, Request, SamplingParams, Sequence
-from serving.debug.trace import NO_TRACE, Tracer
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
 from serving.engine.launched import FailedStep, Launched
@@ -27,6 +26,7 @@ from serving.scheduler.admission import Admission
 from serving.scheduler.planner import Planner
 from serving.stats import EngineStats
 from serving.steps import SampledToken, StepPlan, StepRunner, Synchronous
+from serving.trace import NO_TRACE, Tracer
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Which KV block holds what: reference counts, prefix keys, eviction. Imports no torch."""
+"""KV blocks: which block holds what (`pool`, `prefix`; no torch), and the memory behind them (`storage`, `paged`)."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 
-from lora_kernels.memory import give_back, runs
-from serving.models.config import ModelConfig
+from lora_kernels.memory import give_back, lazy_zeros, runs
+from serving.kv.shape import KVShape
 
 # SK_GROUP of kernels/cpu/ops.h: keys and head dimensions are padded to whole groups.
 _GROUP = 16
@@ -28,14 +26,14 @@ class BlockedKV:
     With layers outside each layer began and ended such a page of its own, 30 MB too much for a model of 30 layers.
     """
 
-    def __init__(self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+    def __init__(self, model: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self.block_size = block_size
-        shape = (num_blocks, config.num_layers, config.num_kv_heads, _head_elements(config, block_size, dtype))
-        self.data = lazy_zeros(shape, dtype)
+        shape = (num_blocks, model.num_layers, model.num_kv_heads, _head_elements(model, block_size, dtype))
+        self.data = lazy_zeros(shape, dtype, torch.device("cpu"))
 
     @staticmethod
-    def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-        return config.num_layers * config.num_kv_heads * _head_elements(config, block_size, dtype) * dtype.itemsize
+    def bytes_per_block(model: KVShape, block_size: int, dtype: torch.dtype) -> int:
+        return model.num_layers * model.num_kv_heads * _head_elements(model, block_size, dtype) * dtype.itemsize
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases blocks in every layer."""
@@ -50,13 +48,8 @@ class BlockedKV:
             give_back(self.data.data_ptr() + first * size, (end - first) * size)
 
 
-def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros on the CPU that take memory only where they are written: torch.zeros would touch every page at once."""
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
-
-
-def _head_elements(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-    values = config.head_dim * _padded(block_size) + -(-block_size // 2) * 2 * _padded(config.head_dim)
+def _head_elements(model: KVShape, block_size: int, dtype: torch.dtype) -> int:
+    values = model.head_dim * _padded(block_size) + -(-block_size // 2) * 2 * _padded(model.head_dim)
     factors = 2 * _padded(block_size) * torch.float32.itemsize if dtype == torch.int8 else 0
     return values + factors
 

@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional
 
 from lora_kernels import BatchMetadata, PoolSpec, SiteSpec, lora_apply
-from serving.models.attention import PagedKV, StepInputs
+from serving.kv.inputs import StepInputs
+from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.loader import ModelWeights, part_sizes
 from serving.models.rope import rope_tables, rotate

@@ -12,7 +12,7 @@ from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.attention import SplitScratch, attend_chunks, attend_tokens
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
-from serving.models.attention import PagedKV
+from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import rms_norm
 from serving.models.loader import LayerWeights, ModelWeights

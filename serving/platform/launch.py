@@ -12,7 +12,6 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.adapters.sealed import SealedAdapterSource
 from serving.config import ServingConfig
 from serving.engine import Engine
 from serving.http.app import create_app
@@ -27,6 +26,7 @@ from serving.platform.link import Introduction, PlatformLink
 from serving.platform.packages import PackageStore
 from serving.platform.predictions import PredictionDesk
 from serving.platform.receipts import ReceiptSigner
+from serving.platform.sealed import SealedAdapterSource
 from serving.platform.tickets import TicketVerifier
 from serving.platform.vault_client import VaultClient
 from serving.platform.verify import Verifier

@@ -18,13 +18,13 @@ from typing import Any
 
 import serving
 from sealed_weights import BaseSpec
-from serving.adapters.sealed import MAX_PLAINTEXT, SealedAdapterSource
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
 from serving.errors import AdapterUnavailable, DeadlineExceeded, EngineError, NonFiniteOutput
 from serving.platform.errors import PlatformError
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore
+from serving.platform.sealed import MAX_PLAINTEXT, SealedAdapterSource
 from serving.platform.verify_child import refusal
 from serving.tokenization.tokenizer import Tokenizer
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Union
 
 import torch
 
-from serving.config import ConfigError
+from serving.errors import ConfigError
 from serving.kernels.library import load_library
+from serving.kv.paged import PagedKV
 from serving.kv.storage import BlockedKV
-from serving.models.attention import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import Llama
 from serving.models.loader import ModelWeights, load_weights

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from lora_kernels import BatchMetadata, native
-from serving.debug.trace import NO_TRACE, Tracer
+from lora_kernels.memory import lazy_zeros
 from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
-from serving.kv.storage import BlockedKV, lazy_zeros
+from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
 from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
@@ -19,9 +19,11 @@ from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.runner.packing import PackedStep, pack_step
 from serving.sampling import embed, sample, score
 from serving.steps import SampledToken, StepPlan
+from serving.trace import NO_TRACE, Tracer
 
 # Where so many times as many rows are computed as sample, the last layer leaves the others out.
 _TRIMS_FROM = 2
+_CPU = torch.device("cpu")
 
 
 class CpuRunner:
@@ -50,8 +52,8 @@ class CpuRunner:
         self._batches = StepBatches(adapters)
         self._buffers = _buffers(model.config, max_rows)
         self._rope = rope_halves(model.config, max_len)
-        self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32)
-        self._final = lazy_zeros((max(max_rows, max_samples), model.config.hidden_size), torch.float32)
+        self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32, _CPU)
+        self._final = lazy_zeros((max(max_rows, max_samples), model.config.hidden_size), torch.float32, _CPU)
         self._best = (ctypes.c_int32 * max_samples)()
         self._samples = 0
         # What every step has alike. Between two steps the caches belong to the weights: each call spared counts.
@@ -192,9 +194,9 @@ def _buffers(config: ModelConfig, rows: int) -> dict[str, torch.Tensor]:
         "gate_up": 2 * config.intermediate_size,
         "activated": config.intermediate_size + ROW_SLACK,
     }
-    return {name: lazy_zeros((rows, width), torch.float32) for name, width in widths.items()}
+    return {name: lazy_zeros((rows, width), torch.float32, _CPU) for name, width in widths.items()}
 
 
 def _aligned(size: int, alignment: int = 64) -> torch.Tensor:
-    memory = lazy_zeros((size + alignment,), torch.uint8)
+    memory = lazy_zeros((size + alignment,), torch.uint8, _CPU)
     return memory[-memory.data_ptr() % alignment :]

@@ -15,7 +15,7 @@ import torch
 from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
 from serving.kernels.triton.argmax import argmax
 from serving.kernels.triton.attention import queries_a_tile
-from serving.models.attention import PagedKV
+from serving.kv.paged import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.runner.adapters import ResidentAdapters
 from serving.runner.graphs import Graph, Graphs, Outputs

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from serving.models.attention import PagedKV, PrefillChunk, StepInputs
+from serving.kv.inputs import PrefillChunk, StepInputs
+from serving.kv.paged import PagedKV
 from serving.models.llama import Llama
 from serving.runner.adapters import ResidentAdapters, StepBatches
 from serving.sampling import embed, sample, score

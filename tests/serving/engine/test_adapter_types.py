@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from serving.adapters.directory import DirectoryAdapterSource
-from serving.config import ConfigError, ServingConfig
+from serving.config import ServingConfig
+from serving.errors import ConfigError
 from serving.replica import Base, build_engine
 from serving.runner import choose_precision
 from tests.serving.harness import running

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from devstack.bootstrap import base_gguf
 from devstack.state import State
-from serving.models.attention import PagedKV, PrefillChunk, StepInputs
+from serving.kv.inputs import PrefillChunk, StepInputs
+from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.convert_gguf import ConversionError, convert
 from serving.models.llama import Llama

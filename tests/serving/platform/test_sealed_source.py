@@ -15,12 +15,12 @@ import pytest
 from lora_kernels import AdapterPool, PoolSpec, SiteSpec
 from sealed_weights import SealedPackage
 from serving.adapters.manager import AdapterManager
-from serving.adapters.sealed import SealedAdapterSource
 from serving.errors import AdapterRevoked, AdapterUnavailable
 from serving.platform.errors import LeaseRefused, PlatformError, VaultUnreachable
 from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey
 from serving.platform.packages import PackageStore
+from serving.platform.sealed import SealedAdapterSource
 from serving.platform.vault_client import VaultClient
 from serving.platform.wire import Identity
 from tests.sealed_weights.factories import BASE, CREATOR_ID, DEK, IDENTITY, MODEL_ID, seal, write_adapter

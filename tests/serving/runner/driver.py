@@ -121,7 +121,7 @@ def make_driver(
 
 def make_torch_driver(folder: Path, *, block_size: int = 16, num_blocks: int = 600, slots: int = 8) -> Driver:
     """The same in plain torch, float32."""
-    from serving.models.attention import PagedKV
+    from serving.kv.paged import PagedKV
     from serving.models.llama import Llama
     from serving.models.loader import load_weights
 

@@ -15,7 +15,7 @@ import torch
 
 from lora_kernels import AdapterPool
 from serving.core import SamplingParams
-from serving.models.attention import PagedKV
+from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.llama_gpu import GpuLlama

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from serving.config import ConfigError, ServingConfig
+from serving.config import ServingConfig
+from serving.errors import ConfigError
 from serving.runner import Precision, bytes_per_block, choose_precision
 from tests.serving.harness import running
 from tests.serving.runner.driver import CPU, Driver, make_driver

@@ -1,64 +1,35 @@
 """Paged attention in plain torch: KV lives in blocks, rows of one step read it through block tables.
 
-Single-token rows (decodes) share one padded gather and one attention call a layer; prefill chunks get one call each.
+Single-token rows (decodes) share one padded gather and one attention call per layer; prefill chunks get one call each.
 Unwritten slots and the padding block hold zeros, never stale numbers: a masked NaN would still poison the sum, because
 0 · NaN is NaN. The runner zeroes blocks when they are handed out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
-from serving.kv.storage import lazy_zeros
-from serving.models.config import ModelConfig
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillChunk:
-    """Rows [row, row + count) of the step are tokens [start, start + count) of one sequence with these blocks."""
-
-    row: int
-    count: int
-    start: int
-    blocks: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepInputs:
-    """One step's rows on the device. The first `decodes` rows are single tokens, then come the chunks' rows.
-
-    token_ids, positions, slots: int64 [rows]; slots index KV by block · block_size + offset
-    block_tables: int64 [decodes, blocks], padded with block 0; mask: bool [decodes, 1, 1, blocks · block_size]
-    """
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    decodes: int
-    block_tables: torch.Tensor
-    mask: torch.Tensor
-    chunks: tuple[PrefillChunk, ...]
+from lora_kernels.memory import lazy_zeros
+from serving.kv.inputs import StepInputs
+from serving.kv.shape import KVShape
 
 
 class PagedKV:
     """Keys and values of every layer: [layers, 2, blocks, block_size, kv_heads, head_dim], zero at first."""
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self, shape: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.block_size = block_size
-        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        cpu = device.type == "cpu"
-        self.data = lazy_zeros(shape, dtype) if cpu else torch.zeros(shape, dtype=dtype, device=device)
-        self._flat = self.data.view(config.num_layers, 2, num_blocks * block_size, config.num_kv_heads, config.head_dim)
-        self._groups = config.num_heads // config.num_kv_heads
+        heads, dim = shape.num_kv_heads, shape.head_dim
+        self.data = lazy_zeros((shape.num_layers, 2, num_blocks, block_size, heads, dim), dtype, device)
+        self._flat = self.data.view(shape.num_layers, 2, num_blocks * block_size, heads, dim)
+        self._groups = shape.num_heads // heads
 
     @staticmethod
-    def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-        return 2 * config.num_layers * block_size * config.kv_size * dtype.itemsize
+    def bytes_per_block(shape: KVShape, block_size: int, dtype: torch.dtype) -> int:
+        return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
 
     def zero(self, blocks: list[int]) -> None:
         """Erases blocks in every layer."""
@@ -85,7 +56,7 @@ class PagedKV:
         return out
 
     def _decode(self, layer: int, q: torch.Tensor, step: StepInputs) -> torch.Tensor:
-        """One query token a row. The heads that share a KV head become query rows of it, so KV is never repeated."""
+        """One query token per row. The heads that share a KV head become query rows of it, so KV is never repeated."""
         rows, heads, dim = q.shape
         # index_select copies whole blocks; indexing with a tensor copies elements and takes four times as long.
         gathered = self.data[layer].index_select(1, step.block_tables.flatten())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.debug.trace import NO_TRACE, Trace
 from serving.kernels.forward import PARTS
 from serving.kernels.library import load_library
+from serving.trace import NO_TRACE, Trace
 from tests.serving.harness import running
 from tests.serving.tiny import ADAPTERS, Tiny
 
