@@ -23,7 +23,7 @@ from lora_kernels import AdapterPool, LoraPair, PoolSpec
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
-from serving.runner import CpuRunner, Precision, RunnerSettings, choose_runner
+from serving.runner import Precision, RunnerSettings, choose_runner
 from serving.steps import Chunk, StepPlan
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
@@ -144,7 +144,7 @@ def predict(
         threads=threads,
     )
     runner = choose_runner(settings, Adapters(model, precision.adapters, adapted=adapted))
-    if not isinstance(runner, CpuRunner):
+    if not runner.elastic_memory:
         raise SystemExit("the C kernels are not available here")
     sequences = [_sequence(index, window, blocks) for index, window in enumerate(windows)]
     out = []

@@ -33,7 +33,6 @@ from serving.runner import (
     choose_runner,
     has_kernels,
 )
-from serving.runner.cpu import CpuRunner
 from serving.scheduler.planner import Planner
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
@@ -157,12 +156,12 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         ),
         adapters,
     )
-    if isinstance(runner, CpuRunner) and config.thread_count >= available_cores():
+    if runner.computes_on_host and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE
     sharing = None
-    if memory.boundary is not None and isinstance(runner, CpuRunner):
+    if memory.boundary is not None and runner.elastic_memory:
         first = config.adapter_memory_mb << 20
-        sharing = SharedMemory(memory.boundary, first, adapters, planner, memory.block_bytes, runner.kv.give_back)
+        sharing = SharedMemory(memory.boundary, first, adapters, planner, memory.block_bytes, runner.give_back)
     log.info(
         "%d KV blocks of %d tokens, %d adapter pages, context %d",
         pool.limit,
@@ -187,8 +186,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     _return_freed_memory()
     if config.trace is not None:
         engine.trace = Trace(config.trace)
-        if isinstance(runner, CpuRunner):
-            runner.trace = engine.trace
+        runner.trace = engine.trace
     return engine
 
 

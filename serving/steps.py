@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from serving.core import Sequence, TokenLogprob
 from serving.errors import EngineError
@@ -130,24 +130,17 @@ class PendingStep(Protocol):
     def result(self) -> Seq[SampledToken]: ...
 
 
-@runtime_checkable
 class StepRunner(Protocol):
     """Executes plans: writes KV for every chunk and samples one token for every chunk that asks for one.
 
-    depth: how many steps may be launched before the first one's result is taken. With 1 the host plans and commits
-    while the device computes; steps run in the order of their launch.
+    depth: how many steps may be launched before the first one's result is taken. With 0 `launch` returns when the step
+    is computed; with 1 the host plans and commits while the device computes. Steps run in the order of their launch.
     """
 
     @property
     def depth(self) -> int: ...
 
     def launch(self, plan: StepPlan) -> PendingStep: ...
-
-
-class Executes(Protocol):
-    """A runner that computes a whole step before it returns."""
-
-    def execute(self, plan: StepPlan) -> Seq[SampledToken]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +151,3 @@ class ComputedStep:
 
     def result(self) -> Seq[SampledToken]:
         return self.sampled
-
-
-@dataclass(frozen=True, slots=True)
-class Synchronous:
-    """Makes a `StepRunner` of a runner that only executes."""
-
-    runner: Executes
-    depth: int = 0
-
-    def launch(self, plan: StepPlan) -> PendingStep:
-        return ComputedStep(self.runner.execute(plan))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, SealError
-from serving.adapters.counters import LevelSeconds
+from serving.adapter_stats import LevelSeconds
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.names import ADAPTER_NAME, parse_model_name
 from serving.adapters.peft import PeftReader

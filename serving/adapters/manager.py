@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 
 from lora_kernels import AdapterPool, LoraKernelError
-from serving.adapters.counters import AdapterCounters, AdapterGauges
+from serving.adapter_stats import AdapterCounters, AdapterGauges
 from serving.adapters.gate import Gate
 from serving.adapters.pipeline import Failure, LoadPipeline
 from serving.adapters.policy import RateBook, load_order
@@ -27,7 +27,7 @@ _HINTS = 1_024
 
 
 class AdapterManager:
-    """`serving.steps.Residency` over a kernel pool. `on_arrival` is called from worker threads when a job has ended.
+    """`serving.ports.Adapters` over a kernel pool. `on_arrival` is called from worker threads when a job has ended.
 
     host_bytes: budget of decrypted copies kept beside the pool
     idle_seconds: what is on loan and was not used for so long is zeroed and its lease given back; 0: never
@@ -187,6 +187,11 @@ class AdapterManager:
     def gate(self) -> Gate:
         """Holds loads up while it is closed."""
         return self.pipeline.gate
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of the pool, over all layers."""
+        return self.residents.page_bytes
 
     @property
     def loading(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from lora_kernels import AdapterTensors, LoraKernelError
-from serving.adapters.counters import AdapterCounters
+from serving.adapter_stats import AdapterCounters
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
 from serving.adapters.policy import RateBook, Worth

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from lora_kernels import AdapterPool
-from serving.adapters.counters import AdapterCounters
+from serving.adapter_stats import AdapterCounters
 from serving.adapters.policy import GreedyDual, RateBook, Worth
 from serving.adapters.state import Entry, State
 

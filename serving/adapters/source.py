@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lora_kernels import AdapterTensors
-from serving.adapters.counters import LevelSeconds
+from serving.adapter_stats import LevelSeconds
 from serving.adapters.gate import Pause, go_on
 
 

@@ -27,7 +27,7 @@ from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.replica import Base
 from serving.runner import RunnerSettings, choose_precision, choose_runner
-from serving.steps import Chunk, StepPlan, StepRunner, Synchronous
+from serving.steps import Chunk, StepPlan
 
 BLOCK, MAX_POSITIONS = 16, 64
 TEXT = "The quick brown fox jumps over the lazy dog, and nobody asks why."
@@ -90,7 +90,6 @@ def our_states(
             threads=available_cores(),
         )
         runner = choose_runner(settings, adapters)
-        steps = runner if isinstance(runner, StepRunner) else Synchronous(runner)
         plan = StepPlan()
         for count in range(1, len(ids) + 1):
             prefix = tuple(ids[:count])
@@ -101,7 +100,7 @@ def our_states(
             plan.fresh_blocks += sequence.blocks
             plan.chunks.append(Chunk(sequence, 0, count))
         with torch.inference_mode():
-            answers = steps.launch(plan).result()
+            answers = runner.launch(plan).result()
         vectors = [torch.frombuffer(bytearray(a.embedding or b""), dtype=torch.float32) for a in answers]
         yield torch.stack(vectors)
 

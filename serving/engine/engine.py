@@ -13,7 +13,6 @@ from concurrent.futures import Future
 
 import torch
 
-from serving.adapters.manager import AdapterManager
 from serving.core import AdapterRef, OutputText, Request, SamplingParams, Sequence
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
@@ -21,11 +20,11 @@ from serving.engine.launched import FailedStep, Launched
 from serving.engine.sharing import SharedMemory
 from serving.errors import AdapterRevoked, DeadlineExceeded, EngineStopped, PromptTooLong, StepFailed
 from serving.handle import RequestHandle
-from serving.runner import Runner
+from serving.ports import Adapters, Runner
 from serving.scheduler.admission import Admission
 from serving.scheduler.planner import Planner
 from serving.stats import EngineStats
-from serving.steps import SampledToken, StepPlan, StepRunner, Synchronous
+from serving.steps import SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class Engine:
         self,
         runner: Runner,
         planner: Planner,
-        adapters: AdapterManager,
+        adapters: Adapters,
         *,
         max_model_len: int,
         eos_token_ids: frozenset[int],
@@ -71,7 +70,6 @@ class Engine:
         self._inbox = Inbox()
         adapters.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
-        self._steps: StepRunner = runner if isinstance(runner, StepRunner) else Synchronous(runner)
         self._launched: deque[Launched] = deque()
         self._committed_at = self._look_at = 0.0
         self._draining = self._stopping = False
@@ -192,7 +190,7 @@ class Engine:
                 self._launched.append(self._launch(plan))
         busy = bool(self._launched or plan.expired)
         with span("commit"):
-            self._commit_launched(self._steps.depth if plan.chunks else 0)
+            self._commit_launched(self.runner.depth if plan.chunks else 0)
         with span("deliver"):
             self._report()
         return busy
@@ -209,7 +207,7 @@ class Engine:
     def _launch(self, plan: StepPlan) -> Launched:
         began = time.perf_counter()
         try:
-            return Launched(plan, self._steps.launch(plan), began)
+            return Launched(plan, self.runner.launch(plan), began)
         except Exception as error:
             return Launched(plan, FailedStep(error), began)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from serving.adapters.manager import AdapterManager
+from serving.ports import Adapters
 from serving.scheduler.planner import Planner
 
 MOVE_SECONDS = 2.0  # from one move of the boundary to the next
@@ -67,14 +67,14 @@ class SharedMemory:
         self,
         boundary: Boundary,
         limit: int,
-        adapters: AdapterManager,
+        adapters: Adapters,
         planner: Planner,
         block_bytes: int,
         give_back: Callable[[Sequence[int]], None],
     ) -> None:
         self.boundary, self.limit = boundary, limit
         self._adapters, self._planner, self._give_back = adapters, planner, give_back
-        self._page_bytes, self._block_bytes = adapters.residents.page_bytes, block_bytes
+        self._page_bytes, self._block_bytes = adapters.page_bytes, block_bytes
         self._next = 0.0
         self._lost = self._losses()
         self._apply()

@@ -7,7 +7,7 @@ import threading
 
 from lora_kernels import AdapterTensors
 from sealed_weights import BaseSpec, OpenedPackage, PackageOpening, SealError, over_chunks
-from serving.adapters.counters import LevelSeconds
+from serving.adapter_stats import LevelSeconds
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.peft import PeftReader
 from serving.errors import AdapterRevoked, AdapterUnavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,14 +16,12 @@ from serving.models.config import ModelConfig
 from serving.models.llama import Llama
 from serving.models.loader import ModelWeights, load_weights
 from serving.models.packed import load_packed
-from serving.runner.adapters import ResidentAdapters
+from serving.ports import ResidentAdapters, Runner
 from serving.runner.cpu import CpuRunner
 from serving.runner.torch_runner import TorchRunner
 
 if TYPE_CHECKING:
     from serving.runner.gpu import GpuRunner
-
-Runner = Union[CpuRunner, TorchRunner, "GpuRunner"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from lora_kernels import AdapterPool, BatchMetadata
+from lora_kernels import BatchMetadata
+from serving.ports import ResidentAdapters
 from serving.steps import Chunk
-
-
-class ResidentAdapters(Protocol):
-    """Adapters in a kernel pool; slot -1 is the base model."""
-
-    @property
-    def pool(self) -> AdapterPool: ...
-
-    def slot(self, digest: str | None) -> int: ...
 
 
 class StepBatches:

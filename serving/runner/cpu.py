@@ -15,10 +15,11 @@ from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
 from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
-from serving.runner.adapters import ResidentAdapters, StepBatches
+from serving.ports import ResidentAdapters
+from serving.runner.adapters import StepBatches
 from serving.runner.packing import PackedStep, pack_step
 from serving.sampling import embed, sample, score
-from serving.steps import SampledToken, StepPlan
+from serving.steps import ComputedStep, SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
 # Where so many times as many rows are computed as sample, the last layer leaves the others out.
@@ -27,13 +28,16 @@ _CPU = torch.device("cpu")
 
 
 class CpuRunner:
-    """`serving.steps.Executes` over packed weights. Belongs to the engine thread.
+    """`serving.ports.Runner` over packed weights: `launch` returns when the step is computed.
 
     max_rows: the most tokens of a step; max_samples: the most sequences
     trace: where the times of a step's parts go
     """
 
     trace: Tracer = NO_TRACE
+    depth = 0
+    computes_on_host = True
+    elastic_memory = True
 
     def __init__(
         self,
@@ -72,9 +76,17 @@ class CpuRunner:
         return self.config.vocab_size
 
     @property
+    def block_size(self) -> int:
+        return self.kv.block_size
+
+    @property
     def logits(self) -> torch.Tensor:
         """float32 [samples, vocab] of the last step, until the next; the sampler changes rows that it decides on."""
         return self._logits[: self._samples]
+
+    def launch(self, plan: StepPlan) -> ComputedStep:
+        """As `StepRunner.launch`, with the step computed."""
+        return ComputedStep(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """One answer for each chunk that samples, in plan order. KV of every chunk is written."""
@@ -103,6 +115,10 @@ class CpuRunner:
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
         self.kv.zero(blocks)
+
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """Return the memory of free KV blocks to the system."""
+        self.kv.give_back(blocks)
 
     def _forward(
         self,

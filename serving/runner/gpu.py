@@ -17,12 +17,13 @@ from serving.kernels.triton.argmax import argmax
 from serving.kernels.triton.attention import queries_a_tile
 from serving.kv.paged import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
-from serving.runner.adapters import ResidentAdapters
+from serving.ports import ResidentAdapters
 from serving.runner.graphs import Graph, Graphs, Outputs
 from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
 from serving.runner.upload import Int32s, StepBuffer
 from serving.sampling import embed, sample, score
 from serving.steps import SampledToken, StepPlan
+from serving.trace import NO_TRACE, Tracer
 
 # Batches that have a graph of their own; one in between is padded up. Above, launch costs no longer matter.
 GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -68,12 +69,15 @@ class GpuStep:
 
 
 class GpuRunner:
-    """`serving.steps.StepRunner` on one GPU. Belongs to the engine thread; at most one launched step may be unread.
+    """`serving.ports.Runner` on one GPU; at most one launched step may be unread.
 
     max_rows: the most tokens of a step; max_samples: the most sequences; max_blocks: the longest block table
     graphs: records the steps of single tokens, of each batch size; None launches them as any other
     """
 
+    trace: Tracer = NO_TRACE
+    computes_on_host = False
+    elastic_memory = False
     depth = 1  # the host plans a step and commits the last while the device computes
 
     def __init__(
@@ -115,6 +119,10 @@ class GpuRunner:
     def vocab_size(self) -> int:
         return self.model.config.vocab_size
 
+    @property
+    def block_size(self) -> int:
+        return self.kv.block_size
+
     def launch(self, plan: StepPlan) -> GpuStep:
         """Starts a step; the plan has at least one chunk. Returns before it is computed."""
         step = pack_step(plan.chunks, self.kv.block_size)
@@ -143,6 +151,9 @@ class GpuRunner:
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
         self.kv.zero(list(blocks))
+
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """Keep the memory: it is not elastic here."""
 
     def _graph_rows(self, rows: int, adapted: bool) -> int | None:
         """The smallest captured batch that `rows` rows fit in."""

@@ -10,13 +10,19 @@ import torch
 from serving.kv.inputs import PrefillChunk, StepInputs
 from serving.kv.paged import PagedKV
 from serving.models.llama import Llama
-from serving.runner.adapters import ResidentAdapters, StepBatches
+from serving.ports import ResidentAdapters
+from serving.runner.adapters import StepBatches
 from serving.sampling import embed, sample, score
-from serving.steps import Chunk, SampledToken, StepPlan
+from serving.steps import Chunk, ComputedStep, SampledToken, StepPlan
+from serving.trace import NO_TRACE, Tracer
 
 
 class TorchRunner:
-    """`serving.steps.Executes` on one device. Belongs to the engine thread."""
+    """`serving.ports.Runner` on one device: `launch` returns when the step is computed."""
+
+    trace: Tracer = NO_TRACE
+    depth = 0
+    elastic_memory = False
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
@@ -26,6 +32,18 @@ class TorchRunner:
     @property
     def vocab_size(self) -> int:
         return self.model.config.vocab_size
+
+    @property
+    def block_size(self) -> int:
+        return self.kv.block_size
+
+    @property
+    def computes_on_host(self) -> bool:
+        return self._device.type == "cpu"
+
+    def launch(self, plan: StepPlan) -> ComputedStep:
+        """As `StepRunner.launch`, with the step computed."""
+        return ComputedStep(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """One token for each chunk that samples, in plan order. KV of every chunk is written."""
@@ -57,6 +75,9 @@ class TorchRunner:
     def zero(self, blocks: Iterable[int]) -> None:
         """Erases KV blocks now, not when they are next handed out."""
         self.kv.zero(list(blocks))
+
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """Keep the memory: it is not elastic here."""
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
         size = self.kv.block_size

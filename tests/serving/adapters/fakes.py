@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from lora_kernels import AdapterPool, AdapterTensors, LoraPair, PoolSpec, SiteSpec
-from serving.adapters.counters import LevelSeconds
+from serving.adapter_stats import LevelSeconds
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.manager import AdapterManager
 from serving.errors import AdapterUnavailable, EngineError

@@ -13,7 +13,8 @@ from lora_kernels import AdapterPool, LoraPair
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
-from serving.runner import CpuRunner, Precision, Runner, RunnerSettings, TorchRunner, choose_runner
+from serving.ports import Runner
+from serving.runner import Precision, RunnerSettings, TorchRunner, choose_runner
 from serving.steps import Chunk, SampledToken, StepPlan
 
 CPU = torch.device("cpu")
@@ -48,6 +49,7 @@ class Driver:
 
     runner: Runner
     adapters: Adapters
+    model: ModelConfig
     free: list[int] = field(default_factory=list)
 
     def start(
@@ -62,11 +64,11 @@ class Driver:
         plan = StepPlan()
         for sequence, count in work:
             end = sequence.computed + count
-            while len(sequence.blocks) * self.runner.kv.block_size < end:
+            while len(sequence.blocks) * self.runner.block_size < end:
                 sequence.blocks.append(self.free.pop())
                 plan.fresh_blocks.append(sequence.blocks[-1])
             plan.chunks.append(Chunk(sequence, sequence.computed, count))
-        answers = self.runner.execute(plan)
+        answers = self.runner.launch(plan).result()
         rest = iter(answers)
         for chunk in plan.chunks:
             samples = chunk.samples
@@ -113,8 +115,8 @@ def make_driver(
         max_sequences=64,
         threads=threads,
     )
-    driver = Driver(choose_runner(settings, adapters), adapters, list(range(1, num_blocks)))
-    assert isinstance(driver.runner, CpuRunner)
+    driver = Driver(choose_runner(settings, adapters), adapters, model, list(range(1, num_blocks)))
+    assert driver.runner.elastic_memory  # the C kernels, not their reference
     random.Random(1).shuffle(driver.free)
     return driver
 
@@ -129,7 +131,7 @@ def make_torch_driver(folder: Path, *, block_size: int = 16, num_blocks: int = 6
     adapters = Adapters(AdapterPool(pool_spec(model), slots * 4, slots, torch.float32))
     kv = PagedKV(model, num_blocks, block_size, torch.float32, CPU)
     runner = TorchRunner(Llama(model, load_weights(folder, model, torch.float32, CPU), 400), kv, adapters)
-    return Driver(runner, adapters, list(range(1, num_blocks)))
+    return Driver(runner, adapters, model, list(range(1, num_blocks)))
 
 
 def random_adapter(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,9 +19,9 @@ from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
-from serving.runner.gpu import GpuRunner
+from serving.runner.gpu import GpuRunner, GpuStep
 from serving.runner.graphs import CudaGraphs
-from serving.steps import Chunk, SampledToken, StepPlan
+from serving.steps import Chunk, StepPlan
 from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
 from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing
 from tests.serving.tiny import write_model
@@ -38,10 +37,9 @@ class Launching(GpuRunner):
 
     replays = 0
 
-    def execute(self, plan: StepPlan) -> Seq[SampledToken]:
+    def launch(self, plan: StepPlan) -> GpuStep:
         with never_waiting():
-            launched = self.launch(plan)
-        return launched.result()
+            return super().launch(plan)
 
     def _graph_rows(self, rows: int, adapted: bool) -> int | None:
         found = super()._graph_rows(rows, adapted)
@@ -82,7 +80,9 @@ def _drivers(folder: Path) -> tuple[Driver, Driver]:
     runner = _runner(folder)
     # What nobody has written must not matter; block 0 takes the KV of padding rows.
     runner.kv.data[:, :, 1:] = float("nan")
-    ours, truth = Driver(runner, runner.adapters, list(range(1, BLOCKS))), make_torch_driver(folder)  # type: ignore[arg-type]
+    adapters = Adapters(runner.adapters.pool)
+    ours = Driver(runner, adapters, runner.model.config, list(range(1, BLOCKS)))
+    truth = make_torch_driver(folder)
     for slot, rank in enumerate(RANKS):
         truth.adapters.pool.load(slot, random_adapter(runner.model.config, rank, slot))
     return ours, truth

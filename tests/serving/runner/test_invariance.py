@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from serving.core import SamplingParams, Sequence, TokenLogprob
-from serving.runner import CpuRunner
 from serving.steps import SampledToken
 from tests.serving.runner.driver import Driver, make_driver, make_torch_driver, random_adapter
 from tests.serving.tiny import write_model
@@ -26,9 +25,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(driver: Driver) -> Driver:
-    config = driver.runner.config if isinstance(driver.runner, CpuRunner) else driver.runner.model.config
     for slot, rank in enumerate(RANKS):
-        driver.adapters.pool.load(slot, random_adapter(config, rank, slot))
+        driver.adapters.pool.load(slot, random_adapter(driver.model, rank, slot))
     return driver
 
 
@@ -119,8 +117,8 @@ def test_what_is_left_in_blocks_is_never_used(driver: Driver) -> None:
 
 
 def test_a_row_that_is_not_finite_fails_alone(driver: Driver) -> None:
-    config = driver.runner.config
-    broken = {key: type(pair)(pair.a * 1e18, pair.b * 1e18, 1.0) for key, pair in random_adapter(config, 8, 9).items()}
+    adapter = random_adapter(driver.model, 8, 9)
+    broken = {key: type(pair)(pair.a * 1e18, pair.b * 1e18, 1.0) for key, pair in adapter.items()}
     driver.adapters.pool.load(6, broken)
     work = list(zip(prompts(5), (None, 6, 1, 6, 3), strict=True))
     alone = [driver.step((driver.start(prompt, slot), len(prompt)))[0].token_id for prompt, slot in work]

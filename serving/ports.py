@@ -1,0 +1,149 @@
+"""What the engine needs of its runner and of adapter memory. Implementations are in `serving.runner`,
+`serving.adapters` and the tests; none of them inherits from these protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from lora_kernels import AdapterPool
+from serving.adapter_stats import AdapterCounters, AdapterGauges, LevelSeconds
+from serving.core import AdapterRef
+from serving.errors import EngineError
+from serving.steps import Residency, StepRunner
+from serving.trace import Tracer
+
+
+class Runner(StepRunner, Protocol):
+    """A `StepRunner` over one base model. Belongs to the engine thread.
+
+    trace: where the times of a step's parts go
+    """
+
+    trace: Tracer
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block."""
+        ...
+
+    @property
+    def computes_on_host(self) -> bool:
+        """Whether steps occupy the CPU cores that adapter loads need too."""
+        ...
+
+    @property
+    def elastic_memory(self) -> bool:
+        """Whether `give_back` returns memory, so that adapters and KV cache may share one budget."""
+        ...
+
+    def zero(self, blocks: Iterable[int]) -> None:
+        """Erase KV blocks now: what a revoked adapter wrote must not outlive it."""
+        ...
+
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """Return the memory of free KV blocks to the system, where `elastic_memory` holds."""
+        ...
+
+
+class ResidentAdapters(Protocol):
+    """Adapters in a kernel pool, as a runner sees them; slot -1 is the base model."""
+
+    @property
+    def pool(self) -> AdapterPool: ...
+
+    def slot(self, digest: str | None) -> int: ...
+
+
+class LoadGate(Protocol):
+    """Keeps loads from computing while a step does.
+
+    load_pause: share of a step's time that loads get to themselves after it; 0: loads are not paced
+    """
+
+    load_pause: float
+
+    def closed(self) -> AbstractContextManager[None]:
+        """Hold loads between two pieces of their work while the block runs."""
+        ...
+
+    def let_loads_run(self, step_seconds: float) -> None:
+        """Leave the cores to loads for a moment after a step of `step_seconds`."""
+        ...
+
+
+class Adapters(Residency, ResidentAdapters, Protocol):
+    """Adapter memory as the engine sees it. Methods belong to the engine thread, unless they say otherwise.
+
+    on_arrival: called from worker threads when a load has ended
+    counters, seconds: since start; safe to read from any thread
+    """
+
+    on_arrival: Callable[[], None]
+    counters: AdapterCounters
+    seconds: LevelSeconds
+
+    @property
+    def loading(self) -> bool:
+        """Whether workers have something to do."""
+        ...
+
+    @property
+    def gate(self) -> LoadGate: ...
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of the pool, over all layers."""
+        ...
+
+    def set_page_limit(self, pages: int) -> None:
+        """Set how many pages of the pool may be in use; what is in use stays until it is idle."""
+        ...
+
+    def hint(self, digests: Iterable[str]) -> None:
+        """Name adapters that may be asked for soon. Safe from any thread."""
+        ...
+
+    def states(self) -> dict[str, str]:
+        """Return digest → state of every adapter that is not cold. Safe to ask from any thread."""
+        ...
+
+    def gauges(self) -> AdapterGauges:
+        """Return the use of adapter memory now. Safe to ask from any thread."""
+        ...
+
+    def expect(self, ref: AdapterRef) -> None:
+        """Keep what a request needs, once it is there, until `forget`."""
+        ...
+
+    def forget(self, ref: AdapterRef) -> None:
+        """Undo `expect`: the request has ended."""
+        ...
+
+    def want(self, digests: Iterable[str]) -> None:
+        """Replace the list of adapters to load, most urgent first."""
+        ...
+
+    def poll(self) -> Iterable[tuple[str, EngineError]]:
+        """Take over finished loads. Returns the adapters that failed, with the reason."""
+        ...
+
+    def is_revoked(self, digest: str | None) -> bool:
+        """Whether the adapter, or any part of a blend, is revoked. Safe to ask from any thread."""
+        ...
+
+    def revoke(self, digest: str) -> Collection[str]:
+        """Refuse and zero the adapter. Returns the digests of everything that can no longer run."""
+        ...
+
+    def readmit(self, digest: str) -> None:
+        """Lift a revocation."""
+        ...
+
+    def close(self) -> None:
+        """Wait for running loads; zero and release everything."""
+        ...
