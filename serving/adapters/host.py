@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lora_kernels import AdapterTensors
-from serving.adapters.policy import GreedyDual, RateBook, Worth
+from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class HostCopy:
 class HostLevel:
     """Keeps copies up to `budget` bytes, GDSF among them; 0 keeps none. Who must go is the caller's to wipe."""
 
-    def __init__(self, budget: int, rates: RateBook) -> None:
+    def __init__(self, budget: int, rates: UsageRates) -> None:
         self.budget, self.used = budget, 0
         self._copies: dict[str, HostCopy] = {}
         self._order = GreedyDual(rates)
@@ -37,8 +37,8 @@ class HostLevel:
         """Whether the copy was taken in (not when it is too large, or worth less than what is here), and who goes."""
         if copy.bytes > self.budget:
             return False, []
-        worth = Worth(seconds, copy.bytes)
-        priority = self._order.priority(digest, worth, now)
+        cost = EvictionCost(seconds, copy.bytes)
+        priority = self._order.priority(digest, cost, now)
         gone: list[str] = []
         while self.used + copy.bytes > self.budget:
             victim = self._order.peek()
@@ -49,7 +49,7 @@ class HostLevel:
             gone.append(victim[0])
         self._copies[digest] = copy
         self.used += copy.bytes
-        self._order.release(digest, worth, now)
+        self._order.release(digest, cost, now)
         return True, gone
 
     def drop(self, digest: str) -> HostCopy | None:
@@ -62,7 +62,7 @@ class HostLevel:
 
     def touch(self, digest: str, seconds: float, now: float) -> None:
         """Its place in the order follows its rate."""
-        self._order.release(digest, Worth(seconds, self._copies[digest].bytes), now)
+        self._order.release(digest, EvictionCost(seconds, self._copies[digest].bytes), now)
 
     def idle(self, before: float) -> list[str]:
         """Takes out the copies not touched since `before`."""

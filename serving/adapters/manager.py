@@ -14,8 +14,8 @@ from lora_kernels import AdapterPool, LoraKernelError
 from serving.adapter_stats import AdapterCounters, AdapterGauges
 from serving.adapters.gate import Gate
 from serving.adapters.pipeline import Failure, LoadPipeline
-from serving.adapters.policy import RateBook, load_order
-from serving.adapters.residents import Residents
+from serving.adapters.policy import UsageRates, load_order
+from serving.adapters.residents import ResidentSet
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, State
 from serving.core import AdapterRef
@@ -46,8 +46,8 @@ class AdapterManager:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool, self._source, self._clock = pool, source, clock
-        self.counters, self.seconds, self._rates = AdapterCounters(), source.seconds, RateBook()
-        self.residents = Residents(pool, self._rates, self.counters, clock, self._let_go)
+        self.counters, self.seconds, self._rates = AdapterCounters(), source.seconds, UsageRates()
+        self.residents = ResidentSet(pool, self._rates, self.counters, clock, self._let_go)
         self.pipeline = LoadPipeline(
             self.residents, source, self._rates, self.counters, clock, workers=workers, host_bytes=host_bytes
         )
@@ -91,9 +91,10 @@ class AdapterManager:
         """Rank, bytes a load moves and seconds until ready. Safe to ask from any thread."""
         rank, size, seconds = 0, 0, 0.0
         for part in () if digest is None else self._parts(digest):
-            known = self.pipeline.known(part)
-            rank, size = rank + known.rank, size + known.bytes
-            seconds += 0.0 if self.is_ready(part) else known.seconds
+            profile = self.pipeline.profile(part)
+            rank += profile.rank
+            size += profile.bytes
+            seconds += 0.0 if self.is_ready(part) else profile.seconds
         return AdapterCost(rank, size, seconds)
 
     # -- the engine tells -------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ class AdapterManager:
             host_bytes=host.used,
             host_bytes_total=host.budget,
             locked_bytes=self._source.locked_bytes(),
-            queued=len(self.pipeline.line),
+            queued=len(self.pipeline.waiting),
         )
 
     def check_integrity(self) -> None:

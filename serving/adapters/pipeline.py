@@ -11,14 +11,14 @@ from lora_kernels import AdapterTensors, LoraKernelError
 from serving.adapter_stats import AdapterCounters
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
-from serving.adapters.policy import RateBook, Worth
-from serving.adapters.residents import Residents
+from serving.adapters.policy import EvictionCost, UsageRates
+from serving.adapters.residents import ResidentSet
 from serving.adapters.source import AdapterSource
-from serving.adapters.state import Entry, Known, Line, State
+from serving.adapters.state import Entry, LoadProfile, State, WaitingQueue
 from serving.adapters.workers import LoadWorkers
 from serving.errors import AdapterUnavailable, EngineError
 
-_KNOWN = 100_000
+_PROFILES_KEPT = 100_000
 Failure = tuple[str, EngineError]
 
 
@@ -31,9 +31,9 @@ class LoadPipeline:
 
     def __init__(
         self,
-        residents: Residents,
+        residents: ResidentSet,
         source: AdapterSource,
-        rates: RateBook,
+        rates: UsageRates,
         counters: AdapterCounters,
         clock: Callable[[], float],
         *,
@@ -42,26 +42,26 @@ class LoadPipeline:
     ) -> None:
         self.on_arrival: Callable[[], None] = lambda: None
         self.gate = Gate()
-        self.host, self.line = HostLevel(host_bytes, rates), Line()
+        self.host, self.waiting = HostLevel(host_bytes, rates), WaitingQueue()
         self._residents, self._source, self._counters, self._clock = residents, source, counters, clock
         self._workers, self._jobs = LoadWorkers(workers), 0
         self._arrived: deque[tuple[Entry, Future[None]]] = deque()
-        self._known: OrderedDict[str, Known] = OrderedDict()
-        self._typical = Known(rank=0, bytes=0, pages=1, seconds=0.0)
+        self._profiles: OrderedDict[str, LoadProfile] = OrderedDict()
+        self._typical = LoadProfile(rank=0, bytes=0, pages=1, seconds=0.0)
 
     @property
     def room(self) -> int:
         """How many loads may start now."""
-        return self._workers.count - self._jobs - len(self.line)
+        return self._workers.count - self._jobs - len(self.waiting)
 
     @property
     def loading(self) -> bool:
         """Whether any job runs."""
         return self._jobs > 0
 
-    def known(self, digest: str) -> Known:
+    def profile(self, digest: str) -> LoadProfile:
         """What a load of `digest` takes: as the last time, or as adapters typically do. Safe from any thread."""
-        return self._known.get(digest, self._typical)
+        return self._profiles.get(digest, self._typical)
 
     def start(self, digest: str, *, waiting: bool) -> None:
         """COLD → DECRYPTING, or HOST where a copy was kept."""
@@ -71,12 +71,12 @@ class LoadPipeline:
         if copy is not None:
             entry.tensors, entry.bytes, entry.state = copy.tensors, copy.bytes, State.HOST
             entry.rank, entry.pages = self._size(copy.tensors)
-            self.host.touch(digest, self.known(digest).seconds, now)
+            self.host.touch(digest, self.profile(digest).seconds, now)
             self._counters.host_hits += 1
-            self.line.add(entry, self._residents.seniority(digest))
+            self.waiting.add(entry, self._residents.seniority(digest))
             return
-        pages = self.known(digest).pages
-        if waiting and not len(self.line) and self._residents.make_room(pages):
+        pages = self.profile(digest).pages
+        if waiting and not len(self.waiting) and self._residents.make_room(pages):
             self._residents.reserve(entry, pages)
         self._submit(entry, lambda: self._load(entry))
 
@@ -96,18 +96,24 @@ class LoadPipeline:
                 self._publish(entry)
             elif entry.pages > self._residents.page_limit:
                 self.discard(entry)
-                needs = f"adapter {entry.digest[:12]} needs {entry.pages} pages"
-                has = f"the pool has {self._residents.page_limit}"
-                failed.append((entry.digest, AdapterUnavailable(f"{needs}, {has}")))
+                failed.append(
+                    (
+                        entry.digest,
+                        AdapterUnavailable(
+                            f"adapter {entry.digest[:12]} needs {entry.pages} pages, "
+                            f"the pool has {self._residents.page_limit}"
+                        ),
+                    )
+                )
             else:
                 self._residents.cancel(entry)  # more pages than were reserved
                 entry.state, entry.since = State.HOST, self._clock()
-                self.line.add(entry, self._residents.seniority(entry.digest))
+                self.waiting.add(entry, self._residents.seniority(entry.digest))
         return failed
 
     def place(self) -> list[Failure]:
         """HOST → COPYING, the most senior first, as far as room can be made."""
-        while (head := self.line.head()) is not None:
+        while (head := self.waiting.head()) is not None:
             entry, seniority = head
             if not self._residents.make_room(entry.pages, below=self._bar(entry)):
                 if self._is_hint(entry):
@@ -116,7 +122,7 @@ class LoadPipeline:
                 self._residents.force_room(entry, seniority)
                 if not self._residents.make_room(entry.pages):
                     break
-            self.line.remove(entry)
+            self.waiting.remove(entry)
             try:
                 self._residents.reserve(entry, entry.pages)
             except LoraKernelError as error:
@@ -139,7 +145,7 @@ class LoadPipeline:
 
     def discard(self, entry: Entry) -> None:
         """Wipes and forgets a load that came to nothing."""
-        self.line.remove(entry)
+        self.waiting.remove(entry)
         self._residents.cancel(entry)
         self._residents.entries.pop(entry.digest, None)
         entry.tensors = None
@@ -212,13 +218,13 @@ class LoadPipeline:
         counters.prefetches += not entry.waiting
         counters.bytes_loaded += entry.bytes
         counters.cold_seconds += self._clock() - entry.began
-        if digest in self._known:
+        if digest in self._profiles:
             counters.reload_seconds += entry.seconds
         # A reload from the host says little of what the next load from disk takes.
-        seconds = self.known(digest).seconds if digest in self.host else entry.seconds
-        self._typical = self._known[digest] = Known(entry.rank, entry.bytes, entry.pages, seconds)
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+        seconds = self.profile(digest).seconds if digest in self.host else entry.seconds
+        self._typical = self._profiles[digest] = LoadProfile(entry.rank, entry.bytes, entry.pages, seconds)
+        if len(self._profiles) > _PROFILES_KEPT:
+            self._profiles.popitem(last=False)
         if entry.tensors is not None and digest not in self.host:
             kept, gone = self.host.keep(digest, HostCopy(entry.tensors, entry.bytes), entry.seconds, self._clock())
             for other in gone:
@@ -245,8 +251,8 @@ class LoadPipeline:
         """A hint displaces only what is worth less."""
         if not self._is_hint(entry):
             return None
-        worth = Worth(entry.seconds, entry.pages * self._residents.page_bytes)
-        return self._residents.order.priority(entry.digest, worth, self._clock())
+        cost = EvictionCost(entry.seconds, entry.pages * self._residents.page_bytes)
+        return self._residents.order.priority(entry.digest, cost, self._clock())
 
 
 def _as_engine_error(digest: str, error: BaseException) -> EngineError:

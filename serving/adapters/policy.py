@@ -14,7 +14,7 @@ HALF_LIFE_SECONDS = 60.0
 REMEMBERED = 16_384
 
 
-class RateBook:
+class UsageRates:
     """How often each key is used: a count that halves every `half_life` seconds. Bounded, oldest use goes first."""
 
     def __init__(self, half_life: float = HALF_LIFE_SECONDS, remembered: int = REMEMBERED) -> None:
@@ -40,22 +40,21 @@ class RateBook:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What losing one copy would cost: seconds to have it again, bytes it takes, and its latency class's weight."""
+class EvictionCost:
+    """What evicting one copy would cost: the seconds to load it again, beside the bytes that it frees."""
 
     seconds: float
     bytes: int
-    weight: float = 1.0
 
 
 class GreedyDual:
     """Eviction order of one memory level: Greedy-Dual-Size-Frequency (Cherkasova 1998).
 
-    priority = clock + rate · seconds / bytes · weight, where the clock rises to each victim's priority: what was once
+    priority = clock + rate · seconds / bytes, where the clock rises to each victim's priority: what was once
     popular ages as others go. Only released keys can be victims; a key that is held has no place in the order.
     """
 
-    def __init__(self, rates: RateBook) -> None:
+    def __init__(self, rates: UsageRates) -> None:
         self.rates, self.clock = rates, 0.0
         self._order: list[tuple[float, int, str]] = []
         self._released: OrderedDict[str, tuple[float, int, float]] = OrderedDict()  # priority, stamp, since
@@ -68,14 +67,14 @@ class GreedyDual:
     def __contains__(self, key: str) -> bool:
         return key in self._released
 
-    def priority(self, key: str, worth: Worth, now: float) -> float:
+    def priority(self, key: str, cost: EvictionCost, now: float) -> float:
         """Where `key` would stand if it were released at `now`."""
-        mebibytes = max(worth.bytes, 1) / (1 << 20)
-        return self.clock + self.rates.rate(key, now) * worth.weight * max(worth.seconds, 1e-6) / mebibytes
+        mebibytes = max(cost.bytes, 1) / (1 << 20)
+        return self.clock + self.rates.rate(key, now) * max(cost.seconds, 1e-6) / mebibytes
 
-    def release(self, key: str, worth: Worth, now: float) -> None:
+    def release(self, key: str, cost: EvictionCost, now: float) -> None:
         """From now on `key` may be evicted."""
-        priority = self.priority(key, worth, now)
+        priority = self.priority(key, cost, now)
         self._stamp += 1
         self._released[key] = (priority, self._stamp, now)
         self._released.move_to_end(key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters
-from serving.adapters.policy import GreedyDual, RateBook, Worth
+from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
 from serving.adapters.state import Entry, State
 
 # Room is made by force, closing adapters that are in use to newcomers, for whoever has waited this long; and again
@@ -15,7 +15,7 @@ from serving.adapters.state import Entry, State
 PATIENCE_SECONDS = 0.25
 
 
-class Residents:
+class ResidentSet:
     """Entries by digest, and the pool's pages and slots. `gone` is told of each entry whose pages are zeroed.
 
     Evictable is what is READY, has no pin, and has no request waiting for it (`demand`).
@@ -24,7 +24,7 @@ class Residents:
     def __init__(
         self,
         pool: AdapterPool,
-        rates: RateBook,
+        rates: UsageRates,
         counters: AdapterCounters,
         clock: Callable[[], float],
         gone: Callable[[Entry], None],
@@ -112,7 +112,7 @@ class Residents:
         coming = self._free() + sum(e.pages for e in self.entries.values() if e.state is State.DRAINING)
         slots = len(self._free_slots) + sum(e.state is State.DRAINING for e in self.entries.values())
         running = [e for e in ready if e.state is State.READY and e.pins and not e.blends]
-        for other in sorted(running, key=lambda e: self.order.priority(e.digest, self._worth(e), now)):
+        for other in sorted(running, key=lambda e: self.order.priority(e.digest, self._eviction_cost(e), now)):
             if coming >= entry.pages and slots:
                 return
             self._counters.drains += 1
@@ -227,11 +227,11 @@ class Residents:
         """Lets it be evicted, if nothing speaks against that."""
         entry = self.entries.get(digest)
         if entry is not None and entry.state is State.READY and entry.pins == 0 and digest not in self._demand:
-            self.order.release(digest, self._worth(entry), self._clock())
+            self.order.release(digest, self._eviction_cost(entry), self._clock())
 
-    def _worth(self, entry: Entry) -> Worth:
+    def _eviction_cost(self, entry: Entry) -> EvictionCost:
         # A blend costs nothing to make again, but a slot and the pins on its parts: it goes before they do.
-        return Worth(entry.seconds, max(1, entry.pages) * self.page_bytes)
+        return EvictionCost(entry.seconds, max(1, entry.pages) * self.page_bytes)
 
     @property
     def page_bytes(self) -> int:

@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LoadProfile:
     """What a past load taught about an adapter: ranks, bytes in host memory, pages, seconds of work."""
 
     rank: int
@@ -61,7 +61,7 @@ class Known:
     seconds: float
 
 
-class Line:
+class WaitingQueue:
     """Entries that wait for room, the most senior first: who was asked for earliest. Leaving is lazy, O(log n)."""
 
     def __init__(self) -> None:

@@ -89,11 +89,10 @@ class ActiveRequests:
             self._close(sequence)
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request with finish_reason "cancelled"; unknown ids are ignored. The further choices of an HTTP
-        request have its id, # and a number: they end with it."""
-        several = request_id + "#"
-        for known in [one for one in self._active if one == request_id or one.startswith(several)]:
-            sequence, _ = self._active[known]
+        """End a request, or every request of a family, with finish_reason "cancelled"; unknown ids are ignored."""
+        for sequence in self.sequences():
+            if request_id not in (sequence.request.request_id, sequence.request.family):
+                continue
             self._deliver(sequence, Delta("", (), (), "cancelled", sequence.usage()))
             self._close(sequence)
 

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 # How long an idle engine sleeps between looks at deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
-# How old gauges and the outlook of admission may be while nobody comes or goes. Renewing them is a sixth of the Python
-# of a step with one row.
-_LOOK_SECONDS = 0.05
+# How old gauges and the outlook of admission may be while no request arrives or ends. Renewing them is a sixth of the
+# Python of a step with one row.
+_POLL_SECONDS = 0.05
 
 
 class Engine:
@@ -71,7 +71,7 @@ class Engine:
         adapters.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
         self._launched: deque[Launched] = deque()
-        self._committed_at = self._look_at = 0.0
+        self._committed_at = self._next_poll_at = 0.0
         self._draining = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -96,8 +96,7 @@ class Engine:
         return self.runner.vocab_size
 
     def submit(self, request: Request, *, continues: bool = False) -> RequestHandle:
-        """Queues a request. Raises EngineStopped, AdapterRevoked, PromptTooLong or QueueFull, before anything is
-        held.
+        """Queue a request. Raises EngineStopped, AdapterRevoked, PromptTooLong or QueueFull.
 
         continues: it is part of something that runs already, so draining does not refuse it
         """
@@ -122,13 +121,11 @@ class Engine:
             )
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request at the next step; its stream closes with finish_reason "cancelled". Its further choices
-        ("id#1") end with it; unknown ids are ignored."""
+        """End a request, or all of a family, with finish_reason "cancelled"; unknown ids are ignored."""
         self._inbox.post(lambda: self._active.cancel(request_id))
 
     def revoke(self, digest: str) -> Future[int]:
-        """Refuses the adapter, aborts its requests, zeroes its pages and KV. Resolves to the number aborted, when
-        done."""
+        """Refuse the adapter, abort its requests, zero its pages and KV. Resolves to the number of requests aborted."""
         return self._inbox.call(lambda: self._revoke(digest))
 
     def readmit(self, digest: str) -> Future[None]:
@@ -182,7 +179,8 @@ class Engine:
         Returns whether anything was done: what comes next may depend on it."""
         span = self.trace.span
         with span("plan"):
-            self._poll_adapters()
+            for digest, error in self.adapters.poll():
+                self._active.fail([s for s in self.planner.waiting if s.digest == digest], error)
             plan = self.planner.plan(self._clock())
             self._act_on(plan)
         if plan.chunks:
@@ -194,10 +192,6 @@ class Engine:
         with span("deliver"):
             self._report()
         return busy
-
-    def _poll_adapters(self) -> None:
-        for digest, error in self.adapters.poll():
-            self._active.fail([s for s in self.planner.waiting if s.digest == digest], error)
 
     def _act_on(self, plan: StepPlan) -> None:
         """Ends what is too late, starts the loads that are wanted."""
@@ -217,7 +211,7 @@ class Engine:
             self._commit(self._launched.popleft())
 
     def _commit(self, launched: Launched) -> None:
-        """Records what a step computed: KV, one token for each sampling chunk, and who is finished by it."""
+        """Record what a step computed: KV, one token per sampling chunk, and the requests that it ends."""
         plan = launched.plan
         try:
             sampled = launched.step.result()
@@ -240,13 +234,13 @@ class Engine:
     def _append(self, sequence: Sequence, sampled: SampledToken) -> None:
         self._active.append(sequence, sampled)
         not_finite = sampled.token_id is None and sampled.embedding is None and sampled.error is None
-        if not_finite and sequence.digest is not None:  # nobody may find the KV that this adapter wrote
+        if not_finite and sequence.digest is not None:  # no later request may find the KV that this adapter wrote
             self.runner.zero(self.planner.drop_prefixes(sequence.digest))
 
     def _report(self) -> None:
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
+        if now >= self._next_poll_at:
+            self._next_poll_at = now + _POLL_SECONDS
             if self._sharing is not None:
                 self._sharing.look(now)
             self.stats.observe(self.planner)
@@ -257,7 +251,7 @@ class Engine:
 
     def _accept(self, request: Request, handle: RequestHandle | None) -> None:
         self.admission.arrived(request)
-        now, self._look_at = self._clock(), 0.0
+        now, self._next_poll_at = self._clock(), 0.0
         sequence = self._active.open(request, handle, now)
         if sequence is not None:
             self.adapters.expect(request.adapter)
@@ -277,15 +271,14 @@ class Engine:
         return len(doomed)
 
     def _finished(self, sequence: Sequence, failed: bool) -> None:
-        self._look_at = 0.0
+        self._next_poll_at = 0.0
         self.planner.finish(sequence)
         self.adapters.forget(sequence.request.adapter)
         self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)
         self.stats.record_finish(failed)
 
     def _warm_up(self) -> None:
-        """A prefill and two decodes of the base: thread pools, allocator and kernels are then as they will be under
-        load."""
+        """Run a prefill and two decodes of the base, so that thread pools, allocator and kernels are warm."""
         size = min(32, self.max_model_len - 2)
         request = Request(
             "warm-up", "", "warm-up", AdapterRef(), (0,) * size, SamplingParams(temperature=0, ignore_eos=True), 2

@@ -53,6 +53,7 @@ class CompletionEndpoint(Endpoint[Generation]):
                 deadline=admission.deadline,
                 latency_class=latency,
                 weight=admission.weight,
+                family=admission.request_id,
             )
             for index in range(total)
         ]

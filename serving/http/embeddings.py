@@ -38,6 +38,7 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
                 embed=True,
                 latency_class=latency,
                 weight=admission.weight,
+                family=admission.request_id,
             )
             for index, prompt in enumerate(prompts)
         ]

@@ -9,17 +9,28 @@ from serving.steps import Chunk, StepPlan, StepShape
 
 
 class Draft:
-    """rows: how many more fit. seconds: how long the step may take. settled: sequences that must not give way to it any
-    more. late: sequences that are not computed. short: somebody gave way for want of KV."""
+    """The state of one call of `Planner.plan`.
+
+    rows: how many more fit
+    seconds: how long the step may take
+    scheduled: sequences in the step, which must not be preempted for others any more
+    skipped: sequences that are not computed, because their deadline has passed
+    preempted_for_kv: whether a sequence was preempted because KV blocks ran out
+    """
 
     def __init__(
-        self, plan: StepPlan, now: float, limits: Limits, costs: CostModel, block_size: int, late: set[Sequence]
+        self, plan: StepPlan, now: float, limits: Limits, costs: CostModel, block_size: int, skipped: set[Sequence]
     ) -> None:
-        self.plan, self.now, self.late = plan, now, late
-        self.rows, self.seconds = limits.max_batched_tokens, float("inf")
-        self.settled: set[Sequence] = set()
-        self.short = False
-        self._limits, self._costs, self._block_size = limits, costs, block_size
+        self.plan = plan
+        self.now = now
+        self.rows = limits.max_batched_tokens
+        self.seconds = float("inf")
+        self.scheduled: set[Sequence] = set()
+        self.skipped = skipped
+        self.preempted_for_kv = False
+        self._limits = limits
+        self._costs = costs
+        self._block_size = block_size
 
     @property
     def shape(self) -> StepShape:
@@ -28,7 +39,7 @@ class Draft:
     def add(self, chunk: Chunk, rank: int) -> None:
         """Puts a chunk into the step; rank is its adapter's."""
         self.plan.chunks.append(chunk)
-        self.settled.add(chunk.sequence)
+        self.scheduled.add(chunk.sequence)
         self.rows -= chunk.count
         if chunk.count == 1:
             self.shape.add_decode(chunk.end, chunk.sequence.digest, rank)
@@ -56,3 +67,11 @@ class Draft:
         if self.seconds == float("inf"):
             return self.rows
         return self._costs.prefill_rows_within(self.shape, self.seconds, sequence.planned, sequence.digest, rank)
+
+
+def can_decode(sequence: Sequence) -> bool:
+    """Whether a decode can be launched: with a token in flight, only if that cannot be the last one and the next does
+    not depend on it."""
+    if not sequence.in_flight:
+        return True
+    return not sequence.needs_last_token and sequence.output_tokens + 1 < sequence.request.max_tokens

@@ -1,19 +1,21 @@
 """What the next step computes.
 
-Order: expired and late sequences out → decodes (those at risk of their target first, where not all fit its time) →
-prefill chunks until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run
-out, the sequence with the largest slack gives way and is computed again later, mostly from the prefix cache; its tokens
-and its random state stay, so its output does not change.
+Order: expired sequences out → decodes (those at risk of their target first, where not all fit its time) → prefills
+until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run out, the sequence
+with the largest slack is preempted and recomputed later, mostly from the prefix cache. Its tokens and its random state
+stay, so its output does not change.
 """
 
 from __future__ import annotations
+
+import itertools
 
 from serving.core import LatencyClass, Sequence, Status
 from serving.kv.pool import BlockPool
 from serving.scheduler.accounts import Accounts
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.counts import ClassCounts
-from serving.scheduler.draft import Draft
+from serving.scheduler.draft import Draft, can_decode
 from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
 from serving.scheduler.preemption import victim_order, victims_for
@@ -48,7 +50,7 @@ class Planner:
         self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
         self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0
-        # What want of KV costs: tokens computed again, and seconds that whose turn it was had a seat and no blocks.
+        # Costs of too little KV: recomputed tokens; seconds the next sequence had a seat and no blocks.
         self.recomputed_tokens, self.kv_wait_seconds = 0, 0.0
         self._planned_at = 0.0
         self._deadlines = Deadlines()
@@ -75,8 +77,7 @@ class Planner:
         sequence.status = Status.FINISHED
 
     def plan(self, now: float) -> StepPlan:
-        """Decides one step. Sequences past their deadline are reported in `expired` and left to the caller to
-        finish."""
+        """Decide one step. `expired` lists sequences past their deadline, which the caller finishes."""
         plan = StepPlan(expired=self._deadlines.passed(now))
         draft = Draft(plan, now, self.limits, self.costs, self.pool.block_size, set(plan.expired))
         if self._blocked is not None and len(self.running) < self.limits.max_num_seqs:
@@ -84,7 +85,7 @@ class Planner:
         self._planned_at = now
         self.accounts.settle(self.running, now)
         self.waiting.age(now)
-        self._make_way(draft)
+        self._preempt_for_blocked(draft)
         self._plan_decodes(draft)
         self._plan_prefills(draft)
         plan.wanted = self._wanted(draft)
@@ -92,8 +93,7 @@ class Planner:
         return plan
 
     def commit(self, chunk: Chunk, now: float) -> bool:
-        """Records that a chunk was computed. Returns False when its sequence has ended meanwhile: a token sampled for
-        it is dropped. Call before appending that token."""
+        """Record a computed chunk before its token is appended. Returns False if its sequence has ended meanwhile."""
         sequence = chunk.sequence
         if sequence.status is Status.FINISHED:
             return False
@@ -114,7 +114,7 @@ class Planner:
     # -- decodes ----------------------------------------------------------------------------------------------------
 
     def _plan_decodes(self, draft: Draft) -> None:
-        decodes = [s for s in self.running if s not in draft.late and s.pending == 1 and _may_go_on(s)]
+        decodes = [s for s in self.running if s not in draft.skipped and s.pending == 1 and can_decode(s)]
         decodes = self._in_time(decodes, draft)[: draft.rows]
         if sum(map(self.tables.missing, decodes)) > self.pool.available:
             decodes.sort(key=lambda s: victim_order(s, self.targets, draft.now))
@@ -123,8 +123,7 @@ class Planner:
                 self._add_chunk(sequence, 1, draft)
 
     def _in_time(self, decodes: list[Sequence], draft: Draft) -> list[Sequence]:
-        """Sets the time the step may take; where the decodes alone exceed it, leaves out those of lower classes that
-        can wait for another step."""
+        """Set the step's time; where the decodes exceed it, leave out those of lower classes that can wait."""
         if not decodes:
             return decodes
         shape = StepShape()
@@ -132,8 +131,7 @@ class Planner:
             shape.add_decode(sequence.length, sequence.digest, self.accounts.rank(sequence.digest))
         whole = self.costs.predict(shape)
         slacks = {sequence: self.targets.slack(sequence, draft.now) for sequence in decodes}
-        tightest = min(decodes, key=slacks.__getitem__)
-        draft.seconds = slacks[tightest]
+        draft.seconds = min(slacks.values())
         if whole <= draft.seconds:
             return decodes
         rank = min(s.request.latency_class.value for s in decodes)
@@ -144,10 +142,10 @@ class Planner:
         if sequence.status is not Status.RUNNING:
             return False
         while self.tables.missing(sequence) > self.pool.available:
-            candidates = (s for s in reversed(self.running) if s not in draft.settled)
+            candidates = (s for s in reversed(self.running) if s not in draft.scheduled)
             victim = max(candidates, key=lambda s: victim_order(s, self.targets, draft.now))
             self._preempt(victim, draft)
-            draft.short = True
+            draft.preempted_for_kv = True
             if victim is sequence:
                 return False
         draft.plan.fresh_blocks += self.tables.grow(sequence)
@@ -156,10 +154,10 @@ class Planner:
     # -- prefills ---------------------------------------------------------------------------------------------------
 
     def _plan_prefills(self, draft: Draft) -> None:
-        begun = [s for s in self.running if s not in draft.late and s.pending > 1]
+        begun = [s for s in self.running if s not in draft.skipped and s.pending > 1]
         self._blocked = None
-        # A step that had to preempt admits nobody: the newcomer would take the very blocks that were just given back.
-        admitting = not draft.short
+        # A step that had to preempt admits no newcomer, which would take the very blocks that were just freed.
+        admitting = not draft.preempted_for_kv
         while draft.rows > 0:
             running = min(begun, key=lambda s: self._turn(s, draft.now), default=None)
             waiting = self._next(draft) if admitting else None
@@ -167,7 +165,7 @@ class Planner:
                 if not draft.has_time_for(waiting, self.accounts.rank(waiting.digest)):
                     return
                 if not self._start(waiting, draft):
-                    # Nobody overtakes the one whose turn it is, so long prompts do not starve.
+                    # No other sequence overtakes it, so long prompts do not starve.
                     self._blocked, admitting = waiting, False
                     continue
                 sequence = waiting
@@ -203,7 +201,7 @@ class Planner:
         """The waiting sequence whose turn it is among those that can start; the others block nobody."""
         for sequence in self.waiting.in_turn(self._tenant_key, self._promoted):
             if (
-                sequence not in draft.late
+                sequence not in draft.skipped
                 and self.residency.is_ready(sequence.digest)
                 and not sequence.in_flight
                 and not self.tables.is_being_computed(sequence)
@@ -234,9 +232,9 @@ class Planner:
             self.counts[sequence.request.latency_class].admitted(sequence, draft.now)
         return True
 
-    # -- giving way -------------------------------------------------------------------------------------------------
+    # -- preemption ---------------------------------------------------------------------------------------------------
 
-    def _make_way(self, draft: Draft) -> None:
+    def _preempt_for_blocked(self, draft: Draft) -> None:
         """Preempts lower classes for the sequence that found no room in the last step and is running late."""
         sequence = self._blocked
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
@@ -269,8 +267,6 @@ class Planner:
         if not self.waiting.waiting_of(sequence.request.tenant):
             self.accounts.leave(sequence.request.tenant)
 
-    # -- shared -----------------------------------------------------------------------------------------------------
-
     def _add_chunk(self, sequence: Sequence, count: int, draft: Draft) -> None:
         chunk = Chunk(sequence, sequence.planned, count)
         self.recomputed_tokens += max(0, min(chunk.end, sequence.charged) - chunk.start)
@@ -281,16 +277,15 @@ class Planner:
             sequence.in_flight += 1
 
     def _wanted(self, draft: Draft) -> list[str]:
-        """Adapters that the sequences next in line wait for. Those further back do not load yet: they would push out
-        what is needed before them."""
+        """Adapters that the next sequences wait for. Later ones would evict what is needed before them."""
         wanted: dict[str, None] = {}
-        if self.waiting:
-            window = self.limits.max_num_seqs
-            for sequence, _ in zip(self.waiting.preview(self._tenant_key), range(window), strict=False):
-                digest = sequence.digest
-                if digest is not None and sequence not in draft.late and not self.residency.is_ready(digest):
-                    self.accounts.expect_load(digest, sequence.request.tenant)
-                    wanted[digest] = None
+        if not self.waiting:
+            return []
+        for sequence in itertools.islice(self.waiting.preview(self._tenant_key), self.limits.max_num_seqs):
+            digest = sequence.digest
+            if digest is not None and sequence not in draft.skipped and not self.residency.is_ready(digest):
+                self.accounts.expect_load(digest, sequence.request.tenant)
+                wanted[digest] = None
         return list(wanted)
 
     def check_integrity(self) -> None:
@@ -302,11 +297,3 @@ class Planner:
             assert sequence.status is Status.RUNNING and 0 <= sequence.in_flight <= 1
             assert sequence not in self.waiting
         assert all(not s.blocks and s.computed == s.planned == 0 for s in self.waiting)
-
-
-def _may_go_on(sequence: Sequence) -> bool:
-    """Whether a decode can be launched: with a token in flight, only if that cannot be the last one and the next does
-    not depend on it."""
-    if not sequence.in_flight:
-        return True
-    return not sequence.needs_last_token and sequence.output_tokens + 1 < sequence.request.max_tokens

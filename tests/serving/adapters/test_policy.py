@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from serving.adapters.policy import GreedyDual, RateBook, Worth, load_order
+from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates, load_order
 
 MIB = 1 << 20
-ONE = Worth(seconds=0.02, bytes=10 * MIB)
+ONE = EvictionCost(seconds=0.02, bytes=10 * MIB)
 
 
 def order(**uses: int) -> GreedyDual:
-    found = GreedyDual(RateBook())
+    found = GreedyDual(UsageRates())
     for key, count in uses.items():
         for _ in range(count):
             found.rates.use(key, 0.0)
@@ -37,12 +37,11 @@ def test_what_is_used_least_goes_first_and_what_is_held_never_goes() -> None:
 @pytest.mark.parametrize(
     ("cheap", "dear"),
     [
-        (Worth(0.01, 10 * MIB), Worth(0.09, 10 * MIB)),  # reloads faster
-        (Worth(0.02, 40 * MIB), Worth(0.02, 10 * MIB)),  # frees more
-        (Worth(0.02, 10 * MIB, weight=0.5), Worth(0.02, 10 * MIB, weight=2.0)),  # of a lesser class
+        (EvictionCost(0.01, 10 * MIB), EvictionCost(0.09, 10 * MIB)),  # reloads faster
+        (EvictionCost(0.02, 40 * MIB), EvictionCost(0.02, 10 * MIB)),  # frees more
     ],
 )
-def test_at_the_same_rate_the_cheaper_loss_goes_first(cheap: Worth, dear: Worth) -> None:
+def test_at_the_same_rate_the_cheaper_loss_goes_first(cheap: EvictionCost, dear: EvictionCost) -> None:
     found = order(a=2, b=2)
     found.release("a", dear, 0.0)
     found.release("b", cheap, 0.0)
@@ -65,7 +64,7 @@ def test_what_was_popular_long_ago_gives_way_to_what_is_used_now() -> None:
 
 
 def test_rates_halve_with_time_and_the_oldest_are_forgotten() -> None:
-    book = RateBook(half_life=10, remembered=2)
+    book = UsageRates(half_life=10, remembered=2)
     book.use("a", 0.0)
     assert book.rate("a", 10.0) == pytest.approx(0.5)
     book.use("b", 0.0)
@@ -75,13 +74,13 @@ def test_rates_halve_with_time_and_the_oldest_are_forgotten() -> None:
 
 def test_random_traces_agree_with_a_plain_minimum() -> None:
     for seed in range(30):
-        rng, found, plain = random.Random(seed), GreedyDual(RateBook()), {}
+        rng, found, plain = random.Random(seed), GreedyDual(UsageRates()), {}
         for now in range(300):
             key = f"k{rng.randrange(20)}"
             action = rng.random()
             if action < 0.5:
                 found.rates.use(key, now)
-                worth = Worth(rng.random(), rng.randrange(1, 50) * MIB)
+                worth = EvictionCost(rng.random(), rng.randrange(1, 50) * MIB)
                 plain[key] = found.priority(key, worth, now)
                 found.release(key, worth, now)
             elif action < 0.7:
@@ -97,10 +96,10 @@ def test_random_traces_agree_with_a_plain_minimum() -> None:
 
 def test_ten_thousand_more_residents_cost_a_logarithm() -> None:
     def seconds_each(count: int) -> float:
-        found = GreedyDual(RateBook())
+        found = GreedyDual(UsageRates())
         for i in range(count):
             found.rates.use(str(i), 0.0)
-            found.release(str(i), Worth(0.01 + i / count, MIB), 0.0)
+            found.release(str(i), EvictionCost(0.01 + i / count, MIB), 0.0)
         best = float("inf")
         for _ in range(5):
             began = time.perf_counter()
