@@ -32,8 +32,8 @@ class Runner(StepRunner, Protocol):
         ...
 
     @property
-    def computes_on_host(self) -> bool:
-        """Whether steps occupy the CPU cores that adapter loads need too."""
+    def paces_loads(self) -> bool:
+        """Whether adapter loads wait while a step computes, because its threads need every core."""
         ...
 
     @property

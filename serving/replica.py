@@ -156,7 +156,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         ),
         adapters,
     )
-    if runner.computes_on_host and config.thread_count >= available_cores():
+    if runner.paces_loads and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE
     sharing = None
     if memory.boundary is not None and runner.elastic_memory:

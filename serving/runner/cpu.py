@@ -36,7 +36,7 @@ class CpuRunner:
 
     trace: Tracer = NO_TRACE
     depth = 0
-    computes_on_host = True
+    paces_loads = True
     elastic_memory = True
 
     def __init__(

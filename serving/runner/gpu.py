@@ -76,7 +76,7 @@ class GpuRunner:
     """
 
     trace: Tracer = NO_TRACE
-    computes_on_host = False
+    paces_loads = False
     elastic_memory = False
     depth = 1  # the host plans a step and commits the last while the device computes
 

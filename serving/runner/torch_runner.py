@@ -22,6 +22,7 @@ class TorchRunner:
 
     trace: Tracer = NO_TRACE
     depth = 0
+    paces_loads = False
     elastic_memory = False
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
@@ -36,10 +37,6 @@ class TorchRunner:
     @property
     def block_size(self) -> int:
         return self.kv.block_size
-
-    @property
-    def computes_on_host(self) -> bool:
-        return self._device.type == "cpu"
 
     def launch(self, plan: StepPlan) -> ComputedStep:
         """As `StepRunner.launch`, with the step computed."""

@@ -133,7 +133,7 @@ async def test_the_engine_closes_it_where_its_threads_have_every_core(
         monkeypatch.setattr(run.engine.runner, "execute", watched)
         prompt = list(range(10, 40))
         assert await run.tokens(prompt, "r4") == tiny.reference("r4", prompt, 12)
-        closes = taken and run.engine.runner.computes_on_host
+        closes = taken and run.engine.runner.paces_loads
         assert len(seen) >= 12 and set(seen) == {not closes}
         await run.settled()
         assert gate._open.is_set()
