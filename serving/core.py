@@ -133,7 +133,7 @@ class Request:
     deadline: on the `time.monotonic` clock, in seconds; None for none.
     embed: answer with the embedding of the prompt in place of a token; max_tokens is 0 then.
     weight: the tenant's share relative to others, above 0; its latest request's counts for the tenant
-    family: id of the HTTP request that this one is part of (one of its choices or inputs); empty: of none
+    family: id of the HTTP request that this one is part of (one of its choices or inputs)
     """
 
     request_id: str
@@ -147,7 +147,7 @@ class Request:
     embed: bool = False
     latency_class: LatencyClass = LatencyClass.STANDARD
     weight: float = 1.0
-    family: str = ""
+    family: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.gate import Gate, Pause, go_on
 from serving.adapters.workers import LoadWorkers
 from serving.cores import available_cores
-from serving.steps import SampledToken, StepPlan
+from serving.steps import PendingStep, StepPlan
 from tests.sealed_weights.factories import BASE, adapter_tensors, write_adapter
 from tests.serving.adapters.fakes import Running, Source, digest_of
 from tests.serving.harness import running
@@ -124,13 +124,13 @@ async def test_the_engine_closes_it_where_its_threads_have_every_core(
     async with running(tiny, threads=threads) as run:
         assert await asyncio.to_thread(run.engine.ready.wait, 60)  # warming up needs no turns
         gate, seen = run.engine.adapters.gate, []
-        execute = run.engine.runner.execute
+        launch = run.engine.runner.launch
 
-        def watched(plan: StepPlan) -> list[SampledToken]:
+        def watched(plan: StepPlan) -> PendingStep:
             seen.append(gate._open.is_set())
-            return list(execute(plan))
+            return launch(plan)
 
-        monkeypatch.setattr(run.engine.runner, "execute", watched)
+        monkeypatch.setattr(run.engine.runner, "launch", watched)
         prompt = list(range(10, 40))
         assert await run.tokens(prompt, "r4") == tiny.reference("r4", prompt, 12)
         closes = taken and run.engine.runner.paces_loads

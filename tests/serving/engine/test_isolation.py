@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from serving.errors import (
     QueueFull,
     StepFailed,
 )
-from serving.steps import StepPlan
+from serving.steps import PendingStep, StepPlan
 from tests.serving.engine.test_parity import prompts
 from tests.serving.harness import Running, running
 from tests.serving.tiny import Tiny
@@ -162,11 +161,11 @@ async def test_a_failing_step_fails_its_requests_and_the_engine_goes_on(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tiny) as run:
-        execute = run.engine.runner.execute
-        monkeypatch.setattr(run.engine.runner, "execute", lambda plan: 1 // 0)
+        launch = run.engine.runner.launch
+        monkeypatch.setattr(run.engine.runner, "launch", lambda plan: 1 // 0)
         with pytest.raises(StepFailed):
             await run.tokens([9, 10, 11])
-        monkeypatch.setattr(run.engine.runner, "execute", execute)
+        monkeypatch.setattr(run.engine.runner, "launch", launch)
         assert await run.tokens([9, 10, 11]) == tiny.reference(None, [9, 10, 11], 12)
         await run.settled()
 
@@ -196,13 +195,13 @@ async def test_refusals_come_at_once_and_hold_nothing(tiny: Tiny) -> None:
 
 def slow_down(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that take long enough for a test to act between two of them."""
-    execute = run.engine.runner.execute
+    launch = run.engine.runner.launch
 
-    def slow(plan: StepPlan) -> Any:
+    def slow(plan: StepPlan) -> PendingStep:
         time.sleep(0.01)
-        return execute(plan)
+        return launch(plan)
 
-    monkeypatch.setattr(run.engine.runner, "execute", slow)
+    monkeypatch.setattr(run.engine.runner, "launch", slow)
 
 
 async def test_stopping_fails_what_is_left(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +222,7 @@ async def test_a_slow_adapter_load_delays_nobody_else(tiny: Tiny, monkeypatch: p
         gate, loop = asyncio.Event(), asyncio.get_running_loop()
         load = run.source.load
 
-        def slow(digest: str, pause: Pause) -> Any:
+        def slow(digest: str, pause: Pause) -> AdapterTensors:
             asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
             return load(digest, pause)
 

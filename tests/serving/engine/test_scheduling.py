@@ -4,98 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from serving.adapters.gate import Gate
-from serving.adapters.manager import AdapterManager
-from serving.core import AdapterRef, Delta, LatencyClass, Request, SamplingParams, Sequence
+from serving.core import AdapterRef, Delta, LatencyClass, Request, SamplingParams
 from serving.engine import Engine
 from serving.errors import QueueFull, StepFailed
 from serving.kv.pool import BlockPool
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
-from serving.steps import AdapterCost, ComputedStep, PendingStep, SampledToken, StepPlan
-from tests.serving.scheduler.fakes import FakeResidency, PlainText
+from tests.serving.engine.fakes import CountingRunner, NoAdapters, next_token
+from tests.serving.scheduler.fakes import PlainText
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
-
-
-class NoAdapters(FakeResidency):
-    """An `AdapterManager` without adapters."""
-
-    on_arrival = staticmethod(lambda: None)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = Gate()
-
-    def is_revoked(self, digest: str | None) -> bool:
-        return False
-
-    def poll(self) -> list[Any]:
-        return []
-
-    def want(self, digests: Iterable[str]) -> None:
-        assert not list(digests)
-
-    def expect(self, ref: AdapterRef) -> None: ...
-    def forget(self, ref: AdapterRef) -> None: ...
-    def close(self) -> None: ...
-
-    def cost(self, digest: str | None) -> AdapterCost:
-        return AdapterCost()
-
-
-class CountingRunner:
-    """The next token is a function of the tokens before it. With depth 1 a decode may come before its token is known to
-    the host; it is then taken from what the last step sampled, as a device would."""
-
-    vocab_size = 100
-
-    def __init__(self, depth: int) -> None:
-        self.depth, self.fail, self.seconds = depth, False, 0.0
-        self.most_in_flight = self.in_flight = 0
-        self._last: dict[Sequence, int] = {}
-
-    def launch(self, plan: StepPlan) -> PendingStep:
-        time.sleep(self.seconds)
-        if self.fail:
-            raise RuntimeError("launch failed")
-        sampled = []
-        for chunk in plan.chunks:
-            tokens = chunk.sequence.tokens[: chunk.end]
-            if chunk.end > len(chunk.sequence.tokens):
-                assert chunk.count == 1 and self.depth
-                tokens = [*tokens, self._last[chunk.sequence]]
-            assert len(tokens) == chunk.end
-            if chunk.samples:
-                self._last[chunk.sequence] = next_token(tokens)
-                sampled.append(SampledToken(self._last[chunk.sequence]))
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        return _Step(self, sampled)
-
-    def zero(self, blocks: Iterable[int]) -> None: ...
-
-
-class _Step(ComputedStep):
-    def __init__(self, runner: CountingRunner, sampled: list[SampledToken]) -> None:
-        object.__setattr__(self, "sampled", sampled)
-        object.__setattr__(self, "_runner", runner)
-
-    __slots__ = ("_runner",)
-
-    def result(self) -> Any:
-        self._runner.in_flight -= 1
-        return self.sampled
-
-
-def next_token(tokens: list[int]) -> int:
-    return (sum(tokens) * 31 + len(tokens)) % 97 + 1
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
@@ -106,11 +29,12 @@ def expected(prompt: list[int], count: int) -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def engine(depth: int, *, blocks: int = 60, limits: Limits | None = None) -> AsyncIterator[Engine]:
-    adapters: Any = NoAdapters()
-    runner: Any = CountingRunner(depth)
-    planner = Planner(limits or Limits(24, 6, 50), BlockPool(blocks, 4), adapters, "f")
-    assert not isinstance(adapters, AdapterManager)
+async def engine(
+    depth: int = 0, *, runner: CountingRunner | None = None, blocks: int = 60, limits: Limits | None = None
+) -> AsyncIterator[Engine]:
+    runner = CountingRunner(depth) if runner is None else runner
+    adapters = NoAdapters()
+    planner = Planner(limits or Limits(24, 6, 50), BlockPool(blocks, runner.block_size), adapters, "f")
     built = Engine(
         runner, planner, adapters, max_model_len=200, eos_token_ids=frozenset({0}), make_output=lambda _: PlainText()
     )
@@ -137,7 +61,8 @@ async def tokens(built: Engine, asked: Request) -> list[int]:
 async def test_overlapped_steps_give_the_same_tokens_as_steps_one_by_one(depth: int) -> None:
     prompts = [[(i * 7 + j) % 50 for j in range(3 + 5 * (i % 9))] for i in range(30)]
     penalised = SamplingParams(temperature=0, ignore_eos=True, repetition_penalty=1.1)
-    async with engine(depth) as built:
+    runner = CountingRunner(depth)
+    async with engine(runner=runner) as built:
         answers = await asyncio.gather(
             *(
                 tokens(built, request(f"r{i}", p, 1 + i % 13, penalised if i % 5 == 0 else GREEDY))
@@ -145,7 +70,7 @@ async def test_overlapped_steps_give_the_same_tokens_as_steps_one_by_one(depth: 
             )
         )
         assert answers == [expected(p, 1 + i % 13) for i, p in enumerate(prompts)]
-        assert built.runner.most_in_flight == depth + 1
+        assert runner.most_in_flight == depth + 1
         assert built.stats.preemptions >= 0 and built.stats.step_prediction_error < 10
 
 
@@ -160,19 +85,45 @@ async def test_preemption_under_overlap_loses_and_repeats_no_token(depth: int) -
 
 @pytest.mark.parametrize("depth", [0, 1])
 async def test_cancelled_and_failing_requests_leave_nothing_in_flight(depth: int) -> None:
-    async with engine(depth) as built:
-        built.runner.seconds = 0.02  # nobody is done before it is cancelled
+    runner = CountingRunner(depth)
+    async with engine(runner=runner) as built:
+        runner.seconds = 0.02  # no request ends before it is cancelled
         handles = [built.submit(request(f"r{i}", [i] * 9, 150)) for i in range(6)]
         await asyncio.gather(*(anext(handle) for handle in handles))
         for handle in handles[:3]:
             built.cancel(handle.request_id)
-        built.runner.fail = True
+        runner.fail = True
         for handle in handles[3:]:
             with pytest.raises(StepFailed):
                 async for _ in handle:
                     pass
-        built.runner.fail, built.runner.seconds = False, 0.0
+        runner.fail = False
+        runner.seconds = 0.0
         assert await tokens(built, request("after", [5, 6], 4)) == expected([5, 6], 4)
+
+
+async def test_cancelling_a_family_ends_its_requests_and_no_others() -> None:
+    runner = CountingRunner(depth=0)
+    async with engine(runner=runner) as built:
+        runner.seconds = 0.02  # no request ends before it is cancelled
+        family = [built.submit(request(name, [1, 2, 3], 150, family="one")) for name in ("one", "one#1", "other-name")]
+        # The name begins like the family's: the field decides, not the prefix.
+        alone = built.submit(request("one#2", [1, 2, 3], 6))
+        await asyncio.gather(*(anext(handle) for handle in family))
+        built.cancel("one")
+        ended = [[delta async for delta in handle][-1] for handle in family]
+        assert [delta.finish_reason for delta in ended] == ["cancelled"] * 3
+        assert [delta async for delta in alone][-1].finish_reason == "length"
+
+
+async def test_cancelling_one_of_a_family_leaves_the_others() -> None:
+    runner = CountingRunner(depth=0)
+    async with engine(runner=runner) as built:
+        runner.seconds = 0.01
+        first, second = [built.submit(request(name, [1, 2, 3], 10, family="one")) for name in ("a", "b")]
+        built.cancel("b")
+        assert [delta async for delta in second][-1].finish_reason == "cancelled"
+        assert [delta async for delta in first][-1].finish_reason == "length"
 
 
 async def test_an_impossible_deadline_is_refused_at_once_and_holds_nothing() -> None:
