@@ -12,6 +12,7 @@ COPY billing billing
 COPY creator_cli creator_cli
 COPY lora_kernels lora_kernels
 COPY marketplace marketplace
+COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
 RUN pip install ".[web]"
@@ -31,6 +32,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev &
 COPY pyproject.toml README.md ./
 COPY creator_cli creator_cli
 COPY lora_kernels lora_kernels
+COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
 RUN pip install torch==2.13.0 && pip install ".[serving]"

@@ -24,6 +24,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.serving.__main__ import DEFAULT_BASE
 from benchmarks.serving.adapters import write_adapters
+from protocol.leases import PackageIdentity
 from sealed_weights import BaseSpec, CreatorIdentity, SealedPackage, seal_package
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.source import AdapterSource
@@ -35,7 +36,6 @@ from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey
 from serving.platform.packages import PackageStore
 from serving.platform.sealed import SealedAdapterSource
-from serving.platform.wire import Identity
 from serving.replica import Base, build_engine
 
 COLD_BAR_MS, ITL_BAR = 30.0, 1.2
@@ -75,7 +75,7 @@ class LocalKeys:
         asked = self.leases.now()
         release = str(uuid.uuid4())
         self.leases.grant(release, digest, 3600.0, asked_at=asked)
-        identity = Identity(self.creator, self.model, 1)
+        identity = PackageIdentity(self.creator, self.model, 1)
         size = self.packages[digest].size
         return HeldKey(release, digest, bytearray(self.dek), self.identity.public_bytes(), identity, size)
 

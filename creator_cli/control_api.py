@@ -10,7 +10,8 @@ from uuid import UUID
 from creator_cli.errors import ApiError, CliError
 from creator_cli.http_client import Answer, Body, HttpClient
 from creator_cli.names import ModelName
-from creator_cli.records import Base, ListedModel, Me, Price, Reader, Release, Version, encode_base64url
+from creator_cli.records import Base, ListedModel, Me, Price, Reader, Release, Version
+from protocol.encoding import encode_base64url
 
 _MAX_PAGES = 1000
 

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from urllib.parse import urlsplit
 
 from creator_cli.errors import Refused
-
-_MODEL = re.compile(r"([a-z0-9-]{1,40})/([a-z0-9-]{1,40})(?:@([1-9][0-9]{0,8}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelName:
-    """`org/slug`."""
-
-    organization: str
-    slug: str
-
-    def __str__(self) -> str:
-        return f"{self.organization}/{self.slug}"
+from protocol import names
+from protocol.errors import ProtocolError
+from protocol.names import ModelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +26,25 @@ class VersionName:
 
 def parse_model_name(text: str) -> ModelName:
     """Read `org/slug`; raises Refused."""
-    found = _MODEL.fullmatch(text)
-    if found is None or found[3]:
+    found = _parsed(text)
+    if found is None or found.version is not None:
         raise Refused(f"{text!r} is not a model; write org/slug, for example acme/triage", field="model")
-    return ModelName(found[1], found[2])
+    return found
 
 
 def parse_version_name(text: str) -> VersionName:
     """Read `org/slug@N`; raises Refused."""
-    found = _MODEL.fullmatch(text)
-    if found is None or not found[3]:
+    found = _parsed(text)
+    if found is None or found.version is None:
         raise Refused(f"{text!r} is not a version; write org/slug@N, for example acme/triage@3", field="version")
-    return VersionName(ModelName(found[1], found[2]), int(found[3]))
+    return VersionName(ModelName(found.organization, found.slug), found.version)
+
+
+def _parsed(text: str) -> ModelName | None:
+    try:
+        return names.parse_model_name(text)
+    except ProtocolError:
+        return None
 
 
 def parse_platform_url(text: str) -> str:

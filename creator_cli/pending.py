@@ -20,8 +20,9 @@ from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError
 from creator_cli.names import ModelName
 from creator_cli.private_files import private_folder, read_json, write_json
-from creator_cli.records import Reader, Version, encode_base64url
+from creator_cli.records import Reader, Version
 from creator_cli.settings import Settings
+from protocol.encoding import encode_base64url
 from sealed_weights.errors import SealError
 from sealed_weights.keys import generate_key
 from sealed_weights.package import package_digest, seal_package

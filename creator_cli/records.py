@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,6 +9,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from creator_cli.errors import CliError
+from protocol.encoding import decode_base64url
+from protocol.errors import ProtocolError
+from protocol.names import is_digest
 
 T = TypeVar("T")
 
@@ -82,16 +83,10 @@ class Reader:
 
 def decode_base64(text: str, what: str) -> bytes:
     """Decode base64, URL-safe or not, padded or not; raises CliError naming `what`."""
-    text = text.replace("-", "+").replace("_", "/").rstrip("=")
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
+        return decode_base64url(text.replace("+", "-").replace("/", "_").rstrip("="))
+    except ProtocolError:
         raise _misunderstood(what) from None
-
-
-def encode_base64url(data: bytes) -> str:
-    """What the control API takes bytes as."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +131,7 @@ class Base:
         """Read one of `GET bases`."""
         reader = Reader(value, "base")
         fingerprint = reader.text("fingerprint")
-        if len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
+        if not is_digest(fingerprint):
             raise _misunderstood("base fingerprint")
         return cls(reader.text("name"), fingerprint, reader.mapping("config"))
 

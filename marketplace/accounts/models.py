@@ -14,11 +14,10 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Lower
 
-SLUG_PATTERN = r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$"
+from protocol.names import SLUG
+
 # \Z, because $ would also match before a final newline.
-slug_validator = RegexValidator(
-    r"\A[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z", "1 to 40 lower-case letters, digits and inner hyphens"
-)
+slug_validator = RegexValidator(rf"\A{SLUG}\Z", "1 to 40 lower-case letters, digits and inner hyphens")
 
 
 class UserManager(BaseUserManager["User"]):

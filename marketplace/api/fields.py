@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.accounts.models import SLUG_PATTERN
+from protocol.encoding import decode_base64url, encode_base64url
+from protocol.errors import ProtocolError
+from protocol.names import SLUG_PATTERN
 
 
 @extend_schema_field({"type": "string", "contentEncoding": "base64url"})
@@ -19,14 +18,13 @@ class Base64UrlField(serializers.CharField):
         """Decode; raises ValidationError for anything else than canonical base64url."""
         text = super().to_internal_value(data)
         try:
-            value = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
+            return decode_base64url(text)
+        except ProtocolError:
             raise serializers.ValidationError("must be URL-safe base64 without padding", code="invalid") from None
-        return value
 
     def to_representation(self, value: bytes | memoryview) -> str:
         """Encode."""
-        return base64.urlsafe_b64encode(bytes(value)).rstrip(b"=").decode()
+        return encode_base64url(bytes(value))
 
 
 class SlugField(serializers.RegexField):

@@ -14,11 +14,13 @@ from marketplace.gateway import sse
 from marketplace.gateway.errors import envelope, unavailable
 from marketplace.gateway.http import Receive, Send, send_json, start_response, wait_for_disconnect
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, charged_usage, describe, on_disconnect
-from marketplace.vault.errors import ReceiptRefused
+from protocol.messages import PREDICTION_EXTRA_KEY
+from protocol.receipts import ReceiptRejected
 
 logger = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 64 * 2**20
+_EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
 
 
 async def relay_whole(
@@ -35,14 +37,14 @@ async def relay_whole(
     try:
         raw = await response.content.read(MAX_ANSWER_BYTES)
         answer: dict[str, Any] = orjson.loads(raw)
-        receipt = prediction.receipt(answer.pop("intarsia", {}).get("receipt"))
+        receipt = prediction.receipt(answer.pop(PREDICTION_EXTRA_KEY, {}).get("receipt"))
     except (
         aiohttp.ClientError,
         TimeoutError,
         OSError,
         orjson.JSONDecodeError,
         AttributeError,
-        ReceiptRefused,
+        ReceiptRejected,
     ) as error:
         logger.error("prediction %s: %s", prediction.id, error)
         await prediction.hand_to_sweeper()
@@ -52,7 +54,7 @@ async def relay_whole(
         disconnected.cancel()
     settlement = await asyncio.shield(prediction.settle(receipt))
     answer["usage"] = charged_usage(answer.get("usage") or {}, settlement)
-    answer["intarsia"] = describe(prediction, settlement)
+    answer[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
     await send_json(send, 200, orjson.dumps(answer), {**headers, "x-should-retry": "false"})
 
 
@@ -96,24 +98,24 @@ async def _pump(
             # After a disconnect the replica has been told to stop: only its receipt is still awaited.
             limit = CANCEL_SECONDS if disconnected.done() else None
             raw = await asyncio.wait_for(anext(events), limit)
-            if b'"intarsia"' not in raw:
+            if _EXTRA_KEY_JSON not in raw:
                 if raw != sse.DONE and not disconnected.done():
                     await send({"type": "http.response.body", "body": raw, "more_body": True})
                 continue
             data = sse.payload(raw)
-            if not isinstance(data, dict) or not isinstance(extra := data.pop("intarsia", None), dict):
+            if not isinstance(data, dict) or not isinstance(extra := data.pop(PREDICTION_EXTRA_KEY, None), dict):
                 # Generated text may spell our key's name; only a real key ends the stream.
                 await send({"type": "http.response.body", "body": raw, "more_body": True})
                 continue
             receipt = prediction.receipt(extra.get("receipt"))
             break
-    except (sse.StreamBroken, ReceiptRefused, TimeoutError, StopAsyncIteration) as error:
+    except (sse.StreamBroken, ReceiptRejected, TimeoutError, StopAsyncIteration) as error:
         logger.error("prediction %s: %s", prediction.id, error or "the stream ended early")
         await prediction.hand_to_sweeper()
         lost = Refusal("The replica was lost; what it delivered will be charged.", code="replica_lost", status=503)
-        return sse.event({"error": envelope(lost), "intarsia": describe(prediction, None)}) + sse.DONE
+        return sse.event({"error": envelope(lost), PREDICTION_EXTRA_KEY: describe(prediction, None)}) + sse.DONE
     settlement = await asyncio.shield(prediction.settle(receipt))
-    data["intarsia"] = describe(prediction, settlement)
+    data[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
     if "error" not in data:
         data["usage"] = charged_usage(data.get("usage") or {}, settlement)
         if not prediction.request.include_usage:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-import uuid
 from dataclasses import asdict
 from typing import Any
 
@@ -22,19 +20,20 @@ from marketplace.accounts.errors import InvalidInput, NotFound, Refusal
 from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_stream, relay_whole
 from marketplace.gateway.errors import method_not_allowed, unavailable
-from marketplace.gateway.http import ClientGone, Receive, Scope, Send, headers_of, read_body, send_json
+from marketplace.gateway.http import Receive, Scope, Send, headers_of, read_body, send_json
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.vault.signing import load_ticket_signer
+from protocol.errors import ClientGone
+from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 logger = logging.getLogger(__name__)
 
 COMPLETION_PATHS = ("/v1/chat/completions", "/v1/completions")
 MAX_IDEMPOTENCY_KEY = 255
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")  # a client's own, echoed and logged
 
 
 class Gateway:
@@ -52,9 +51,8 @@ class Gateway:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        given = headers_of(scope).get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
-        headers = {"x-request-id": request_id}
+        request_id = request_id_from(headers_of(scope).get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1"))
+        headers = {REQUEST_ID_HEADER: request_id}
         try:
             await self._route(scope, receive, send, headers)
         except Refusal as refusal:
@@ -123,7 +121,7 @@ class Gateway:
         await prediction.hold(idempotency_key=_idempotency_key(scope), replica_id=candidates[0].id)
         headers["x-intarsia-prediction"] = str(prediction.id)
         try:
-            response = await prediction.dispatch(path, candidates, headers["x-request-id"])
+            response = await prediction.dispatch(path, candidates, headers[REQUEST_ID_HEADER])
             relay = relay_stream if request.stream else relay_whole
             await relay(prediction, response, receive, send, headers, self._tasks)
         except asyncio.CancelledError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from marketplace.accounts.errors import Refusal
+from protocol import bodies
+from protocol.errors import BodyTooLarge, BodyTooSlow
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -16,10 +17,6 @@ MAX_BODY_BYTES = 1 * 2**20
 BODY_SECONDS = 30.0
 
 
-class ClientGone(Exception):
-    """The client hung up before its request was complete."""
-
-
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
     """Request headers by lower-case name; of repeated ones, the last."""
     return dict(scope["headers"])
@@ -27,27 +24,13 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 async def read_body(receive: Receive) -> bytes:
     """Return the whole request body. Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
-    parts: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
-                size += len(part)
-                if size > MAX_BODY_BYTES:
-                    raise Refusal(
-                        f"The request body is over {MAX_BODY_BYTES} bytes.", code="body_too_large", status=413
-                    )
-                parts.append(part)
-                if not message.get("more_body"):
-                    return b"".join(parts)
-    except TimeoutError:
-        raise Refusal(
-            f"The request body did not arrive within {BODY_SECONDS:.0f} s.", code="body_timeout", status=408
-        ) from None
+        return await bodies.read_body(receive, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
+    except BodyTooLarge:
+        raise Refusal(f"The request body is over {MAX_BODY_BYTES} bytes.", code="body_too_large", status=413) from None
+    except BodyTooSlow:
+        message = f"The request body did not arrive within {BODY_SECONDS:.0f} s."
+        raise Refusal(message, code="body_timeout", status=408) from None
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

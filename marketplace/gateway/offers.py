@@ -13,7 +13,7 @@ from psycopg.rows import class_row, dict_row
 from billing.pricing import Price
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
-from marketplace.gateway.requests import ModelName
+from protocol.names import ModelName
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 

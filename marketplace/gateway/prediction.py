@@ -28,9 +28,12 @@ from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, 
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
-from marketplace.vault.errors import ReceiptRefused
-from marketplace.vault.receipts import Receipt, verify_receipt
-from marketplace.vault.signing import TicketSigner, body_hash
+from marketplace.vault.signing import TicketSigner
+from protocol.admin import ADMIN_PATH, CancelRequest
+from protocol.messages import encode
+from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
+from protocol.request_ids import REQUEST_ID_HEADER
+from protocol.tickets import TICKET_HEADER, prediction_ticket
 
 logger = logging.getLogger(__name__)
 
@@ -119,8 +122,8 @@ class Prediction:
                     data=self._body,
                     headers={
                         "content-type": "application/json",
-                        "x-intarsia-ticket": self._ticket(replica),
-                        "x-request-id": request_id,
+                        TICKET_HEADER: self._ticket(replica),
+                        REQUEST_ID_HEADER: request_id,
                     },
                     timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS + 5, sock_connect=2),
                 )
@@ -140,32 +143,28 @@ class Prediction:
 
     def _ticket(self, replica: ReplicaAddress) -> str:
         return self._parts.signer.sign(
-            {
-                "act": "predict",
-                "jti": str(self.id),
-                "iat": int(time.time()),
-                "exp": int(self._deadline),
-                "bh": body_hash(self._body),
-                "rid": str(replica.id),
-                "org": str(self._principal.organization_id),
-                "adapter": self.offer.digest,
-                # One tenant's cached prefixes are never visible to another, not even as timing.
-                "scope": str(self._principal.organization_id),
-                "max_prompt_tokens": self._max_prompt_tokens,
-                "max_tokens": self._max_tokens,
-            }
+            prediction_ticket(
+                prediction_id=self.id,
+                replica_id=replica.id,
+                organization_id=self._principal.organization_id,
+                adapter=self.offer.digest,
+                body=self._body,
+                deadline=self._deadline,
+                max_prompt_tokens=self._max_prompt_tokens,
+                max_tokens=self._max_tokens,
+            )
         )
 
     def receipt(self, token: object) -> SignedReceipt:
-        """Verify the receipt that came with the answer. Raises ReceiptRefused."""
+        """Verify the receipt that came with the answer. Raises ReceiptRejected."""
         assert self.replica is not None
         if not isinstance(token, str):
-            raise ReceiptRefused("the replica sent no receipt")
+            raise ReceiptRejected("the replica sent no receipt")
         receipt = verify_receipt(
             token, jti=self.id, replica_id=self.replica.id, public_key=bytes(self.replica.receipt_public_key)
         )
         if receipt.adapter != self.offer.digest:
-            raise ReceiptRefused("the receipt is for another adapter")
+            raise ReceiptRejected("the receipt is for another adapter")
         return SignedReceipt(token, receipt)
 
     async def settle(self, signed: SignedReceipt) -> Settlement | None:
@@ -205,13 +204,13 @@ class Prediction:
     async def cancel(self) -> None:
         """Tell the replica to stop; its stream then ends with a receipt."""
         assert self.replica is not None
-        body = orjson.dumps({"jti": str(self.id)})
+        body = encode(CancelRequest(str(self.id)))
         ticket = self._parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
         try:
             async with self._parts.replicas.post(
-                self.replica.url + "/admin/cancel",
+                self.replica.url + ADMIN_PATH.format(action="cancel"),
                 data=body,
-                headers={"content-type": "application/json", "x-intarsia-ticket": ticket},
+                headers={"content-type": "application/json", TICKET_HEADER: ticket},
                 timeout=aiohttp.ClientTimeout(total=CANCEL_SECONDS),
             ):
                 pass

@@ -6,17 +6,15 @@ The body itself is forwarded unchanged, byte for byte (the ticket carries its ha
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from marketplace.gateway.errors import bad_request
+from protocol.errors import ProtocolError
+from protocol.names import ModelName, parse_model_name
 
-MODEL_PATTERN = re.compile(
-    r"^([a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?)/([a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?)(?:@([1-9]\d{0,5}))?$"
-)
 DEFAULT_MAX_TOKENS = 512  # what a request that names no limit may cost at most; documented in docs/api.md
 # A chat template adds role markers per message, and once a default system prompt and the generation prompt.
 TEMPLATE_TOKENS_PER_MESSAGE = 16
@@ -24,18 +22,6 @@ TEMPLATE_TOKENS = 256
 # A template adds instructions about functions, besides their descriptions.
 TOOLS_TOKENS = 1024
 MAX_CHOICES = 128  # completions of one request, over all its prompts
-
-
-@dataclass(frozen=True)
-class ModelName:
-    """`org/slug` or `org/slug@version`."""
-
-    organization: str
-    slug: str
-    version: int | None
-
-    def __str__(self) -> str:
-        return f"{self.organization}/{self.slug}" + (f"@{self.version}" if self.version else "")
 
 
 @dataclass(frozen=True)
@@ -63,13 +49,6 @@ class PredictionRequest:
         return len(self.prompt_token_bounds) * self.choices * min(self.max_tokens, context_length)
 
 
-def parse_model_name(value: object) -> ModelName:
-    """Raises Refusal 400."""
-    if not isinstance(value, str) or not (match := MODEL_PATTERN.match(value)):
-        raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model")
-    return ModelName(match[1], match[2], int(match[3]) if match[3] else None)
-
-
 def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
     """Raises Refusal 400 naming the field."""
     try:
@@ -86,13 +65,20 @@ def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
     if choices * len(bounds) > MAX_CHOICES:
         raise bad_request(f"A request may make at most {MAX_CHOICES} completions, over all its prompts.", "n")
     return PredictionRequest(
-        model=parse_model_name(data.get("model")),
+        model=_model_name(data),
         stream=_boolean(data, "stream"),
         include_usage=_boolean(options, "include_usage"),
         max_tokens=_max_tokens(data),
         choices=choices,
         prompt_token_bounds=bounds,
     )
+
+
+def _model_name(data: dict[str, Any]) -> ModelName:
+    try:
+        return parse_model_name(data.get("model"))
+    except ProtocolError:
+        raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model") from None
 
 
 def _choices(data: dict[str, Any]) -> int:

@@ -13,10 +13,10 @@ from billing.models import Hold
 from billing.pricing import TokenUsage
 from billing.selectors import holds_to_sweep
 from billing.services import release_hold_sync, settle_hold_sync
-from marketplace.vault.errors import ReceiptRefused, ReplicaCallFailed
+from marketplace.vault.errors import ReplicaCallFailed
 from marketplace.vault.models import Replica
-from marketplace.vault.receipts import receipt_replica_id, verify_receipt
 from marketplace.vault.replica_client import ReplicaAddress, journal
+from protocol.receipts import ReceiptRejected, receipt_replica_id, verify_receipt
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def _settle(hold: Hold, token: str) -> str:
     try:
         signer = Replica.objects.get(id=receipt_replica_id(token))
         receipt = verify_receipt(token, jti=hold.id, replica_id=signer.id, public_key=bytes(signer.receipt_public_key))
-    except (ReceiptRefused, Replica.DoesNotExist) as error:
+    except (ReceiptRejected, Replica.DoesNotExist) as error:
         logger.error("hold %s: the journal's receipt is not acceptable: %s", hold.id, error)
         return "left"
     usage = TokenUsage(

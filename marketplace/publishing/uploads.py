@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ from marketplace.publishing.versions import move_version
 from marketplace.vault import services as vault_services
 from marketplace.vault.errors import DataKeyRefused
 from marketplace.vault.models import SigningKey
+from protocol.names import is_digest
 from sealed_weights.errors import FormatError, SignatureError
 from sealed_weights.header import read_header
 from sealed_weights.package import verify_signature
@@ -33,7 +33,6 @@ MAX_PACKAGE_SIZE = 2**30  # bytes
 MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
 MAX_OPEN_UPLOADS = 10
 UPLOAD_LIFETIME = timedelta(hours=24)
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @transaction.atomic
@@ -91,7 +90,7 @@ def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) 
     foreign header) makes the version `refused` and deletes its bytes; a wrong digest or data key can be sent again.
     Raises InvalidInput, Conflict, PackageRefused, StorageUnavailable.
     """
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise InvalidInput("must be 64 lower-case hex digits", field="digest")
     if version.package_digest == digest:
         return version

@@ -8,12 +8,12 @@ the report's user data is SHA-256(nonce ‖ HPKE public key).
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from marketplace.vault.errors import NotEnrolled
-from marketplace.vault.wire import canonical_json
+from protocol.encoding import canonical_json
+from protocol.names import is_digest
 
 
 class AttestationVerifier(Protocol):
@@ -39,7 +39,7 @@ class BuildDigest:
     def verify(self, evidence: Mapping[str, Any], *, nonce: bytes, hpke_public_key: bytes) -> None:
         """Accept `{"kind": "build-digest", "digest": 64 hex digits}`."""
         digest = evidence.get("digest")
-        if set(evidence) != {"kind", "digest"} or not re.fullmatch("[0-9a-f]{64}", str(digest)):
+        if set(evidence) != {"kind", "digest"} or not is_digest(str(digest)):
             raise NotEnrolled("evidence of kind build-digest carries one digest of 64 hex digits")
 
 

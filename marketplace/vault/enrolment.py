@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -19,15 +20,14 @@ from marketplace.vault.attestation import verify_evidence
 from marketplace.vault.errors import BadRequest, NotEnrolled, SessionRefused
 from marketplace.vault.models import Lease, Release, Replica, ReplicaChallenge
 from marketplace.vault.policies import ENDED_STATES, release_allowed
-from marketplace.vault.wire import Registration, canonical_json, check_replica_url, decode_bytes
+from protocol.encoding import decode_base64url
+from protocol.errors import ProtocolError
+from protocol.replicas import LEASE_SECONDS, Registration, signed_message
 from sealed_weights import SealError
 from sealed_weights.signing import verify
 
 CHALLENGE_SECONDS = 60
-LEASE_SECONDS = 30
-HEARTBEAT_SECONDS = 2
 SILENT_SECONDS = 30
-SIGNATURE_DOMAIN = b"intarsia/replica/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Enrolled:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class Renewal:
     """`leases`: seconds left for each release that goes on. `revoked`: digests to refuse and zero at once."""
 
-    leases: dict[str, int]
+    leases: dict[str, float]
     revoked: list[str]
 
 
@@ -52,24 +52,28 @@ def issue_challenge() -> bytes:
     return bytes(ReplicaChallenge.objects.create(nonce=secrets.token_bytes(32)).nonce)
 
 
-def register_replica(*, registration: Registration, signed_fields: Mapping[str, Any]) -> Enrolled:
+def register_replica(*, registration: Registration) -> Enrolled:
     """Enrol one boot of a replica; older boots of the same name are gone from here on.
 
-    `signed_fields` is the message as parsed JSON without `signature`. Raises NotEnrolled for a nonce, signature or
+    Raises NotEnrolled for a nonce, signature or
     evidence that does not hold, BadRequest for a url or key that may not be used.
     """
-    check_replica_url(registration.url)
-    nonce = decode_bytes(registration.nonce)
-    receipt_key, hpke_key = decode_bytes(registration.receipt_public_key), decode_bytes(registration.hpke_public_key)
+    _check_replica_url(registration.url)
+    try:
+        nonce = decode_base64url(registration.nonce)
+        receipt_key = decode_base64url(registration.receipt_public_key)
+        hpke_key = decode_base64url(registration.hpke_public_key)
+        signature = decode_base64url(registration.signature)
+    except ProtocolError as error:
+        raise BadRequest(str(error)) from None
     _check_hpke_key(hpke_key)
     fresh_after = timezone.now() - timedelta(seconds=CHALLENGE_SECONDS)
     # The nonce is spent on its own, before anything else is looked at: a failed attempt spends it too.
     spent, _ = ReplicaChallenge.objects.filter(nonce=nonce, created_at__gte=fresh_after).delete()
     if not spent:
         raise NotEnrolled("the nonce is unknown, too old or used")
-    message = SIGNATURE_DOMAIN + hashlib.sha256(canonical_json(dict(signed_fields))).digest()
     try:
-        verify(receipt_key, decode_bytes(registration.signature), message, "registration")
+        verify(receipt_key, signature, signed_message(registration), "registration")
     except SealError:
         raise NotEnrolled("the registration is not signed by its receipt key") from None
     verify_evidence(registration.evidence, nonce=nonce, hpke_public_key=hpke_key)
@@ -97,6 +101,20 @@ def register_replica(*, registration: Registration, signed_fields: Mapping[str, 
     return Enrolled(replica, token)
 
 
+def _check_replica_url(url: str) -> None:
+    """Raise BadRequest unless `url` is a plain http(s) origin that the gateway may call."""
+    try:
+        parts = urlsplit(url)
+        fine = (
+            parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
+            and parts.path in {"", "/"} and not parts.query and not parts.fragment and (parts.port or 1) > 0
+        )  # fmt: skip
+    except ValueError:
+        fine = False
+    if not fine:
+        raise BadRequest("url must be http://host:port or https://host:port, without a path")
+
+
 def _check_hpke_key(public: bytes) -> None:
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
@@ -113,7 +131,7 @@ def authenticate_session(token: str) -> Replica:
     return replica
 
 
-def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Mapping[str, Any]) -> HeartbeatAnswer:
+def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Mapping[str, Any]) -> Renewal:
     """Note that `replica` lives and renew those of its leases that are still allowed.
 
     A lease that ran out or was revoked is never renewed: the replica must ask again, and that is logged again.
@@ -135,7 +153,7 @@ def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Ma
     if renewed:
         until = now + timedelta(seconds=LEASE_SECONDS)
         Lease.objects.filter(pk__in=renewed, revoked_at__isnull=True).update(expires_at=until)
-    return HeartbeatAnswer({str(pk): LEASE_SECONDS for pk in renewed}, sorted(revoked))
+    return Renewal({str(pk): LEASE_SECONDS for pk in renewed}, sorted(revoked))
 
 
 def mark_silent_replicas() -> int:

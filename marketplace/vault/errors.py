@@ -100,10 +100,3 @@ class ReplicaCallFailed(VaultError):
 
     code = "replica_call_failed"
     status = 502
-
-
-class ReceiptRefused(VaultError):
-    """A receipt does not verify, or is for something else."""
-
-    code = "receipt_refused"
-    status = 502

@@ -5,28 +5,41 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, keys, services, wire
+from marketplace.vault import enrolment, keys, services
 from marketplace.vault.downloads import package_response
 from marketplace.vault.errors import BadRequest, BodyTooLarge, NotEnrolled, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
-from marketplace.vault.wire import encode_bytes
+from protocol.bodies import MAX_MESSAGE_BYTES
+from protocol.encoding import encode_base64url
+from protocol.errors import ProtocolError, VersionMismatch
+from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
+from protocol.messages import Empty, ErrorAnswer, ErrorBody, Message, decode, encode
+from protocol.replicas import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    Challenge,
+    Heartbeat,
+    HeartbeatAnswer,
+    Registered,
+    encode_keys,
+    read_registration,
+)
+from protocol.version import PROTOCOL_VERSION
 from sealed_weights import SealError
 
 log = logging.getLogger(__name__)
-Message = TypeVar("Message")
 View = Callable[..., HttpResponseBase]
 
 
@@ -53,24 +66,28 @@ def endpoint(method: str) -> Callable[[View], View]:
     return decorate
 
 
-def _error(code: str, message: str, status: int) -> JsonResponse:
-    return JsonResponse({"error": {"code": code, "message": message}}, status=status)
+def _error(code: str, message: str, status: int) -> HttpResponse:
+    return _answer(ErrorAnswer(ErrorBody(code, message)), status=status)
+
+
+def _answer(message: msgspec.Struct, *, status: int = 200) -> HttpResponse:
+    return HttpResponse(encode(message), content_type="application/json", status=status)
 
 
 def _raw_body(request: HttpRequest) -> bytes:
     length = request.headers.get("Content-Length", "")
-    if length.isdigit() and int(length) > wire.MAX_BODY_BYTES:
-        raise BodyTooLarge(f"the body may be {wire.MAX_BODY_BYTES} bytes long")
-    body = request.read(wire.MAX_BODY_BYTES + 1)
-    if len(body) > wire.MAX_BODY_BYTES:
-        raise BodyTooLarge(f"the body may be {wire.MAX_BODY_BYTES} bytes long")
+    if length.isdigit() and int(length) > MAX_MESSAGE_BYTES:
+        raise BodyTooLarge(f"the body may be {MAX_MESSAGE_BYTES} bytes long")
+    body = request.read(MAX_MESSAGE_BYTES + 1)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise BodyTooLarge(f"the body may be {MAX_MESSAGE_BYTES} bytes long")
     return body
 
 
 def _parse(body: bytes, message: type[Message]) -> Message:
     try:
-        return msgspec.json.decode(body, type=message)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decode(body, message)
+    except ProtocolError as error:
         raise BadRequest(str(error)) from None
 
 
@@ -91,35 +108,39 @@ def _session(request: HttpRequest) -> Replica:
 
 
 def _ticket_keys() -> dict[str, str]:
-    return {kid: encode_bytes(public) for kid, public in keys.ticket_public_keys().items()}
+    return encode_keys(keys.ticket_public_keys())
 
 
 @endpoint("POST")
 def challenge(request: HttpRequest) -> HttpResponseBase:
     """Hand out a nonce."""
     _require_enrolment(request)
-    _parse(_raw_body(request), wire.Empty)
-    return JsonResponse({"nonce": encode_bytes(enrolment.issue_challenge())})
+    _parse(_raw_body(request), Empty)
+    return _answer(Challenge(encode_base64url(enrolment.issue_challenge())))
 
 
 @endpoint("POST")
 def register(request: HttpRequest) -> HttpResponseBase:
     """Enrol one boot of a replica."""
     _require_enrolment(request)
-    body = _raw_body(request)
-    registration = _parse(body, wire.Registration)
-    # Python's own parser here, since the replica's signature covers the fields as Python writes them.
-    fields = json.loads(body)
-    fields.pop("signature")
-    enrolled = enrolment.register_replica(registration=registration, signed_fields=fields)
-    return JsonResponse({
-        "replica_id": str(enrolled.replica.pk),
-        "session_token": enrolled.session_token,
-        "vault_public_key": encode_bytes(keys.vault_public_key()),
-        "ticket_keys": _ticket_keys(),
-        "heartbeat_seconds": enrolment.HEARTBEAT_SECONDS,
-        "lease_seconds": enrolment.LEASE_SECONDS,
-    })  # fmt: skip
+    try:
+        registration = read_registration(_raw_body(request))
+    except VersionMismatch as error:
+        raise BadRequest(str(error), code="protocol_version") from None
+    except ProtocolError as error:
+        raise BadRequest(str(error)) from None
+    enrolled = enrolment.register_replica(registration=registration)
+    return _answer(
+        Registered(
+            protocol=PROTOCOL_VERSION,
+            replica_id=enrolled.replica.pk,
+            session_token=enrolled.session_token,
+            vault_public_key=encode_base64url(keys.vault_public_key()),
+            ticket_keys=_ticket_keys(),
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            lease_seconds=LEASE_SECONDS,
+        )
+    )
 
 
 @endpoint("POST")
@@ -128,28 +149,26 @@ def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
     replica = _session(request)
     if replica.pk != replica_id:
         raise SessionRefused("this session is of another replica")
-    beat = _parse(_raw_body(request), wire.Heartbeat)
-    answer = enrolment.record_heartbeat(replica=replica, release_ids=beat.leases, stats=beat.stats)
-    return JsonResponse({"leases": answer.leases, "revoked": answer.revoked, "ticket_keys": _ticket_keys()})
+    beat = _parse(_raw_body(request), Heartbeat)
+    renewal = enrolment.record_heartbeat(replica=replica, release_ids=beat.leases, stats=beat.stats)
+    return _answer(HeartbeatAnswer(renewal.leases, renewal.revoked, _ticket_keys()))
 
 
 @endpoint("POST")
 def lease(request: HttpRequest) -> HttpResponseBase:
     """Lend the key of one package. The release-log row commits first (`services.release_key`)."""
     replica = _session(request)
-    asked = _parse(_raw_body(request), wire.LeaseRequest)
+    asked = _parse(_raw_body(request), LeaseRequest)
     version, creator_public_key = _version(asked.digest)
     sealed = services.release_key(replica=replica, digest=asked.digest, purpose=asked.purpose)
-    return JsonResponse({
-        "lease": sealed.to_json(),
-        "creator_public_key": encode_bytes(creator_public_key),
-        "identity": {
-            "creator_id": str(version.model.organization_id),
-            "model_id": str(version.model_id),
-            "version": version.number,
-        },
-        "package_size": version.package_size,
-    })  # fmt: skip
+    return _answer(
+        LeaseAnswer(
+            lease=sealed.to_json(),
+            creator_public_key=encode_base64url(creator_public_key),
+            identity=PackageIdentity(version.model.organization_id, version.model_id, version.number),
+            package_size=version.package_size,
+        )
+    )
 
 
 def _version(digest: str) -> tuple[Version, bytes]:

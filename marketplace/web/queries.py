@@ -11,9 +11,8 @@ from django.utils import timezone
 from billing.models import Incident, Usage
 from billing.selectors import UsageTotal, usage_summary
 from marketplace.accounts.models import ApiKey, Organization
-from marketplace.vault.errors import ReceiptRefused
 from marketplace.vault.models import Replica
-from marketplace.vault.receipts import Receipt, verify_receipt
+from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def checked_receipt(row: Usage) -> CheckedReceipt:
         claims = verify_receipt(
             row.receipt, jti=row.prediction_id, replica_id=replica.pk, public_key=bytes(replica.receipt_public_key)
         )
-    except ReceiptRefused:
+    except ReceiptRejected:
         return CheckedReceipt(None, replica)
     return CheckedReceipt(claims, replica)
 

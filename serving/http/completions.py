@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from protocol.messages import PREDICTION_EXTRA_KEY
 from serving.core import Delta, Request
 from serving.errors import EngineError
 from serving.http import parameters, rules, schema
@@ -110,7 +111,7 @@ async def _whole(work: Work, form: Format, scope: Scope, receive: Receive, send:
         return
     extra = await work.close(work.finish_reason)
     answer = form.whole([choices[index] for index in sorted(choices)], work.usage)
-    answer |= {} if extra is None else {"intarsia": extra}
+    answer |= {} if extra is None else {PREDICTION_EXTRA_KEY: extra}
     await json_response(answer, headers=prediction(work))(scope, receive, send)
 
 
@@ -129,9 +130,9 @@ async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, r
             await refuse(work, error, scope, receive, send)
             return
         extra = await work.fail(error)
-        await events.event(from_engine(error).envelope | ({} if extra is None else {"intarsia": extra}))
+        await events.event(from_engine(error).envelope | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra}))
     else:
         extra = await work.close(work.finish_reason)
         if include_usage or extra is not None:
-            await events.event(form.closing(work.usage) | ({} if extra is None else {"intarsia": extra}))
+            await events.event(form.closing(work.usage) | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra}))
     await events.done()

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from protocol.messages import PREDICTION_EXTRA_KEY
 from serving.core import Request, SamplingParams
 from serving.errors import EngineError
 from serving.http import parameters, schema
@@ -65,7 +66,7 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
             "model": body.model,
             "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens},
         }
-        answer |= {} if extra is None else {"intarsia": extra}
+        answer |= {} if extra is None else {PREDICTION_EXTRA_KEY: extra}
         await json_response(answer, headers=prediction(work))(scope, receive, send)
 
 

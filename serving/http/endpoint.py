@@ -11,6 +11,7 @@ from typing import Any, Generic
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from protocol.messages import PREDICTION_EXTRA_KEY
 from serving.constraints import GrammarCompiler
 from serving.core import Request
 from serving.engine import Engine
@@ -110,7 +111,7 @@ async def refuse(work: Work, error: EngineError, scope: Scope, receive: Receive,
     """An error as the whole answer: nothing was sent yet."""
     extra = await work.fail(error)
     answer = from_engine(error)
-    envelope = answer.envelope | ({} if extra is None else {"intarsia": extra})
+    envelope = answer.envelope | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra})
     await json_response(envelope, answer.status, answer.headers | prediction(work))(scope, receive, send)
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import uuid
-
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 from serving.http.wire import headers_of
-
-_FINE = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
 class RequestIds:
@@ -23,13 +19,12 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = headers_of(scope).get("x-request-id", "")
-        known = given if _FINE.fullmatch(given) else str(uuid.uuid4())
+        known = request_id_from(headers_of(scope).get(REQUEST_ID_HEADER))
         scope["intarsia.request_id"] = known
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-ID"] = known
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = known
             await send(message)
 
         await self._app(scope, receive, named)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from protocol import bodies
+from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
 from serving.http.errors import ApiError
 
 
@@ -17,41 +18,21 @@ def headers_of(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-# A client that is still sending would see a reset connection in place of the 413: this much more is read and dropped.
-_DRAINED_BYTES = 16 << 20
-_BODY_SECONDS = 60
+BODY_SECONDS = 60.0
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises ApiError 413 for more than `limit` bytes, 408 when it takes more than a minute."""
+    """Return the whole body. Raises ApiError 413 for more than `limit` bytes, 408 when it takes more than a minute."""
     try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            return await _read_body(receive, limit)
-    except TimeoutError:
+        return await bodies.read_body(receive, limit=limit, seconds=BODY_SECONDS)
+    except BodyTooLarge:
+        message = f"The request body is larger than {limit} bytes."
+        raise ApiError(413, message, code="request_too_large", headers={"Connection": "close"}) from None
+    except BodyTooSlow:
         raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
-
-
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    too_large = ApiError(
-        413,
-        f"The request body is larger than {limit} bytes.",
-        code="request_too_large",
-        headers={"Connection": "close"},
-    )
-    body, size = bytearray(), 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(400, "The client went away before the body was complete.", code="client_disconnected")
-        part = message.get("body", b"")
-        size += len(part)
-        if size <= limit:
-            body += part
-        if size > limit + _DRAINED_BYTES or not message.get("more_body", False):
-            break
-    if size > limit:
-        raise too_large
-    return bytes(body)
+    except ClientGone:
+        message = "The client went away before the body was complete."
+        raise ApiError(400, message, code="client_disconnected") from None
 
 
 ABORT = "intarsia.abort"

@@ -5,52 +5,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from protocol.admin import (
+    ADMIN_PATH,
+    CALLS,
+    Cancelled,
+    CancelRequest,
+    Draining,
+    JournalRequest,
+    JournalState,
+    Prefetched,
+    PrefetchRequest,
+    ReplicaStats,
+    Revocation,
+    RevokeRequest,
+    Verification,
+    VerifyRequest,
+)
+from protocol.bodies import MAX_MESSAGE_BYTES
+from protocol.errors import ProtocolError
+from protocol.messages import Answer, Empty, decode, encode
+from protocol.tickets import TICKET_HEADER, Action
 from serving.engine import Engine
-from serving.http.errors import ApiError, json_response
+from serving.http.errors import ApiError
+from serving.http.wire import read_body
 from serving.platform.errors import PlatformError, TicketRefused
 from serving.platform.leases import LeaseTable
-from serving.platform.predictions import TICKET_HEADER, PredictionDesk
+from serving.platform.predictions import PredictionDesk
 from serving.platform.tickets import TicketVerifier
 from serving.platform.verify import Verifier
-
-MAX_BODY_BYTES = 1 << 20
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-Body = TypeVar("Body", bound=msgspec.Struct)
-
-
-class VerifyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{"digest"}`"""
-
-    digest: Digest
-
-
-class RevokeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{"digests": [...]}`"""
-
-    digests: Annotated[list[Digest], msgspec.Meta(max_length=10_000)]
-
-
-class PrefetchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{"digests": [...]}`, most wanted first"""
-
-    digests: Annotated[list[Digest], msgspec.Meta(max_length=1_000)]
-
-
-class PredictionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{"jti"}`"""
-
-    jti: Annotated[str, msgspec.Meta(max_length=64)]
-
-
-class EmptyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{}`"""
 
 
 class Administration:
@@ -64,19 +52,22 @@ class Administration:
 
     def routes(self) -> Sequence[Route]:
         """Return the routes for `create_app`."""
-        return [
-            self._route("verify", VerifyBody, self.verify),
-            self._route("revoke", RevokeBody, self.revoke),
-            self._route("prefetch", PrefetchBody, self.prefetch),
-            self._route("cancel", PredictionBody, self.cancel),
-            self._route("journal", PredictionBody, self.journal),
-            self._route("stats", EmptyBody, self.stats),
-            self._route("drain", EmptyBody, self.drain),
-        ]
+        handlers: dict[Action, Callable[[Any], Awaitable[Answer]]] = {
+            "verify": self.verify,
+            "revoke": self.revoke,
+            "prefetch": self.prefetch,
+            "cancel": self.cancel,
+            "journal": self.journal,
+            "stats": self.stats,
+            "drain": self.drain,
+        }
+        return [self._route(action, handle) for action, handle in handlers.items()]
 
-    def _route(self, action: str, kind: type[Body], handle: Callable[[Body], Awaitable[dict[str, Any]]]) -> Route:
+    def _route(self, action: Action, handle: Callable[[Any], Awaitable[Answer]]) -> Route:
+        kind, _ = CALLS[action]
+
         async def endpoint(request: Request) -> Response:
-            raw = await _read(request)
+            raw = await read_body(request.receive, MAX_MESSAGE_BYTES)
             try:
                 self._tickets.verify(request.headers.get(TICKET_HEADER), raw, action=action)
             except TicketRefused as error:
@@ -84,75 +75,66 @@ class Administration:
             except PlatformError as error:
                 raise ApiError(503, str(error), code=error.code) from None
             try:
-                body = msgspec.json.decode(raw, type=kind)
-            except msgspec.DecodeError as error:
+                message = decode(raw, kind)
+            except ProtocolError as error:
                 raise ApiError(400, str(error), code="bad_request") from None
-            return json_response(await handle(body))
+            return Response(encode(await handle(message)), media_type="application/json")
 
-        return Route(f"/admin/{action}", endpoint, methods=["POST"])
+        return Route(ADMIN_PATH.format(action=action), endpoint, methods=["POST"])
 
-    async def verify(self, body: VerifyBody) -> dict[str, Any]:
+    async def verify(self, message: VerifyRequest) -> Verification:
         """Verify a package. A lease or download that cannot be had is a 503: it says nothing about the adapter."""
         try:
-            return await self._verifier.verify(body.digest)
+            return await self._verifier.verify(message.digest)
         except PlatformError as error:
             raise ApiError(503, str(error), code=error.code) from None
 
-    async def revoke(self, body: RevokeBody) -> dict[str, Any]:
+    async def revoke(self, message: RevokeRequest) -> Revocation:
         """Refuse, abort, evict and zero; answers when it is done."""
-        pending = [asyncio.wrap_future(self._engine.revoke(digest)) for digest in body.digests]
-        self._leases.revoke(body.digests)  # from here on no lease on them is accepted either
-        return {"revoked": list(body.digests), "aborted": sum(await asyncio.gather(*pending))}
+        pending = [asyncio.wrap_future(self._engine.revoke(digest)) for digest in message.digests]
+        self._leases.revoke(message.digests)  # from here on no lease on them is accepted either
+        return Revocation(list(message.digests), aborted=sum(await asyncio.gather(*pending)))
 
-    async def prefetch(self, body: PrefetchBody) -> dict[str, Any]:
+    async def prefetch(self, message: PrefetchRequest) -> Prefetched:
         """Load what may be asked for soon, where that costs nobody. Does not wait for it."""
-        self._engine.adapters.hint(body.digests)
-        return {"hinted": len(body.digests)}
+        self._engine.adapters.hint(message.digests)
+        return Prefetched(len(message.digests))
 
-    async def cancel(self, body: PredictionBody) -> dict[str, Any]:
+    async def cancel(self, message: CancelRequest) -> Cancelled:
         """Stop one prediction; its stream ends with a receipt. An unknown one is no error: it may just have ended."""
-        self._engine.cancel(body.jti)
-        return {"jti": body.jti}
+        self._engine.cancel(message.jti)
+        return Cancelled(message.jti)
 
-    async def journal(self, body: PredictionBody) -> dict[str, Any]:
+    async def journal(self, message: JournalRequest) -> JournalState:
         """Tell what became of a prediction."""
-        state, receipt = await asyncio.to_thread(self._desk.state, body.jti)
-        return {"state": state, "receipt": receipt}
+        state, receipt = await asyncio.to_thread(self._desk.state, message.jti)
+        return JournalState(state, receipt)
 
-    async def stats(self, body: EmptyBody) -> dict[str, Any]:
+    async def stats(self, message: Empty) -> ReplicaStats:
         """Return the engine's figures."""
-        return engine_figures(self._engine, self._leases)
+        return replica_stats(self._engine, self._leases)
 
-    async def drain(self, body: EmptyBody) -> dict[str, Any]:
+    async def drain(self, message: Empty) -> Draining:
         """Refuse new predictions from now on; running ones finish."""
         self._engine.drain()
-        return {"draining": True}
+        return Draining(True)
 
 
-def engine_figures(engine: Engine, leases: LeaseTable) -> dict[str, Any]:
-    """Return what heartbeats and /admin/stats report: plain numbers since start, and what is resident and leased."""
+def replica_stats(engine: Engine, leases: LeaseTable) -> ReplicaStats:
+    """Return what heartbeats and /admin/stats report."""
     stats = engine.stats
-    return {
-        "steps": stats.steps,
-        "max_adapters_in_one_batch": stats.max_adapters_in_one_batch,
-        "batches_with_several_adapters": stats.batches_with_several_adapters,
-        "prompt_tokens": stats.prompt_tokens,
-        "generated_tokens": stats.generated_tokens,
-        "finished": stats.finished,
-        "failed": stats.failed,
-        "running": stats.running,
-        "waiting": stats.waiting,
-        "kv_blocks_used": stats.kv_blocks_used,
-        "kv_blocks_total": stats.kv_blocks_total,
-        "resident": sorted(digest for digest, state in engine.adapters.states().items() if state == "ready"),
-        "leased": leases.digests(),
-    }
-
-
-async def _read(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ApiError(413, "The body is too large.", code="request_too_large")
-    return bytes(body)
+    return ReplicaStats(
+        steps=stats.steps,
+        max_adapters_in_one_batch=stats.max_adapters_in_one_batch,
+        batches_with_several_adapters=stats.batches_with_several_adapters,
+        prompt_tokens=stats.prompt_tokens,
+        generated_tokens=stats.generated_tokens,
+        finished=stats.finished,
+        failed=stats.failed,
+        running=stats.running,
+        waiting=stats.waiting,
+        kv_blocks_used=stats.kv_blocks_used,
+        kv_blocks_total=stats.kv_blocks_total,
+        resident=sorted(digest for digest, state in engine.adapters.states().items() if state == "ready"),
+        leased=leases.digests(),
+    )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from protocol.names import is_replica_name
 from serving.errors import ConfigError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_TOKEN_BYTES = 4096
 
 
@@ -57,7 +56,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         return None
     if args.state_dir is None:
         raise ConfigError("--state-dir is required with --platform-url: the usage journal must survive restarts")
-    if not _NAME.fullmatch(args.replica_name):
+    if not is_replica_name(args.replica_name):
         raise ConfigError("--replica-name: letters, digits, dots, dashes and underscores, at most 100")
     return PlatformConfig(
         platform_url=_origin("--platform-url", args.platform_url),

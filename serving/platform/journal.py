@@ -15,11 +15,12 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
+from protocol.journal import Checkpoint, Dropped, Final, Progress, encode_line
 from serving.platform import journal_file as disk
 from serving.platform.errors import JournalUnavailable
-from serving.platform.journal_file import Checkpoint, Dropped, Final, Progress
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class UsageJournal:
                 self._dropped.append(jti)
                 self._dirty.discard(jti)
 
-    def lookup(self, jti: str) -> tuple[str, str | None]:
+    def lookup(self, jti: str) -> tuple[Literal["unknown", "running", "final"], str | None]:
         """Return ("final", receipt), ("running", None) or ("unknown", None)."""
         with self._changed:
             if jti in self._owed or jti in self._running or jti in self._interrupted:
@@ -192,13 +193,13 @@ class UsageJournal:
         if not (moved or owed or dropped) and self._accepting:
             self._committed_at = began
             return True
-        lines = [disk.encode_line(Checkpoint(moved))] if moved else []
-        lines += [disk.encode_line(Dropped(jti)) for jti in dropped]
+        lines = [encode_line(Checkpoint(moved))] if moved else []
+        lines += [encode_line(Dropped(jti)) for jti in dropped]
         places: dict[str, int] = {}
         end = self._size + sum(map(len, lines))
         for jti, (receipt, _) in owed.items():
             places[jti] = end
-            lines.append(disk.encode_line(Final(jti, receipt)))
+            lines.append(encode_line(Final(jti, receipt)))
             end += len(lines[-1])
         try:
             self._append(b"".join(lines))
@@ -260,7 +261,7 @@ class UsageJournal:
         old, size = self._descriptor, self._size
         try:
             self._descriptor, self._size = disk.create_segment(self._folder, self._number + 1), 0
-            self._append(disk.encode_line(Checkpoint(snapshot)))
+            self._append(encode_line(Checkpoint(snapshot)))
         except OSError as error:
             log.error("usage journal %s: no new segment (%s)", self._folder, error.strerror)
             if self._descriptor != old:

@@ -1,4 +1,4 @@
-"""The usage journal on disk: one record a line, `crc32 (8 hex digits) SPACE JSON LF`, in numbered segment files.
+"""The usage journal on disk: lines of `protocol.journal` in numbered segment files.
 
 A crash can tear only the last line of the last segment: it fails its CRC or lacks its LF, and is cut off on reopening.
 """
@@ -7,70 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
+from protocol.journal import Record, decode_line
 
 log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 1 << 20
-
-
-class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """One running prediction at a checkpoint: everything an interrupted receipt needs. `started` is in unix seconds."""
-
-    jti: str
-    adapter: str | None
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    started: float
-
-
-class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="t"):
-    """Predictions that moved since the last checkpoint, together in one line."""
-
-    running: list[Progress]
-
-
-class Final(msgspec.Struct, frozen=True, tag="final", tag_field="t"):
-    """A prediction ended and this is its receipt."""
-
-    jti: str
-    receipt: str
-
-
-class Dropped(msgspec.Struct, frozen=True, tag="dropped", tag_field="t"):
-    """A prediction was refused before its first token: it leaves no receipt."""
-
-    jti: str
-
-
-Record = Checkpoint | Final | Dropped
-_decoder = msgspec.json.Decoder(Record)
-_encode = msgspec.json.Encoder().encode
-
-
-def encode_line(record: Record) -> bytes:
-    """Return the record as one line with its CRC."""
-    body = _encode(record)
-    return b"%08x %b\n" % (zlib.crc32(body), body)
-
-
-def decode_line(line: bytes) -> Record | None:
-    """Return the record, or None if the line is torn or damaged."""
-    if len(line) < 10 or line[8:9] != b" " or not line.endswith(b"\n"):
-        return None
-    body = line[9:-1]
-    try:
-        if int(line[:8], 16) != zlib.crc32(body):
-            return None
-        record: Record = _decoder.decode(body)
-    except (ValueError, msgspec.DecodeError):
-        return None
-    return record
 
 
 def segment_paths(folder: Path) -> list[Path]:

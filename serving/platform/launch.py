@@ -12,17 +12,18 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.replicas import BaseDescription
 from serving.config import ServingConfig
 from serving.engine import Engine
 from serving.http.app import create_app
 from serving.http.errors import json_response
 from serving.http.metrics import Gauge
 from serving.http.server import run_server
-from serving.platform.admin import Administration, engine_figures
+from serving.platform.admin import Administration, replica_stats
 from serving.platform.config import PlatformConfig
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
-from serving.platform.link import Introduction, PlatformLink
+from serving.platform.link import Description, PlatformLink
 from serving.platform.packages import PackageStore
 from serving.platform.predictions import PredictionDesk
 from serving.platform.receipts import ReceiptSigner
@@ -34,7 +35,7 @@ from serving.replica import Base, build_engine
 
 log = logging.getLogger(__name__)
 
-_PROGRAM = ("serving", "lora_kernels", "sealed_weights")
+_PROGRAM = ("serving", "lora_kernels", "sealed_weights", "protocol")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class PlatformReplica:
     engine: Engine
     link: PlatformLink
     journal: UsageJournal
-    introduction: Introduction
+    description: Description
 
     def close(self) -> None:
         """Stop beating and write the last records; the engine has stopped by now."""
@@ -82,7 +83,7 @@ def _build(
         signer,
         tickets,
         leases,
-        stats=lambda: engine_figures(engine, leases),
+        stats=lambda: replica_stats(engine, leases),
         on_registered=lambda replica_id: desk.settle_interrupted(replica_id),
     )
     source = SealedAdapterSource(link, packages, base.spec)
@@ -101,8 +102,8 @@ def _build(
         shutdown_grace_s=config.shutdown_grace_s,
         gauges=[Gauge("journal_lag_seconds", "Age of the oldest usage record not yet on the disk", journal.lag)],
     )
-    introduction = _introduce(platform, base, engine.max_model_len)
-    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, introduction)
+    description = _describe(platform, base, engine.max_model_len)
+    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description)
 
 
 class ReadyWhenRegistered:
@@ -127,7 +128,7 @@ def run(
     """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
     replica = build_replica(config, platform, fingerprint)
     try:
-        replica.link.start(replica.introduction, replica.engine.ready)
+        replica.link.start(replica.description, replica.engine.ready)
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)
         started = run_server(replica.app, replica.engine, listener, config.shutdown_grace_s)
     finally:
@@ -135,15 +136,12 @@ def run(
     return 0 if started else 1
 
 
-def _introduce(platform: PlatformConfig, base: Base, context_length: int) -> Introduction:
+def _describe(platform: PlatformConfig, base: Base, context_length: int) -> Description:
     raw = json.loads((base.folder / "config.json").read_text(encoding="utf-8"))
-    return Introduction(
+    return Description(
         name=platform.replica_name,
         url=platform.advertise_url,
-        base_name=base.folder.name[:100],
-        base_fingerprint=base.fingerprint,
-        config=raw,
-        context_length=context_length,
+        base=BaseDescription(base.folder.name[:100], base.fingerprint, raw, context_length),
         evidence={"kind": "build-digest", "digest": build_digest()},
     )
 

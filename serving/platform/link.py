@@ -6,29 +6,37 @@ for.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
+import msgspec
+
+from protocol.admin import ReplicaStats
+from protocol.encoding import decode_base64url, encode_base64url
+from protocol.errors import ProtocolError
+from protocol.leases import PackageIdentity, Purpose
+from protocol.messages import to_fields
+from protocol.replicas import (
+    BaseDescription,
+    Heartbeat,
+    Introduction,
+    Registered,
+    Registration,
+    decode_keys,
+    signed_message,
+)
+from protocol.version import PROTOCOL_VERSION
 from sealed_weights import ReplicaKeypair, SealedLease, SealError, open_lease, wipe
 from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused
 from serving.platform.leases import LeaseTable
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
 from serving.platform.vault_client import VaultClient
-from serving.platform.wire import (
-    REGISTRATION_DOMAIN,
-    Identity,
-    Registered,
-    canonical_json,
-    decode_bytes,
-    decode_keys,
-    encode_bytes,
-)
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +45,12 @@ MAX_BACKOFF_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
-    """What a replica says of itself when it registers; `config` is the base's config.json."""
+class Description:
+    """What a replica is, for its registration. `base.config` is the base's config.json."""
 
     name: str
     url: str
-    base_name: str
-    base_fingerprint: str
-    config: dict[str, Any]
-    context_length: int
+    base: BaseDescription
     evidence: dict[str, str]
 
 
@@ -57,7 +62,7 @@ class HeldKey:
     digest: str
     dek: bytearray
     creator_public_key: bytes
-    identity: Identity
+    identity: PackageIdentity
     package_size: int
 
     def wipe(self) -> None:
@@ -79,7 +84,7 @@ class PlatformLink:
         tickets: TicketVerifier,
         leases: LeaseTable,
         *,
-        stats: Callable[[], dict[str, Any]],
+        stats: Callable[[], ReplicaStats],
         on_registered: Callable[[str], None],
     ) -> None:
         self._client, self._signer = client, signer
@@ -88,7 +93,7 @@ class PlatformLink:
         self._keypair = ReplicaKeypair.generate()  # this boot's; it is never written anywhere
         self._session: Registered | None = None
         self._stop = threading.Event()
-        self._introduction: Introduction | None = None
+        self._description: Description | None = None
         self._ready = threading.Event()
         self._threads = [
             threading.Thread(target=self._talk, name="platform-link", daemon=True),
@@ -105,9 +110,10 @@ class PlatformLink:
         """Return the id of the latest registration."""
         return str(self._session.replica_id) if self._session else None
 
-    def start(self, introduction: Introduction, ready: threading.Event) -> None:
+    def start(self, description: Description, ready: threading.Event) -> None:
         """Start both threads; once `ready` is set, registration goes on in the background until it succeeds."""
-        self._introduction, self._ready = introduction, ready
+        self._description = description
+        self._ready = ready
         for thread in self._threads:
             thread.start()
 
@@ -120,7 +126,7 @@ class PlatformLink:
         self.leases.drop_all()
         self._client.close()
 
-    def request_key(self, digest: str, purpose: str) -> HeldKey:
+    def request_key(self, digest: str, purpose: Purpose) -> HeldKey:
         """Lease the key of `digest`; blocks for one call. Raises LeaseRefused or another PlatformError."""
         session = self._session
         if session is None:
@@ -132,7 +138,7 @@ class PlatformLink:
             release_id=str(answer.lease["release_id"]),
             digest=digest,
             dek=dek,
-            creator_public_key=decode_bytes(answer.creator_public_key),
+            creator_public_key=_decoded(answer.creator_public_key),
             identity=answer.identity,
             package_size=answer.package_size,
         )
@@ -146,7 +152,7 @@ class PlatformLink:
             sealed = SealedLease.from_json(lease)
             if sealed.grant.digest != digest or sealed.grant.replica_id != session.replica_id:
                 raise ProtocolViolation("the lease is for another package or replica")
-            return open_lease(sealed, self._keypair, decode_bytes(session.vault_public_key))
+            return open_lease(sealed, self._keypair, _decoded(session.vault_public_key))
         except SealError as error:
             raise ProtocolViolation(f"the lease does not open: {error}") from None
 
@@ -187,27 +193,25 @@ class PlatformLink:
             self._stop.wait(pause)
 
     def _register(self) -> None:
-        about = self._introduction
+        about = self._description
         assert about is not None, "start gives it"
-        fields = {
-            "name": about.name,
-            "url": about.url,
-            "base": {
-                "name": about.base_name,
-                "fingerprint": about.base_fingerprint,
-                "config": about.config,
-                "context_length": about.context_length,
-            },
-            "hpke_public_key": encode_bytes(self._keypair.public_bytes()),
-            "receipt_public_key": encode_bytes(self._signer.public_bytes()),
-            "nonce": self._client.challenge(),
-            "evidence": about.evidence,
-        }
-        signed = REGISTRATION_DOMAIN + hashlib.sha256(canonical_json(fields)).digest()
-        message = fields | {"signature": encode_bytes(self._signer.sign_registration(signed))}
+        introduction = Introduction(
+            protocol=PROTOCOL_VERSION,
+            name=about.name,
+            url=about.url,
+            base=about.base,
+            hpke_public_key=encode_base64url(self._keypair.public_bytes()),
+            receipt_public_key=encode_base64url(self._signer.public_bytes()),
+            nonce=self._client.challenge(),
+            evidence=about.evidence,
+        )
+        signature = self._signer.sign_registration(signed_message(introduction))
+        registration = msgspec.convert(
+            to_fields(introduction) | {"signature": encode_base64url(signature)}, Registration
+        )
         asked_at = self.leases.now()
-        session = self._client.register(message)
-        self._tickets.adopt(str(session.replica_id), decode_keys(session.ticket_keys))
+        session = self._client.register(registration)
+        self._adopt(session, session.ticket_keys)
         self.leases.renew([], {}, asked_at=asked_at)
         self._session = session
         log.info("registered with the platform as %s, replica %s", about.name, session.replica_id)
@@ -215,7 +219,22 @@ class PlatformLink:
 
     def _beat(self, session: Registered) -> None:
         held, asked_at = self.leases.held(), self.leases.now()
-        answer = self._client.heartbeat(str(session.replica_id), held, self._stats())
-        self._tickets.adopt(str(session.replica_id), decode_keys(answer.ticket_keys))
+        beat = Heartbeat([UUID(release_id) for release_id in held], to_fields(self._stats()))
+        answer = self._client.heartbeat(str(session.replica_id), beat)
+        self._adopt(session, answer.ticket_keys)
         self.leases.revoke(answer.revoked)
         self.leases.renew(held, answer.leases, asked_at=asked_at)
+
+    def _adopt(self, session: Registered, ticket_keys: dict[str, str]) -> None:
+        try:
+            keys = decode_keys(ticket_keys)
+        except ProtocolError as error:
+            raise ProtocolViolation(f"the platform's ticket keys: {error}") from None
+        self._tickets.adopt(str(session.replica_id), keys)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return decode_base64url(text)
+    except ProtocolError as error:
+        raise ProtocolViolation(f"a key from the platform: {error}") from None

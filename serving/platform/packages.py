@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from pathlib import Path
 
+from protocol.names import is_digest
 from serving.platform.errors import PlatformError
 from serving.platform.vault_client import VaultClient
 
 ATTEMPTS = 3
 MAX_BYTES = 64 << 30  # of complete packages; the least recently used go first
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class PackageStore:
@@ -27,7 +26,7 @@ class PackageStore:
     def fetch(self, digest: str, size: int) -> Path:
         """Return the path of package `digest`, downloading what is missing of its `size` bytes. Two threads that want
         the same package share one download. Raises PlatformError or OSError."""
-        if not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise ValueError("a package digest is 64 hex digits")
         with self._lock:
             lock = self._locks.setdefault(digest, threading.Lock())

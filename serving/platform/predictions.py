@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
+from protocol.journal import Progress
+from protocol.messages import PredictionExtra, to_fields
+from protocol.receipts import FinishReason
+from protocol.tickets import TICKET_HEADER, Ticket
 from serving.core import AdapterRef, Usage
 from serving.engine import Engine
 from serving.http.admission import Admission, IncomingRequest
@@ -16,18 +19,15 @@ from serving.http.errors import ApiError
 from serving.http.schema import EmbeddingBody
 from serving.platform.errors import TicketRefused, TooManyTickets
 from serving.platform.journal import UsageJournal
-from serving.platform.journal_file import Progress
 from serving.platform.leases import LeaseTable
-from serving.platform.receipts import Outcome, ReceiptSigner
-from serving.platform.tickets import Ticket, TicketVerifier
+from serving.platform.receipts import ReceiptSigner
+from serving.platform.tickets import TicketVerifier
 
 log = logging.getLogger(__name__)
 
-TICKET_HEADER = "x-intarsia-ticket"
 JOURNAL_SECONDS = 10.0  # how long a receipt waits for the disk before the answer goes out without it
 # Ends that a client gets as an error status when they come before the first token: nothing is owed then.
 _REFUSALS = frozenset({"error", "revoked", "interrupted"})
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
@@ -65,7 +65,12 @@ class PredictionDesk:
             raise ApiError(401, str(error), code=error.code) from None
         except TooManyTickets as error:
             raise ApiError(503, str(error), code=error.code, headers={"Retry-After": "5"}) from None
-        if ticket.max_prompt_tokens < 1 or ticket.max_tokens < 1 or not ticket.org or not ticket.scope:
+        if (
+            ticket.max_prompt_tokens < 1
+            or ticket.max_tokens < 1
+            or not ticket.organization_id
+            or not ticket.cache_scope
+        ):
             raise ApiError(401, "the ticket grants no prediction", code="invalid_ticket")
         if ticket.adapter is not None:
             await self._readmit(ticket.adapter)
@@ -73,8 +78,8 @@ class PredictionDesk:
         self._remember(ticket, now)
         return Admission(
             request_id=ticket.jti,
-            tenant=ticket.org,
-            cache_scope=ticket.scope,
+            tenant=ticket.organization_id,
+            cache_scope=ticket.cache_scope,
             adapter=AdapterRef(ticket.adapter),
             deadline=now + ticket.exp - time.time(),
             max_prompt_tokens=ticket.max_prompt_tokens,
@@ -87,8 +92,6 @@ class PredictionDesk:
         return []
 
     async def _readmit(self, digest: str) -> None:
-        if not _DIGEST.fullmatch(digest):
-            raise ApiError(401, "the ticket names no package", code="invalid_ticket")
         if self._leases.is_revoked(digest):
             raise ApiError(403, "this model was withdrawn", code="adapter_revoked")
         if digest in self._leases.digests() and not self._leases.is_live(digest):
@@ -98,7 +101,7 @@ class PredictionDesk:
             await asyncio.wrap_future(self._engine.readmit(digest))
 
     def _remember(self, ticket: Ticket, now: float) -> None:
-        self._running[ticket.jti] = _Running(ticket.rid, ticket.adapter, ticket.exp, time.time(), now)
+        self._running[ticket.jti] = _Running(ticket.replica_id, ticket.adapter, ticket.exp, time.time(), now)
         if len(self._running) % 256 == 0:
             # Requests refused between here and the engine never come to `on_finish`.
             expired = [jti for jti, known in self._running.items() if known.expires + 60 < time.time()]
@@ -138,17 +141,17 @@ class PredictionDesk:
             self._running.pop(request_id, None)
             self._journal.drop(request_id)
             return None
-        outcome = Outcome(
+        receipt = self._signer.sign(
             jti=request_id,
+            replica_id=known.replica_id,
             adapter=known.adapter,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            finish_reason=finish_reason,
+            finish_reason=cast(FinishReason, finish_reason),
             ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
             duration_ms=round((time.monotonic() - known.began) * 1000),
         )
-        receipt = self._signer.sign(outcome, known.replica_id)
         durable = asyncio.wrap_future(self._journal.finish(request_id, receipt))
         self._running.pop(request_id, None)
         try:
@@ -156,11 +159,11 @@ class PredictionDesk:
         except TimeoutError:
             log.error("the receipt of %s waits for the disk; the answer goes out without it", request_id)
             return None
-        return {"receipt": receipt}
+        return to_fields(PredictionExtra(receipt))
 
     # -- asked by administration and by the link's thread -----------------------------------------------------------
 
-    def state(self, jti: str) -> tuple[str, str | None]:
+    def state(self, jti: str) -> tuple[Literal["unknown", "running", "final"], str | None]:
         """Return what became of a prediction, as /admin/journal answers."""
         state, receipt = self._journal.lookup(jti)
         known = self._running.get(jti)
@@ -172,8 +175,9 @@ class PredictionDesk:
         """Give what an earlier process left unfinished a receipt by this boot's key: the tokens of its last
         checkpoint."""
         for progress in self._journal.interrupted():
-            outcome = Outcome(
+            receipt = self._signer.sign(
                 jti=progress.jti,
+                replica_id=replica_id,
                 adapter=progress.adapter,
                 prompt_tokens=progress.prompt_tokens,
                 cached_tokens=progress.cached_tokens,
@@ -182,4 +186,4 @@ class PredictionDesk:
                 ttft_ms=None,
                 duration_ms=0,
             )
-            self._journal.finish(progress.jti, self._signer.sign(outcome, replica_id))
+            self._journal.finish(progress.jti, receipt)

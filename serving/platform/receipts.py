@@ -1,27 +1,12 @@
-"""Receipts: what a replica did for one prediction, signed with its per-boot Ed25519 key (docs/protocol.md)."""
+"""Receipts as a replica signs them, with its per-boot Ed25519 key (docs/protocol.md)."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
-import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of one prediction. Token counts are exact; times are in milliseconds (ttft_ms is None if no token
-    came)."""
-
-    jti: str
-    adapter: str | None
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    finish_reason: str
-    ttft_ms: int | None
-    duration_ms: int
+from protocol.receipts import FinishReason, Receipt, sign_receipt
 
 
 class ReceiptSigner:
@@ -40,20 +25,33 @@ class ReceiptSigner:
         """Return the 64-byte signature of a registration message."""
         return self._key.sign(message)
 
-    def sign(self, outcome: Outcome, replica_id: str) -> str:
-        """Return the receipt as a JWT. `replica_id` is the id under which the prediction was accepted (the ticket's
-        `rid`): the platform finds the public key by it, also after the replica registered anew."""
-        claims = {
-            "iss": "replica",
-            "jti": outcome.jti,
-            "adapter": outcome.adapter,
-            "base": self._base,
-            "prompt_tokens": outcome.prompt_tokens,
-            "cached_tokens": outcome.cached_tokens,
-            "completion_tokens": outcome.completion_tokens,
-            "finish_reason": outcome.finish_reason,
-            "ttft_ms": outcome.ttft_ms,
-            "duration_ms": outcome.duration_ms,
-            "iat": int(time.time()),
-        }
-        return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": replica_id})
+    def sign(
+        self,
+        *,
+        jti: str,
+        replica_id: str,
+        adapter: str | None,
+        prompt_tokens: int,
+        cached_tokens: int,
+        completion_tokens: int,
+        finish_reason: FinishReason,
+        ttft_ms: int | None,
+        duration_ms: int,
+    ) -> str:
+        """Return the receipt of prediction `jti` as a JWT; `replica_id` is the id that its ticket named.
+
+        Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came.
+        """
+        receipt = Receipt(
+            jti=jti,
+            iat=int(time.time()),
+            adapter=adapter,
+            base=self._base,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            completion_tokens=completion_tokens,
+            finish_reason=finish_reason,
+            ttft_ms=ttft_ms,
+            duration_ms=duration_ms,
+        )
+        return sign_receipt(receipt, self._key, replica_id=replica_id)

@@ -1,59 +1,29 @@
-"""Tickets: who may ask this replica for what, once, and with which body (docs/protocol.md).
-
-The algorithm is pinned to EdDSA and the key comes from the vault by `kid`, so neither `alg: none` nor an HMAC "signed"
-with the public key gets anywhere.
-"""
+"""Tickets as a replica sees them: verified against the platform's keys, and each spent once (docs/protocol.md)."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import heapq
 import hmac
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from typing import Annotated
 
-import jwt
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from protocol.encoding import body_sha256
+from protocol.tickets import Action, Ticket, TicketRejected, read_ticket
 from serving.platform.errors import TicketRefused, TooManyTickets
 
-MAX_TICKET_BYTES = 4096
-MAX_REMEMBERED = 200_000  # about 30 MB; at 100 predictions a second, half an hour of tickets
-CLOCK_SKEW_S = 30.0  # `iat` may be this far ahead of this machine's clock
-MAX_LIFETIME_S = 24 * 3600.0  # a forgotten or silly `exp` may not fill the replay memory for ever
-_HEADER = {"alg", "kid", "typ"}
-
-
-class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The verified claims. The last group is meaningful for `act == "predict"` alone."""
-
-    iss: str
-    aud: str
-    act: str
-    jti: str
-    iat: int
-    exp: int
-    bh: str
-    rid: str
-    org: str | None = None
-    adapter: str | None = None
-    scope: str = ""
-    max_prompt_tokens: int = 0
-    max_tokens: int = 0
-    weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
+MAX_REMEMBERED = 200_000  # about 30 MB; at 100 predictions per second, half an hour of tickets
 
 
 class TicketVerifier:
-    """Verifies tickets and remembers the ones it accepted until they expire. Thread-safe."""
+    """Verifies tickets and remembers the accepted ones until they expire. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.time, capacity: int = MAX_REMEMBERED) -> None:
         """Start with no identity: every ticket is refused until `adopt`."""
-        self._clock, self._capacity = clock, capacity
+        self._clock = clock
+        self._capacity = capacity
         self._replica_id: str | None = None
         self._keys: dict[str, Ed25519PublicKey] = {}
         self._used: set[str] = set()
@@ -66,48 +36,22 @@ class TicketVerifier:
         with self._lock:
             self._replica_id, self._keys = replica_id, loaded
 
-    def verify(self, token: str | None, body: bytes, *, action: str) -> Ticket:
+    def verify(self, token: str | None, body: bytes, *, action: Action) -> Ticket:
         """Check everything, then spend the ticket.
 
         Raises TicketRefused (the message says which check failed) or TooManyTickets.
         """
-        ticket = self._read(token)
-        if ticket.act != action:
-            raise TicketRefused(f"the ticket allows {ticket.act!r}, not {action!r}")
-        if not hmac.compare_digest(ticket.bh.encode(), body_hash(body).encode()):
-            raise TicketRefused("the ticket is for another body")
-        self._spend(ticket)
-        return ticket
-
-    def _read(self, token: str | None) -> Ticket:
-        if not token or len(token) > MAX_TICKET_BYTES:
-            raise TicketRefused("a ticket is required")
         with self._lock:
             replica_id, keys = self._replica_id, self._keys
         try:
-            header = jwt.get_unverified_header(token)
-            if header.get("alg") != "EdDSA" or not set(header) <= _HEADER:
-                raise TicketRefused("the ticket's algorithm is not EdDSA")
-            key = keys.get(str(header.get("kid")))
-            if key is None:
-                raise TicketRefused("the ticket's key is not one of the platform's")
-            # Times are checked below against this verifier's own clock, after the signature.
-            claims = jwt.decode(token, key, algorithms=["EdDSA"], options={
-                "verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_iss": False,
-            })  # fmt: skip
-            ticket = msgspec.convert(claims, Ticket)
-            uuid.UUID(ticket.jti)
-        except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError):
-            raise TicketRefused("the ticket does not verify") from None
-        now = self._clock()
-        if ticket.iss != "intarsia" or ticket.aud != "serving":
-            raise TicketRefused("the ticket is not from the platform to a replica")
-        if ticket.rid != replica_id:
-            raise TicketRefused("the ticket is for another replica")
-        if ticket.exp <= now:
-            raise TicketRefused("the ticket has expired")
-        if ticket.iat > now + CLOCK_SKEW_S or ticket.exp - now > MAX_LIFETIME_S:
-            raise TicketRefused("the ticket's times are not believable")
+            ticket = read_ticket(token, keys, replica_id=replica_id, now=self._clock())
+        except TicketRejected as error:
+            raise TicketRefused(str(error)) from None
+        if ticket.action != action:
+            raise TicketRefused(f"the ticket allows {ticket.action!r}, not {action!r}")
+        if not hmac.compare_digest(ticket.body_sha256, body_sha256(body)):
+            raise TicketRefused("the ticket is for another body")
+        self._spend(ticket)
         return ticket
 
     def _spend(self, ticket: Ticket) -> None:
@@ -121,8 +65,3 @@ class TicketVerifier:
                 raise TooManyTickets("too many unexpired tickets; try another replica")
             self._used.add(ticket.jti)
             heapq.heappush(self._by_expiry, (ticket.exp, ticket.jti))
-
-
-def body_hash(body: bytes) -> str:
-    """Return base64url(SHA-256(body)) without padding: the `bh` claim."""
-    return base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()

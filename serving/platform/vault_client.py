@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import httpx
-import msgspec
 
+from protocol.bodies import MAX_MESSAGE_BYTES, collect
+from protocol.errors import BodyTooLarge, ProtocolError
+from protocol.leases import LEASES_PATH, PACKAGE_PATH, LeaseAnswer, LeaseRequest, Purpose
+from protocol.messages import Empty, ErrorAnswer, Message, Request, decode, encode
+from protocol.replicas import (
+    CHALLENGE_PATH,
+    HEARTBEAT_PATH,
+    INTERNAL_PATH,
+    REGISTER_PATH,
+    Challenge,
+    Heartbeat,
+    HeartbeatAnswer,
+    Registered,
+    Registration,
+    require_platform_version,
+)
 from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused, VaultUnreachable
-from serving.platform.wire import Challenge, ErrorAnswer, HeartbeatAnswer, LeaseAnswer, Registered
 
 CALL_SECONDS = 5.0
-MAX_ANSWER_BYTES = 1 << 20
 MIN_DOWNLOAD_BYTES_PER_SECOND = 1 << 20
-Answer = TypeVar("Answer")
 
 
 class VaultClient:
@@ -27,7 +37,7 @@ class VaultClient:
     def __init__(self, platform_url: str, enrolment_token: str) -> None:
         """Connects on the first call. The enrolment token is used for registering alone."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
-        self._client = httpx.Client(base_url=f"{platform_url}/internal/v1/", timeout=timeout, trust_env=False)
+        self._client = httpx.Client(base_url=f"{platform_url}{INTERNAL_PATH}", timeout=timeout, trust_env=False)
         self._enrolment_token = enrolment_token
         self.session_token = ""
 
@@ -37,22 +47,28 @@ class VaultClient:
 
     def challenge(self) -> str:
         """Return a nonce. Raises PlatformError."""
-        return self._post("replicas/challenge", {}, Challenge, self._enrolment_token).nonce
+        return self._post(CHALLENGE_PATH, Empty(), Challenge, self._enrolment_token).nonce
 
-    def register(self, message: dict[str, Any]) -> Registered:
-        """Register this boot and use its session from here on. Raises PlatformError."""
-        answer = self._post("replicas", message, Registered, self._enrolment_token)
+    def register(self, registration: Registration) -> Registered:
+        """Register this boot and use its session from here on.
+
+        Raises PlatformError; ProtocolViolation, which names both versions, for a platform of another protocol.
+        """
+        answer = self._post(REGISTER_PATH, registration, Registered, self._enrolment_token)
+        try:
+            require_platform_version(answer)
+        except ProtocolError as error:
+            raise ProtocolViolation(str(error)) from None
         self.session_token = answer.session_token
         return answer
 
-    def heartbeat(self, replica_id: str, leases: list[str], stats: dict[str, Any]) -> HeartbeatAnswer:
+    def heartbeat(self, replica_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         """Say that this replica lives. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
-        body = {"leases": leases, "stats": stats}
-        return self._post(f"replicas/{replica_id}/heartbeat", body, HeartbeatAnswer, self.session_token)
+        return self._post(HEARTBEAT_PATH.format(replica_id=replica_id), beat, HeartbeatAnswer, self.session_token)
 
-    def lease(self, digest: str, purpose: str) -> LeaseAnswer:
+    def lease(self, digest: str, purpose: Purpose) -> LeaseAnswer:
         """Ask for a key. Raises LeaseRefused with the platform's code, SessionRefused, VaultUnreachable."""
-        return self._post("leases", {"digest": digest, "purpose": purpose}, LeaseAnswer, self.session_token)
+        return self._post(LEASES_PATH, LeaseRequest(digest, purpose), LeaseAnswer, self.session_token)
 
     def download(self, digest: str, size: int, partial: Path) -> None:
         """Fetch a package of exactly `size` bytes into `partial`, after the bytes that are already there.
@@ -70,7 +86,7 @@ class VaultClient:
         headers = {"Authorization": f"Bearer {self.session_token}", "Range": f"bytes={have}-"}
         with (
             _reachable(),
-            self._client.stream("GET", f"packages/{digest}", headers=headers) as response,
+            self._client.stream("GET", PACKAGE_PATH.format(digest=digest), headers=headers) as response,
             partial.open("ab") as file,
         ):
             if response.status_code not in (200, 206):
@@ -89,20 +105,18 @@ class VaultClient:
         if have != size:
             raise VaultUnreachable("the download of a package broke off")
 
-    def _post(self, path: str, body: dict[str, Any], answer: type[Answer], token: str) -> Answer:
+    def _post(self, path: str, message: Request, answer: type[Message], token: str) -> Message:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        with _reachable(), self._client.stream("POST", path, content=content, headers=headers) as response:
-            received = bytearray()
-            for chunk in response.iter_bytes():
-                received += chunk
-                if len(received) > MAX_ANSWER_BYTES:
-                    raise ProtocolViolation("the platform's answer is too long")
-        if response.status_code != 200:
-            _raise_refusal(response, bytes(received))
         try:
-            return msgspec.json.decode(bytes(received), type=answer)
-        except msgspec.DecodeError:
+            with _reachable(), self._client.stream("POST", path, content=encode(message), headers=headers) as response:
+                received = collect(response.iter_bytes())
+        except BodyTooLarge:
+            raise ProtocolViolation("the platform's answer is too long") from None
+        if response.status_code != 200:
+            _raise_refusal(response, received)
+        try:
+            return decode(received, answer)
+        except ProtocolError:
             raise ProtocolViolation(f"the platform's answer to {path} is not what the protocol says") from None
 
 
@@ -116,8 +130,8 @@ def _reachable() -> Iterator[None]:
 
 def _raise_refusal(response: httpx.Response, content: bytes) -> None:
     try:
-        error = msgspec.json.decode(content[:MAX_ANSWER_BYTES], type=ErrorAnswer).error
-    except msgspec.DecodeError:
+        error = decode(content[:MAX_MESSAGE_BYTES], ErrorAnswer).error
+    except ProtocolError:
         raise VaultUnreachable(f"the platform answered {response.status_code}") from None
     if error.code == "session_refused":
         raise SessionRefused(error.message)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import logging
 import os
 import signal
@@ -14,9 +12,13 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import serving
+from protocol.admin import Refused, Verification
+from protocol.encoding import encode_base64url
+from protocol.errors import ProtocolError
+from protocol.messages import decode, encode
+from protocol.verification import BaseShapes, VerificationJob
 from sealed_weights import BaseSpec
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
@@ -25,7 +27,6 @@ from serving.platform.errors import PlatformError
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore
 from serving.platform.sealed import MAX_PLAINTEXT, SealedAdapterSource
-from serving.platform.verify_child import refusal
 from serving.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,15 @@ MAX_ANSWER_BYTES = 1 << 20
 SMOKE_PROMPTS = ("Hello", "The quick brown fox", "1, 2, 3,")
 SMOKE_TOKENS = 8
 SMOKE_SECONDS = 30.0
-_LIMITS = ("package", "must be checked within the time and memory limits")
+
+
+def _refused(field: str, rule: str, message: str) -> Verification:
+    """Return a negative answer; every part is safe to show to the creator."""
+    return Verification(ok=False, refusal=Refused(field, rule, message))
+
+
+def _over_limits(message: str) -> Verification:
+    return _refused("package", "must be checked within the time and memory limits", message)
 
 
 class VerificationFailed(PlatformError):
@@ -61,7 +70,7 @@ class Verifier:
         self._link, self._packages, self._source = link, packages, source
         self._one = asyncio.Lock()
 
-    async def verify(self, digest: str) -> dict[str, Any]:
+    async def verify(self, digest: str) -> Verification:
         """Return the answer of /admin/verify. Raises PlatformError when the verification could not be carried out."""
         async with self._one:
             began = time.monotonic()
@@ -69,7 +78,7 @@ class Verifier:
             try:
                 path = await asyncio.to_thread(self._packages.fetch, digest, key.package_size)
                 answer = await asyncio.to_thread(run_child, path, key, self._base)
-                if answer["ok"]:
+                if answer.ok:
                     answer = await self._smoke(key, answer)
                 else:
                     self._packages.discard(digest)
@@ -78,19 +87,19 @@ class Verifier:
             finally:
                 key.wipe()
                 self._link.leases.give_back(digest)
-            verdict = "ok" if answer["ok"] else f"refused, {answer['refusal']['field']}"
+            verdict = f"refused, {answer.refusal.field}" if answer.refusal else "ok"
             log.info("verified %s in %.1f s: %s", digest[:12], time.monotonic() - began, verdict)
             return answer
 
-    async def _smoke(self, key: HeldKey, answer: dict[str, Any]) -> dict[str, Any]:
+    async def _smoke(self, key: HeldKey, answer: Verification) -> Verification:
         self._source.offer_candidate(key)
         try:
             await asyncio.wrap_future(self._engine.readmit(key.digest))
             await asyncio.gather(*(self._prompt(key.digest, prompt) for prompt in SMOKE_PROMPTS))
         except NonFiniteOutput:
-            return refusal("smoke prompts", "must give finite logits", "the model's output is not finite")
+            return _refused("smoke prompts", "must give finite logits", "the model's output is not finite")
         except AdapterUnavailable as error:
-            return refusal("adapter", "must fit into a replica", str(error))
+            return _refused("adapter", "must fit into a replica", str(error))
         except (EngineError, TimeoutError) as error:
             raise VerificationFailed(f"the smoke prompts could not be run ({type(error).__name__})") from None
         finally:
@@ -98,7 +107,7 @@ class Verifier:
             # Out of the accelerator's memory: a published version is loaded under a lease of its own.
             await asyncio.wrap_future(self._engine.revoke(key.digest))
             await asyncio.wrap_future(self._engine.readmit(key.digest))
-        return {"ok": True, "report": answer["report"] | {"smoke": "ok"}}
+        return Verification(ok=True, report=(answer.report or {}) | {"smoke": "ok"})
 
     async def _prompt(self, digest: str, prompt: str) -> None:
         tokens = tuple(self._tokenizer.encode(prompt, add_special_tokens=True)) or (0,)
@@ -120,12 +129,12 @@ class Verifier:
             raise TimeoutError from None
 
 
-def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = MAX_PLAINTEXT) -> dict[str, Any]:
+def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = MAX_PLAINTEXT) -> Verification:
     """Open and check a package in a confined child process; returns its answer, a refusal if it broke its limits.
 
     Raises VerificationFailed when the child could not do its work for a reason that is not the adapter's.
     """
-    job = json.dumps(_job(path, key, base, max_plaintext)).encode()
+    job = encode(_job(path, key, base, max_plaintext))
     root = str(Path(serving.__file__).resolve().parents[1])
     # OpenBLAS would start threads, which the child may not: they count as processes.
     environment = {"PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PATH": os.defpath}
@@ -143,41 +152,30 @@ def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = 
             out, err = child.communicate(message, timeout=CHILD_SECONDS)  # type: ignore[arg-type]
         except subprocess.TimeoutExpired:
             child.kill()
-            return refusal(*_LIMITS, "the check took too long")
+            return _over_limits("the check took too long")
         finally:
             message[:] = bytes(len(message))
     if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return refusal(*_LIMITS, "the check took too much processor time or memory")
+        return _over_limits("the check took too much processor time or memory")
     try:
         if child.returncode != 0 or len(out) > MAX_ANSWER_BYTES:
-            raise ValueError
-        answer: dict[str, Any] = json.loads(out)
-    except ValueError:
+            raise ProtocolError
+        return decode(out, Verification)
+    except ProtocolError:
         log.error("the verification child failed with %s: %s", child.returncode, _last_line(err))
         raise VerificationFailed("the verification process failed") from None
-    return answer
 
 
-def _job(path: Path, key: HeldKey, base: BaseSpec, max_plaintext: int) -> dict[str, Any]:
-    return {
-        "path": str(path.resolve()),
-        "digest": key.digest,
-        "creator_public_key": base64.b64encode(key.creator_public_key).decode(),
-        "identity": {
-            "creator_id": str(key.identity.creator_id),
-            "model_id": str(key.identity.model_id),
-            "version": key.identity.version,
-        },
-        "base": {
-            "name": base.name,
-            "fingerprint": base.fingerprint.hex(),
-            "hidden_size": base.hidden_size,
-            "num_layers": base.num_layers,
-            "shapes": {suffix: list(shape) for suffix, shape in base.shapes.items()},
-        },
-        "max_plaintext": max_plaintext,
-        "cpu_seconds": CHILD_CPU_SECONDS,
-    }
+def _job(path: Path, key: HeldKey, base: BaseSpec, max_plaintext: int) -> VerificationJob:
+    return VerificationJob(
+        path=str(path.resolve()),
+        digest=key.digest,
+        creator_public_key=encode_base64url(key.creator_public_key),
+        identity=key.identity,
+        base=BaseShapes(base.name, base.fingerprint.hex(), base.hidden_size, base.num_layers, dict(base.shapes)),
+        max_plaintext=max_plaintext,
+        cpu_seconds=CHILD_CPU_SECONDS,
+    )
 
 
 def _last_line(text: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -24,8 +23,7 @@ from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Model, Version
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
+from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 
 class HasScope(BasePermission):
@@ -63,9 +61,8 @@ class ControlView(APIView):
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Give the request its id: the client's own, if it is a sane one."""
-        given = request.META.get("HTTP_X_REQUEST_ID", "")
         wrapped: Request = super().initialize_request(request, *args, **kwargs)
-        wrapped.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        wrapped.request_id = request_id_from(request.headers.get(REQUEST_ID_HEADER))
         return wrapped
 
     def perform_authentication(self, request: Request) -> None:

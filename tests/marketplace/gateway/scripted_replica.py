@@ -6,8 +6,6 @@ Verifies the ticket's body hash and signs real receipts; the happy path with the
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
 import time
 import uuid
@@ -17,6 +15,8 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from protocol.encoding import body_sha256
 
 TOKENS = ["The", " answer", " is", " 42", "."]
 
@@ -82,8 +82,8 @@ class ScriptedReplica:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         claims = jwt.decode(request.headers["x-intarsia-ticket"], options={"verify_signature": False})
-        assert claims["bh"] == base64.urlsafe_b64encode(hashlib.sha256(raw).digest()).rstrip(b"=").decode()
-        assert claims["rid"] == str(self.id)
+        assert claims["body_sha256"] == body_sha256(raw)
+        assert claims["replica_id"] == str(self.id)
         self.served.append(claims)
         self.request_ids.append(request.headers["x-request-id"])
         body = json.loads(raw)

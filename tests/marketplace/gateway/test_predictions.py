@@ -137,7 +137,7 @@ async def test_the_ticket_covers_what_the_hold_covers(world: World) -> None:
     await world.http.post("/v1/chat/completions", json=world.body(max_tokens=7))
     claims = world.replica.served[0]
     assert claims["max_tokens"] == 7 and claims["adapter"] == "cd" * 32
-    assert claims["org"] == claims["scope"] == str(world.consumer.id)
+    assert claims["organization_id"] == claims["cache_scope"] == str(world.consumer.id)
     hold = await sync_to_async(Hold.objects.get)()
     covered = TokenUsage(prompt_tokens=claims["max_prompt_tokens"], cached_tokens=0, completion_tokens=7)
     assert cost_nano_usd(PRICE, covered) == hold.amount_nano_usd

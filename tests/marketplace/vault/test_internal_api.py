@@ -17,7 +17,8 @@ from django.utils import timezone
 from marketplace.catalog.models import BaseModel, Version
 from marketplace.vault import enrolment, keys, selectors, services
 from marketplace.vault.models import Lease, Release, Replica, ReplicaChallenge
-from marketplace.vault.wire import canonical_json, decode_bytes, encode_bytes
+from protocol.encoding import canonical_json, decode_base64url, encode_base64url
+from protocol.version import PROTOCOL_VERSION
 from sealed_weights import ReplicaKeypair, SealedLease, open_lease
 from tests.marketplace.vault.factories import FINGERPRINT, make_replica, make_sold, write_package
 
@@ -45,16 +46,17 @@ class Registrar:
 
     def message(self, **changes: Any) -> dict[str, Any]:
         fields = {
+            "protocol": PROTOCOL_VERSION,
             "name": "r1",
             "url": "http://127.0.0.1:8100",
             "base": {"name": "tiny", "fingerprint": FINGERPRINT, "config": CONFIG, "context_length": 64},
-            "hpke_public_key": encode_bytes(self.keypair.public_bytes()),
-            "receipt_public_key": encode_bytes(self.receipt_key.public_key().public_bytes_raw()),
+            "hpke_public_key": encode_base64url(self.keypair.public_bytes()),
+            "receipt_public_key": encode_base64url(self.receipt_key.public_key().public_bytes_raw()),
             "nonce": self.nonce() if "nonce" not in changes else changes["nonce"],
             "evidence": {"kind": "none"},
         } | changes
         signed = b"intarsia/replica/v1" + hashlib.sha256(canonical_json(fields)).digest()
-        return fields | {"signature": encode_bytes(self.receipt_key.sign(signed))}
+        return fields | {"signature": encode_base64url(self.receipt_key.sign(signed))}
 
     def register(self, message: dict[str, Any] | None = None, token: str | None = None) -> Any:
         message = message or self.message()
@@ -71,8 +73,8 @@ def test_a_registered_replica_can_use_its_session(registrar: Registrar) -> None:
     answer = registrar.register().json()
     replica = Replica.objects.get()
     assert answer["replica_id"] == str(replica.pk)
-    assert decode_bytes(answer["vault_public_key"]) == keys.vault_public_key()
-    assert list(answer["ticket_keys"].values()) == [encode_bytes(p) for p in keys.ticket_public_keys().values()]
+    assert decode_base64url(answer["vault_public_key"]) == keys.vault_public_key()
+    assert list(answer["ticket_keys"].values()) == [encode_base64url(p) for p in keys.ticket_public_keys().values()]
     assert (answer["heartbeat_seconds"], answer["lease_seconds"]) == (2, 30)
     assert BaseModel.objects.get(fingerprint=FINGERPRINT).config == CONFIG
     assert answer["session_token"].encode() not in bytes(replica.session_digest)
@@ -81,6 +83,23 @@ def test_a_registered_replica_can_use_its_session(registrar: Registrar) -> None:
     assert alive.json() == {"leases": {}, "revoked": [], "ticket_keys": answer["ticket_keys"]}
     assert selectors.live_replicas(FINGERPRINT) == [replica]
     assert selectors.live_replicas("00" * 32) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "advice"), [(None, "upgrade the replica"), (1, "upgrade the replica"), (3, "upgrade this platform")]
+)
+def test_a_replica_of_another_protocol_is_refused_with_both_versions(
+    registrar: Registrar, theirs: int | None, advice: str
+) -> None:
+    message = registrar.message(protocol=theirs)
+    if theirs is None:
+        del message["protocol"]  # as replicas did before the protocol had a version
+    refused = registrar.register(message)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "protocol_version")
+    assert f"speaks protocol {theirs or 1}," in error["message"] and f"protocol {PROTOCOL_VERSION}" in error["message"]
+    assert advice in error["message"]
+    assert not Replica.objects.exists()
 
 
 def test_a_newer_boot_of_the_same_name_replaces_the_older_one(registrar: Registrar) -> None:
@@ -107,16 +126,16 @@ def test_a_nonce_is_good_once_and_for_a_minute(registrar: Registrar) -> None:
     stale = registrar.nonce()
     ReplicaChallenge.objects.update(created_at=timezone.now() - timedelta(seconds=61))
     assert registrar.register(registrar.message(nonce=stale)).status_code == 401
-    assert registrar.register(registrar.message(nonce=encode_bytes(bytes(32)))).status_code == 401
+    assert registrar.register(registrar.message(nonce=encode_base64url(bytes(32)))).status_code == 401
     assert Replica.objects.count() == 1
 
 
 def test_a_registration_changed_after_signing_is_refused(registrar: Registrar) -> None:
     for field, value in (
         ("url", "http://evil.example:80"),
-        ("hpke_public_key", encode_bytes(ReplicaKeypair.generate().public_bytes())),
+        ("hpke_public_key", encode_base64url(ReplicaKeypair.generate().public_bytes())),
         ("evidence", {"kind": "build-digest", "digest": "00" * 32}),
-        ("receipt_public_key", encode_bytes(Ed25519PrivateKey.generate().public_key().public_bytes_raw())),
+        ("receipt_public_key", encode_base64url(Ed25519PrivateKey.generate().public_key().public_bytes_raw())),
     ):
         refused = registrar.register(registrar.message() | {field: value})
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "not_enrolled"), field
@@ -132,7 +151,7 @@ def test_a_registration_changed_after_signing_is_refused(registrar: Registrar) -
         ({"url": "http://127.0.0.1:8100/path"}, 400),
         ({"url": "http://127.0.0.1:99999"}, 400),
         ({"hpke_public_key": "AAAA"}, 400),
-        ({"hpke_public_key": encode_bytes(bytes(32))}, 400),
+        ({"hpke_public_key": encode_base64url(bytes(32))}, 400),
         ({"evidence": {"kind": "trust me"}}, 401),
         ({"evidence": {"kind": "build-digest", "digest": "x"}}, 401),
         ({"more": 1}, 400),
@@ -160,7 +179,7 @@ def test_a_replica_leases_a_key_over_http(client: Client) -> None:
     lease = answer.json()
     sealed = SealedLease.from_json(lease["lease"])
     assert open_lease(sealed, booted.keypair, keys.vault_public_key()) == sold.dek
-    assert decode_bytes(lease["creator_public_key"]) == sold.identity.public_bytes()
+    assert decode_base64url(lease["creator_public_key"]) == sold.identity.public_bytes()
     assert lease["identity"] == {
         "creator_id": str(sold.organization.pk),
         "model_id": str(sold.version.model_id),

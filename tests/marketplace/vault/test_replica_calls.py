@@ -17,6 +17,8 @@ from marketplace.vault import keys, replica_client, selectors, services, tasks
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
 from marketplace.vault.models import Lease, Replica
 from marketplace.vault.replica_client import ReplicaAddress
+from protocol.admin import Refused
+from protocol.tickets import TICKET_HEADER
 from serving.platform.tickets import TicketVerifier
 from tests.marketplace.vault.factories import make_replica, make_sold
 
@@ -33,7 +35,7 @@ class FakeReplica(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         action = self.path.removeprefix("/admin/")
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.tickets.verify(self.headers["X-Intarsia-Ticket"], body, action=action)
+        self.tickets.verify(self.headers[TICKET_HEADER], body, action=action)
         self.calls.append((action, body))
         status, answer = self.answers[action]
         self.send_response(status)
@@ -66,7 +68,7 @@ def test_verify_returns_what_the_replica_found(fake: Any) -> None:
     assert found.ok and found.report == {"rank": 8}
     fake.answers["verify"] = (200, b'{"ok": false, "refusal": {"field": "f", "rule": "r", "message": "m"}}')
     found = replica_client.verify(sold.version)
-    assert not found.ok and found.refusal == {"field": "f", "rule": "r", "message": "m"}
+    assert not found.ok and found.refusal == Refused("f", "r", "m")
     assert fake.calls[0] == ("verify", b'{"digest":"%b"}' % sold.digest.encode())
 
 
@@ -96,18 +98,13 @@ def test_without_a_live_replica_of_its_base_nothing_is_verified(fake: Any) -> No
     assert fake.calls == [] and selectors.live_replicas() == []
 
 
-def test_journal_stats_and_cancel_are_read(fake: Any) -> None:
-    fake.answers |= {
-        "journal": (200, b'{"state": "final", "receipt": "r"}'),
-        "stats": (200, b'{"steps": 3}'),
-        "cancel": (200, b"{}"),
-    }
-    jti = uuid.uuid4()
-    found = replica_client.journal(fake.address, jti)
+def test_what_a_journal_knows_is_read(fake: Any) -> None:
+    fake.answers["journal"] = (200, b'{"state": "final", "receipt": "r"}')
+    found = replica_client.journal(fake.address, uuid.uuid4())
     assert (found.state, found.receipt) == ("final", "r")
-    assert replica_client.stats(fake.address) == {"steps": 3}
-    replica_client.cancel(fake.address, jti)
-    assert [action for action, _ in fake.calls] == ["journal", "stats", "cancel"]
+    fake.answers["journal"] = (200, b'{"state": "lost"}')
+    with pytest.raises(ReplicaCallFailed):
+        replica_client.journal(fake.address, uuid.uuid4())
 
 
 def test_the_kill_switch_ends_leases_and_reaches_every_replica_even_if_one_is_dead(fake: Any) -> None:

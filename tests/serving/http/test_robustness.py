@@ -92,7 +92,7 @@ async def test_heads_and_bodies_that_do_not_come_are_not_waited_for(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.4)
-    monkeypatch.setattr(wire, "_BODY_SECONDS", 0.4)
+    monkeypatch.setattr(wire, "BODY_SECONDS", 0.4)
     async with serving(tiny) as server:
         loop, whole = asyncio.get_running_loop(), request_bytes({"model": "base", "prompt": "a", "max_tokens": 1})
         silent, dripping = connect(server, b""), connect(server, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-A: ")

@@ -14,17 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from protocol.journal import Checkpoint, Dropped, Final, Progress, decode_line, encode_line
 from serving.platform.errors import JournalUnavailable
 from serving.platform.journal import UsageJournal
-from serving.platform.journal_file import (
-    Checkpoint,
-    Dropped,
-    Final,
-    Progress,
-    decode_line,
-    encode_line,
-    segment_path,
-)
+from serving.platform.journal_file import segment_path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -138,7 +131,7 @@ WRITER = """
 import sys, uuid, json
 from pathlib import Path
 from serving.platform.journal import UsageJournal
-from serving.platform.journal_file import Progress
+from protocol.journal import Progress
 journal = UsageJournal(Path(sys.argv[1]))
 while True:
     jti = str(uuid.uuid4())

@@ -11,16 +11,36 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.admin import ReplicaStats
+from protocol.encoding import decode_base64url, encode_base64url
+from protocol.leases import LeaseAnswer, PackageIdentity
+from protocol.replicas import BaseDescription, Heartbeat, HeartbeatAnswer, Registered, Registration
+from protocol.version import PROTOCOL_VERSION
 from sealed_weights import LeaseGrant, seal_lease
 from serving.platform.errors import LeaseRefused, ProtocolViolation, SessionRefused, VaultUnreachable
 from serving.platform.leases import LeaseTable
-from serving.platform.link import Introduction, PlatformLink
+from serving.platform.link import Description, PlatformLink
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
-from serving.platform.wire import HeartbeatAnswer, Identity, LeaseAnswer, Registered, decode_bytes, encode_bytes
 
 A, DEK = "aa" * 32, bytes(range(32))
-INTRODUCTION = Introduction("r", "http://127.0.0.1:1", "tiny", "ab" * 32, {"model_type": "llama"}, 64, {"kind": "none"})
+BASE = BaseDescription("tiny", "ab" * 32, {"model_type": "llama"}, 64)
+DESCRIPTION = Description("r", "http://127.0.0.1:1", BASE, {"kind": "none"})
+STATS = ReplicaStats(
+    steps=0,
+    max_adapters_in_one_batch=0,
+    batches_with_several_adapters=0,
+    prompt_tokens=0,
+    generated_tokens=0,
+    finished=0,
+    failed=0,
+    running=0,
+    waiting=0,
+    kv_blocks_used=0,
+    kv_blocks_total=8,
+    resident=[],
+    leased=[],
+)
 
 
 class Vault:
@@ -28,7 +48,7 @@ class Vault:
 
     def __init__(self) -> None:
         self.key = Ed25519PrivateKey.generate()
-        self.registrations: list[dict[str, Any]] = []
+        self.registrations: list[Registration] = []
         self.beats: list[list[str]] = []
         self.problem: Exception | None = None
         self.revoked: list[str] = []
@@ -38,19 +58,28 @@ class Vault:
     def challenge(self) -> str:
         if self.problem:
             raise self.problem
-        return encode_bytes(bytes(32))
+        return encode_base64url(bytes(32))
 
-    def register(self, message: dict[str, Any]) -> Registered:
-        self.registrations.append(message)
+    def register(self, registration: Registration) -> Registered:
+        self.registrations.append(registration)
         self.replica_id = uuid.uuid4()
-        keys = {"k": encode_bytes(bytes(self.key.public_key().public_bytes_raw()))}
-        return Registered(self.replica_id, "token", keys["k"], keys, 0.02, 30.0)
+        keys = {"k": encode_base64url(bytes(self.key.public_key().public_bytes_raw()))}
+        return Registered(
+            protocol=PROTOCOL_VERSION,
+            replica_id=self.replica_id,
+            session_token="token",
+            vault_public_key=keys["k"],
+            ticket_keys=keys,
+            heartbeat_seconds=0.02,
+            lease_seconds=30.0,
+        )
 
-    def heartbeat(self, replica_id: str, leases: list[str], stats: dict[str, Any]) -> HeartbeatAnswer:
+    def heartbeat(self, replica_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         if self.problem:
             raise self.problem
+        leases = [str(release_id) for release_id in beat.leases]
         self.beats.append(leases)
-        keys = {"k": encode_bytes(bytes(self.key.public_key().public_bytes_raw()))}
+        keys = {"k": encode_base64url(bytes(self.key.public_key().public_bytes_raw()))}
         return HeartbeatAnswer({lease: 30.0 for lease in leases}, self.revoked, keys)
 
     def lease(self, digest: str, purpose: str) -> LeaseAnswer:
@@ -64,10 +93,10 @@ class Vault:
             "evidence_hash": bytes(32),
         }
         grant = LeaseGrant(**(facts | self.lease_changes))
-        public = decode_bytes(self.registrations[-1]["hpke_public_key"])
+        public = decode_base64url(self.registrations[-1].hpke_public_key)
         sealed = seal_lease(grant, DEK, public, self.key)
-        identity = Identity(uuid.uuid4(), grant.model_id, 1)
-        return LeaseAnswer(sealed.to_json(), encode_bytes(bytes(32)), identity, 100)
+        identity = PackageIdentity(uuid.uuid4(), grant.model_id, 1)
+        return LeaseAnswer(sealed.to_json(), encode_base64url(bytes(32)), identity, 100)
 
     def close(self) -> None:
         pass
@@ -81,14 +110,14 @@ class Running:
         self.leases.on_end = self.ended.append
         self.ready = threading.Event()
         self.link = PlatformLink(
-            self.vault,
+            self.vault,  # type: ignore[arg-type]
             ReceiptSigner("ab" * 32),
             TicketVerifier(),
-            self.leases,  # type: ignore[arg-type]
-            stats=dict,
+            self.leases,
+            stats=lambda: STATS,
             on_registered=self.ids.append,
         )
-        self.link.start(INTRODUCTION, self.ready)
+        self.link.start(DESCRIPTION, self.ready)
 
 
 @pytest.fixture
@@ -135,8 +164,8 @@ def test_a_refused_session_drops_every_lease_and_registers_anew_with_the_same_ke
     running.vault.problem = None
     eventually(lambda: len(running.vault.registrations) == 2 and running.link.registered)
     first, second = running.vault.registrations
-    assert first["hpke_public_key"] == second["hpke_public_key"]
-    assert first["receipt_public_key"] == second["receipt_public_key"]
+    assert first.hpke_public_key == second.hpke_public_key
+    assert first.receipt_public_key == second.receipt_public_key
     assert len(set(running.ids)) == 2
 
 

@@ -14,6 +14,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.encoding import body_sha256
+from protocol.tickets import TICKET_HEADER
+from protocol.version import PROTOCOL_VERSION
 from serving.core import Usage
 from serving.http.admission import Admission, IncomingRequest
 from serving.http.errors import ApiError
@@ -21,11 +24,13 @@ from serving.http.schema import EmbeddingBody
 from serving.platform import predictions
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
-from serving.platform.predictions import TICKET_HEADER, PredictionDesk
+from serving.platform.predictions import PredictionDesk
 from serving.platform.receipts import ReceiptSigner
-from serving.platform.tickets import TicketVerifier, body_hash
+from serving.platform.tickets import TicketVerifier
 
-BODY, DIGEST = b"{}", "ab" * 32
+BODY = b"{}"
+DIGEST = "ab" * 32
+ORGANIZATION = str(uuid.uuid4())
 
 
 class Adapters:
@@ -62,15 +67,16 @@ class Setup:
         payload = {
             "iss": "intarsia",
             "aud": "serving",
-            "act": "predict",
+            "protocol": PROTOCOL_VERSION,
+            "action": "predict",
             "jti": str(uuid.uuid4()),
             "iat": now,
             "exp": now + 60,
-            "bh": body_hash(BODY),
-            "rid": self.replica_id,
-            "org": "o",
+            "body_sha256": body_sha256(BODY),
+            "replica_id": self.replica_id,
+            "organization_id": ORGANIZATION,
             "adapter": DIGEST,
-            "scope": "s",
+            "cache_scope": "s",
             "max_prompt_tokens": 5,
             "max_tokens": 7,
         }
@@ -98,9 +104,9 @@ def refused(setup: Setup, ticket: str) -> tuple[int, str | None]:
 
 
 def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
-    admission = setup.authorize(setup.ticket(jti="00000000-0000-4000-8000-000000000001", org="acme", scope="acme-1"))
+    admission = setup.authorize(setup.ticket(jti="00000000-0000-4000-8000-000000000001", cache_scope="acme-1"))
     assert admission.request_id == "00000000-0000-4000-8000-000000000001"
-    assert (admission.tenant, admission.cache_scope, admission.adapter.digest) == ("acme", "acme-1", DIGEST)
+    assert (admission.tenant, admission.cache_scope, admission.adapter.digest) == (ORGANIZATION, "acme-1", DIGEST)
     assert (admission.max_prompt_tokens, admission.max_tokens) == (5, 7)
     assert admission.deadline is not None and 55 < admission.deadline - time.monotonic() <= 60
     assert admission.weight == 1.0 and setup.authorize(setup.ticket(weight=2.5)).weight == 2.5
@@ -111,8 +117,8 @@ def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
     [
         {"max_tokens": 0},
         {"max_prompt_tokens": 0},
-        {"org": None},
-        {"scope": ""},
+        {"organization_id": None},
+        {"cache_scope": ""},
         {"adapter": "../x"},
         {"weight": 0},
         {"weight": 101},

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lora_kernels import AdapterPool, PoolSpec, SiteSpec
+from protocol.leases import PackageIdentity
 from sealed_weights import SealedPackage
 from serving.adapters.manager import AdapterManager
 from serving.errors import AdapterRevoked, AdapterUnavailable
@@ -22,7 +23,6 @@ from serving.platform.link import HeldKey
 from serving.platform.packages import PackageStore
 from serving.platform.sealed import SealedAdapterSource
 from serving.platform.vault_client import VaultClient
-from serving.platform.wire import Identity
 from tests.sealed_weights.factories import BASE, CREATOR_ID, DEK, IDENTITY, MODEL_ID, seal, write_adapter
 
 
@@ -34,7 +34,7 @@ class Link:
         self.package, self.refuse = package, None
         self.asked: list[tuple[str, str]] = []
         self.handed_out: list[HeldKey] = []
-        self.identity = Identity(CREATOR_ID, MODEL_ID, 1)
+        self.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 1)
 
     def request_key(self, digest: str, purpose: str) -> HeldKey:
         self.asked.append((digest, purpose))
@@ -197,7 +197,7 @@ def test_a_package_that_does_not_open_is_fetched_anew_the_next_time(
 
 def test_a_package_of_another_model_is_refused_though_it_opens(package: SealedPackage, store: PackageStore) -> None:
     link = Link(package)
-    link.identity = Identity(CREATOR_ID, MODEL_ID, 2)
+    link.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 2)
     with pytest.raises(AdapterUnavailable, match="version"):
         source_of(link, store).load(package.digest)
 

@@ -13,8 +13,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.encoding import body_sha256
+from protocol.tickets import Ticket
+from protocol.version import PROTOCOL_VERSION
 from serving.platform.errors import TicketRefused, TooManyTickets
-from serving.platform.tickets import Ticket, TicketVerifier, body_hash
+from serving.platform.tickets import TicketVerifier
 
 KEY, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes_raw()
@@ -44,15 +47,16 @@ def claims(**changes: Any) -> dict[str, Any]:
     good = {
         "iss": "intarsia",
         "aud": "serving",
-        "act": "predict",
+        "protocol": PROTOCOL_VERSION,
+        "action": "predict",
         "jti": str(uuid.uuid4()),
         "iat": int(NOW),
         "exp": int(NOW) + 60,
-        "bh": body_hash(BODY),
-        "rid": REPLICA,
-        "org": str(uuid.uuid4()),
+        "body_sha256": body_sha256(BODY),
+        "replica_id": REPLICA,
+        "organization_id": str(uuid.uuid4()),
         "adapter": None,
-        "scope": "s",
+        "cache_scope": "s",
         "max_prompt_tokens": 10,
         "max_tokens": 10,
     }
@@ -89,17 +93,23 @@ def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
         ({"exp": int(NOW)}, "expired"),
         ({"exp": int(NOW) + 10 * 86400}, "believable"),
         ({"iat": int(NOW) + 3600}, "believable"),
-        ({"rid": str(uuid.uuid4())}, "another replica"),
-        ({"act": "revoke"}, "allows 'revoke'"),
+        ({"replica_id": str(uuid.uuid4())}, "another replica"),
+        ({"action": "revoke"}, "allows 'revoke'"),
         ({"iss": "replica"}, "from the platform"),
         ({"aud": "gateway"}, "from the platform"),
-        ({"bh": body_hash(b"{}")}, "another body"),
+        ({"body_sha256": body_sha256(b"{}")}, "another body"),
         ({"jti": "not a uuid"}, "does not verify"),
         ({"jti": ...}, "does not verify"),
         ({"exp": ...}, "does not verify"),
         ({"exp": "soon"}, "does not verify"),
         ({"max_tokens": "many"}, "does not verify"),
         ({"admin": True}, "does not verify"),
+        ({"action": "predict "}, "does not verify"),
+        ({"max_tokens": True}, "does not verify"),
+        ({"adapter": "../x"}, "does not verify"),
+        ({"protocol": ...}, "platform speaks protocol 1, this replica speaks protocol 2: upgrade the platform"),
+        ({"protocol": 3}, "platform speaks protocol 3, this replica speaks protocol 2: upgrade this replica"),
+        ({"protocol": "2"}, "does not verify"),
     ],
 )
 def test_a_ticket_with_one_wrong_claim_is_refused(verifier: TicketVerifier, changes: dict[str, Any], why: str) -> None:

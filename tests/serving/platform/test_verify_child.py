@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protocol.leases import PackageIdentity
 from sealed_weights import CreatorIdentity, SealedPackage
 from serving.platform import verify
 from serving.platform.link import HeldKey
 from serving.platform.verify import VerificationFailed, run_child
-from serving.platform.wire import Identity
 from tests.sealed_weights import factories
 from tests.sealed_weights.factories import (
     BASE,
@@ -38,7 +38,7 @@ def key_for(package: SealedPackage, **changes: Any) -> HeldKey:
         "digest": package.digest,
         "dek": bytearray(DEK),
         "creator_public_key": IDENTITY.public_bytes(),
-        "identity": Identity(CREATOR_ID, MODEL_ID, 1),
+        "identity": PackageIdentity(CREATOR_ID, MODEL_ID, 1),
         "package_size": package.size,
     }
     return HeldKey(**(fields | changes))
@@ -56,8 +56,8 @@ def sealed(tmp_path: Path) -> Callable[..., SealedPackage]:
 def test_a_good_adapter_is_reported(sealed: Callable[..., SealedPackage]) -> None:
     package = sealed()
     answer = run_child(package.path, key_for(package), BASE)
-    assert answer["ok"], answer
-    report = answer["report"]
+    assert answer.ok, answer
+    report = answer.report
     assert (report["rank"], report["dtype"], report["tensor_count"]) == (2, "F32", 8)
     assert report["targets"] == ["self_attn.q_proj", "self_attn.v_proj"]
     assert report["parameters"] == 2 * (2 * 16 + 16 * 2 + 2 * 16 + 8 * 2)
@@ -84,14 +84,14 @@ def test_a_bad_tensor_is_refused_by_name_and_rule(
 ) -> None:
     package = sealed(tensors)
     answer = run_child(package.path, key_for(package), BASE)
-    assert not answer["ok"]
-    assert rule in answer["refusal"]["rule"] and answer["refusal"]["field"] in answer["refusal"]["message"]
+    assert not answer.ok
+    assert rule in answer.refusal.rule and answer.refusal.field in answer.refusal.message
 
 
 def test_an_adapter_over_the_size_limit_is_refused_before_memory_is_taken(sealed: Callable[..., SealedPackage]) -> None:
     package = sealed()
     answer = run_child(package.path, key_for(package), BASE, max_plaintext=1000)
-    assert not answer["ok"] and "at most 1000 bytes" in answer["refusal"]["message"]
+    assert not answer.ok and "at most 1000 bytes" in answer.refusal.message
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_an_adapter_over_the_size_limit_is_refused_before_memory_is_taken(sealed
         {"dek": bytearray(32)},
         {"creator_public_key": CreatorIdentity.generate().public_bytes()},
         {"digest": "00" * 32},
-        {"identity": Identity(MODEL_ID, MODEL_ID, 1)},
-        {"identity": Identity(CREATOR_ID, CREATOR_ID, 1)},
-        {"identity": Identity(CREATOR_ID, MODEL_ID, 2)},
+        {"identity": PackageIdentity(MODEL_ID, MODEL_ID, 1)},
+        {"identity": PackageIdentity(CREATOR_ID, CREATOR_ID, 1)},
+        {"identity": PackageIdentity(CREATOR_ID, MODEL_ID, 2)},
     ],
 )
 def test_a_package_that_is_not_the_one_the_vault_names_is_refused(
@@ -110,13 +110,13 @@ def test_a_package_that_is_not_the_one_the_vault_names_is_refused(
 ) -> None:
     package = sealed()
     answer = run_child(package.path, key_for(package, **changes), BASE)
-    assert not answer["ok"] and answer["refusal"]["field"] == "package"
+    assert not answer.ok and answer.refusal.field == "package"
 
 
 def test_a_truncated_package_is_refused(sealed: Callable[..., SealedPackage]) -> None:
     package = sealed()
     package.path.write_bytes(package.path.read_bytes()[:-1])
-    assert not run_child(package.path, key_for(package), BASE)["ok"]
+    assert not run_child(package.path, key_for(package), BASE).ok
 
 
 def test_a_child_that_takes_too_long_is_killed_and_the_adapter_refused(
@@ -125,7 +125,7 @@ def test_a_child_that_takes_too_long_is_killed_and_the_adapter_refused(
     package = sealed()
     monkeypatch.setattr(verify, "CHILD_SECONDS", 0.01)
     answer = run_child(package.path, key_for(package), BASE)
-    assert answer["refusal"]["message"] == "the check took too long"
+    assert answer.refusal.message == "the check took too long"
 
 
 def test_a_child_that_cannot_work_says_nothing_about_the_adapter(

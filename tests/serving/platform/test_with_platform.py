@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import uvicorn
 from django.conf import settings as django_settings
@@ -30,12 +31,12 @@ from django.db import connection
 from marketplace.catalog.models import BaseModel, Version
 from marketplace.vault import replica_client, selectors, services, tasks
 from marketplace.vault.models import DataKey, Release, Replica
-from marketplace.vault.receipts import Receipt, verify_receipt
 from marketplace.vault.replica_client import ReplicaAddress
-from marketplace.vault.signing import body_hash, load_ticket_signer
+from marketplace.vault.signing import load_ticket_signer
+from protocol.receipts import Receipt, verify_receipt
+from protocol.tickets import TICKET_HEADER, prediction_ticket
 from sealed_weights import CreatorIdentity, generate_key, read_header, seal_package
 from serving.platform.journal import UsageJournal
-from serving.platform.predictions import TICKET_HEADER
 from tests.marketplace.vault.factories import Sold, make_model, make_sold, wrap_for
 from tests.serving.tiny import ADAPTERS, Tiny
 
@@ -182,23 +183,17 @@ class Ask:
 
     def _arguments(self, body: dict[str, Any] | None) -> dict[str, Any]:
         raw = json.dumps(self.body).encode()
-        now = int(time.time())
-        ticket = load_ticket_signer().sign(
-            {
-                "act": "predict",
-                "jti": str(uuid.uuid4()),
-                "iat": now,
-                "exp": now + 60,
-                "bh": body_hash(raw),
-                "rid": str(self.replica.pk),
-                "org": str(uuid.uuid4()),
-                "adapter": None,
-                "scope": "s",
-                "max_prompt_tokens": 64,
-                "max_tokens": 200,
-            }
-            | self.claims
+        good = prediction_ticket(
+            prediction_id=uuid.uuid4(),
+            replica_id=self.replica.pk,
+            organization_id=uuid.uuid4(),
+            adapter=None,
+            body=raw,
+            deadline=time.time() + 60,
+            max_prompt_tokens=64,
+            max_tokens=200,
         )
+        ticket = load_ticket_signer().sign(msgspec.structs.replace(good, **self.claims))
         sent = raw if body is None else json.dumps(body).encode()
         headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}
         url = f"{self.replica.url}/v1/completions"
@@ -217,18 +212,12 @@ def completion(replica: ReplicaProcess, adapter: str | None, *, tokens: int = 8,
     return Ask(replica.row(), body, {"adapter": adapter, "jti": str(uuid.uuid4())} | claims)
 
 
-def administer(replica: ReplicaProcess, action: str, body: dict[str, Any], *, act: str | None = None) -> httpx.Response:
-    row, raw, now = replica.row(), json.dumps(body).encode(), int(time.time())
-    ticket = load_ticket_signer().sign(
-        {
-            "act": act or action,
-            "jti": str(uuid.uuid4()),
-            "iat": now,
-            "exp": now + 60,
-            "bh": body_hash(raw),
-            "rid": str(row.pk),
-        }
-    )
+def administer(
+    replica: ReplicaProcess, action: str, body: dict[str, Any], *, ticket_for: str | None = None
+) -> httpx.Response:
+    row = replica.row()
+    raw = json.dumps(body).encode()
+    ticket = load_ticket_signer().sign_admin(action=ticket_for or action, replica_id=row.pk, body=raw)  # type: ignore[arg-type]
     headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}
     return httpx.post(f"{row.url}/admin/{action}", content=raw, headers=headers, timeout=30, trust_env=False)
 
@@ -280,7 +269,7 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
     state = replica_client.journal(ReplicaAddress.of(row), uuid.UUID(streamed.claims["jti"]))
     assert (state.state, state.receipt) == ("final", signed)
     assert replica_client.journal(ReplicaAddress.of(row), uuid.uuid4()).state == "unknown"
-    assert replica_client.stats(ReplicaAddress.of(row))["resident"] == [sold.digest]
+    assert administer(replica, "stats", {}).json()["resident"] == [sold.digest]
 
     assert [r.purpose for r in Release.objects.order_by("sequence")] == ["verify", "serve"]
     assert selectors.verify_own_chain(organization=sold.organization) == 2
@@ -289,7 +278,7 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
     assert tasks.push_revocation(str(sold.version.pk)) == 1
     refused = completion(replica, sold.digest).send()
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "adapter_revoked")
-    assert replica_client.stats(ReplicaAddress.of(row))["resident"] == []
+    assert administer(replica, "stats", {}).json()["resident"] == []
     assert Release.objects.count() == 2
 
     _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica)
@@ -298,9 +287,9 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
 
 def _an_adapter_may_come_before_anybody_asks_for_it(replica: ReplicaProcess, digest: str) -> None:
     def resident() -> object:
-        return replica_client.stats(ReplicaAddress.of(replica.row()))["resident"]
+        return list(administer(replica, "stats", {}).json()["resident"])
 
-    assert administer(replica, "prefetch", {"digests": [digest]}, act="stats").status_code == 401
+    assert administer(replica, "prefetch", {"digests": [digest]}, ticket_for="stats").status_code == 401
     assert administer(replica, "prefetch", {"digests": ["../x"]}).status_code == 400
     assert resident() == []
     assert administer(replica, "prefetch", {"digests": [digest]}).json() == {"hinted": 1}
@@ -314,7 +303,7 @@ def _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica: ReplicaProc
     ask = completion(replica, None)
     assert ask.send().status_code == 200
     assert ask.send().status_code == 401
-    assert completion(replica, None, rid=str(uuid.uuid4())).send().status_code == 401
+    assert completion(replica, None, replica_id=str(uuid.uuid4())).send().status_code == 401
     assert completion(replica, None, exp=int(time.time()) - 1).send().status_code == 401
     other = completion(replica, None)
     answer = other.send(body=other.body | {"max_tokens": 100})

@@ -9,9 +9,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from marketplace.vault.errors import ReceiptRefused
-from marketplace.vault.receipts import receipt_replica_id, verify_receipt
-from serving.platform.receipts import Outcome, ReceiptSigner
+from protocol.receipts import ReceiptRejected, receipt_replica_id, verify_receipt
+from serving.platform.receipts import ReceiptSigner
 
 REPLICA, JTI = uuid.uuid4(), uuid.uuid4()
 KEY = Ed25519PrivateKey.generate()
@@ -41,10 +40,19 @@ def sign(key: Any = KEY, kid: Any = REPLICA, algorithm: str = "EdDSA", **changes
 
 def test_what_a_replica_signs_is_what_the_platform_reads() -> None:
     signer = ReceiptSigner("ab" * 32)
-    outcome = Outcome(str(JTI), "cd" * 32, 10, 4, 5, "length", 3, 9)
-    token = signer.sign(outcome, str(REPLICA))
+    token = signer.sign(
+        jti=str(JTI),
+        replica_id=str(REPLICA),
+        adapter="cd" * 32,
+        prompt_tokens=10,
+        cached_tokens=4,
+        completion_tokens=5,
+        finish_reason="length",
+        ttft_ms=3,
+        duration_ms=9,
+    )
     receipt = check(token, signer.public_bytes())
-    assert (receipt.jti, receipt.adapter, receipt.base) == (JTI, "cd" * 32, "ab" * 32)
+    assert (receipt.jti, receipt.adapter, receipt.base) == (str(JTI), "cd" * 32, "ab" * 32)
     assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.completion_tokens) == (10, 4, 5)
     assert (receipt.finish_reason, receipt.ttft_ms, receipt.duration_ms) == ("length", 3, 9)
     assert receipt_replica_id(token) == REPLICA
@@ -63,16 +71,18 @@ def test_what_a_replica_signs_is_what_the_platform_reads() -> None:
         {"cached_tokens": 11},
         {"completion_tokens": "5"},
         {"completion_tokens": 5.5},
+        {"completion_tokens": True},
+        {"completion_tokens": 2**63},
         {"finish_reason": "free"},
         {"key": PUBLIC, "algorithm": "HS256"},
     ],
 )
 def test_a_receipt_that_is_wrong_in_one_thing_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ReceiptRefused):
+    with pytest.raises(ReceiptRejected):
         check(sign(**changes))
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "x" * 10_000])
 def test_what_is_no_receipt_is_refused(token: str) -> None:
-    with pytest.raises(ReceiptRefused):
+    with pytest.raises(ReceiptRejected):
         check(token)

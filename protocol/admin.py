@@ -1,0 +1,119 @@
+"""What the platform may tell a replica to do: `POST /admin/{action}`, JSON in and out, each with a ticket for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from protocol.messages import Answer, Digest, Empty, Request
+
+ADMIN_PATH = "/admin/{action}"
+
+
+class VerifyRequest(Request, frozen=True):
+    """Verify a package: lease, fetch, decrypt, strict intake, smoke prompts."""
+
+    digest: Digest
+
+
+class Refused(Answer, frozen=True):
+    """Why an adapter is refused, safe to show to its creator."""
+
+    field: str
+    rule: str
+    message: str
+
+
+class Verification(Answer, frozen=True, omit_defaults=True):
+    """The outcome: a `report` when `ok`, else a `refusal`."""
+
+    ok: bool
+    report: dict[str, Any] | None = None
+    refusal: Refused | None = None
+
+
+class RevokeRequest(Request, frozen=True):
+    """Refuse, abort, evict and zero these adapters."""
+
+    digests: Annotated[list[Digest], msgspec.Meta(max_length=10_000)]
+
+
+class Revocation(Answer, frozen=True):
+    """What was dropped, and how many running predictions were aborted."""
+
+    revoked: list[str]
+    aborted: int
+
+
+class PrefetchRequest(Request, frozen=True):
+    """Load adapters that may be asked for soon, most wanted first, where they displace only what is worth less."""
+
+    digests: Annotated[list[Digest], msgspec.Meta(max_length=1_000)]
+
+
+class Prefetched(Answer, frozen=True):
+    """How many hints were taken; loading goes on afterwards."""
+
+    hinted: int
+
+
+class CancelRequest(Request, frozen=True):
+    """Stop one prediction; its stream ends with a receipt, `finish_reason: "cancelled"`."""
+
+    jti: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Cancelled(Answer, frozen=True):
+    """The prediction was told to stop, or had ended."""
+
+    jti: str
+
+
+class JournalRequest(Request, frozen=True):
+    """Ask what became of a prediction, also one that an earlier boot of the same name ran."""
+
+    jti: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class JournalState(Answer, frozen=True):
+    """A prediction cut off by a crash is final, `interrupted`, with the tokens of its last checkpoint."""
+
+    state: Literal["unknown", "running", "final"]
+    receipt: str | None = None
+
+
+class Draining(Answer, frozen=True):
+    """New predictions are refused from now on; running ones finish."""
+
+    draining: bool
+
+
+class ReplicaStats(Answer, frozen=True, kw_only=True):
+    """Figures since start, and what is resident and leased now. Heartbeats carry them too."""
+
+    steps: int
+    max_adapters_in_one_batch: int
+    batches_with_several_adapters: int
+    prompt_tokens: int
+    generated_tokens: int
+    finished: int
+    failed: int
+    running: int
+    waiting: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    resident: list[str]
+    leased: list[str]
+
+
+# What each action takes and answers.
+CALLS: dict[str, tuple[type[Request], type[Answer]]] = {
+    "verify": (VerifyRequest, Verification),
+    "revoke": (RevokeRequest, Revocation),
+    "prefetch": (PrefetchRequest, Prefetched),
+    "cancel": (CancelRequest, Cancelled),
+    "journal": (JournalRequest, JournalState),
+    "stats": (Empty, ReplicaStats),
+    "drain": (Empty, Draining),
+}

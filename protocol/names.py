@@ -1,0 +1,48 @@
+"""Names: organizations and models, versions of models, replicas, packages. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolError
+
+SLUG = r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
+SLUG_PATTERN = rf"^{SLUG}$"
+REPLICA_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+DIGEST_PATTERN = "^[0-9a-f]{64}$"
+UUID_PATTERN = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+
+_MODEL = re.compile(rf"({SLUG})/({SLUG})(?:@([1-9][0-9]{{0,5}}))?", re.ASCII)
+_REPLICA = re.compile(REPLICA_NAME_PATTERN.strip("^$"), re.ASCII)
+_DIGEST = re.compile(DIGEST_PATTERN.strip("^$"), re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """`org/slug`, or `org/slug@3` for one version of it."""
+
+    organization: str
+    slug: str
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.organization}/{self.slug}" + (f"@{self.version}" if self.version else "")
+
+
+def parse_model_name(text: object) -> ModelName:
+    """Read `org/slug` or `org/slug@3`; raises ProtocolError."""
+    found = _MODEL.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ProtocolError("a model is named org/slug or org/slug@version")
+    return ModelName(found[1], found[2], int(found[3]) if found[3] else None)
+
+
+def is_replica_name(text: str) -> bool:
+    """Return whether a replica may have this name: letters, digits, dots, dashes and underscores, at most 100."""
+    return _REPLICA.fullmatch(text) is not None
+
+
+def is_digest(text: str) -> bool:
+    """Return whether `text` is a SHA-256 digest in 64 lower-case hex digits, as packages and bases are named."""
+    return _DIGEST.fullmatch(text) is not None

@@ -1,0 +1,146 @@
+"""A replica and the vault: challenge, registration, heartbeat. JSON on the web process, under `/internal/v1/`."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from protocol.encoding import canonical_json, decode_base64url, encode_base64url
+from protocol.errors import ProtocolError
+from protocol.messages import Answer, Digest, Key32, ReplicaName, Request, Signature64, decode, to_fields
+from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
+
+INTERNAL_PATH = "/internal/v1/"
+CHALLENGE_PATH = "replicas/challenge"
+REGISTER_PATH = "replicas"
+HEARTBEAT_PATH = "replicas/{replica_id}/heartbeat"
+
+HEARTBEAT_SECONDS = 2
+LEASE_SECONDS = 30
+_DOMAIN = b"intarsia/replica/v1"
+
+
+class Challenge(Answer, frozen=True):
+    """A nonce of 32 bytes in base64url, good once within 60 s."""
+
+    nonce: Key32
+
+
+class BaseDescription(Request, frozen=True):
+    """The base model that a replica serves; `config` is its config.json."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    fingerprint: Digest
+    config: dict[str, Any]
+    context_length: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+
+
+class Introduction(Request, frozen=True, kw_only=True):
+    """What a replica says of itself, and what its receipt key signs."""
+
+    protocol: int
+    name: ReplicaName
+    url: Annotated[str, msgspec.Meta(max_length=200)]
+    base: BaseDescription
+    hpke_public_key: Key32
+    receipt_public_key: Key32
+    nonce: Key32
+    evidence: dict[str, Any]
+
+
+class Registration(Introduction, frozen=True, kw_only=True):
+    """An introduction with its signature by the receipt key. Keys, nonce and signature are base64url."""
+
+    signature: Signature64
+
+
+class Registered(Answer, frozen=True, kw_only=True):
+    """This boot's identity towards the platform. `session_token` is shown once."""
+
+    protocol: int = UNVERSIONED
+    replica_id: UUID
+    session_token: str
+    vault_public_key: str
+    ticket_keys: dict[str, str]
+    heartbeat_seconds: float
+    lease_seconds: float
+
+    def __repr__(self) -> str:
+        """Return everything but the token."""
+        return f"Registered({self.replica_id})"
+
+
+class Heartbeat(Request, frozen=True):
+    """A replica lives and holds these leases (release ids)."""
+
+    leases: Annotated[list[UUID], msgspec.Meta(max_length=10_000)]
+    stats: dict[str, Any]
+
+
+class HeartbeatAnswer(Answer, frozen=True):
+    """Seconds left for each lease that goes on, digests withdrawn, the current ticket keys."""
+
+    leases: dict[str, float]
+    revoked: list[str]
+    ticket_keys: dict[str, str]
+
+
+class _Versioned(Answer, frozen=True):
+    protocol: int = UNVERSIONED
+
+
+def read_registration(body: bytes) -> Registration:
+    """Parse a registration, the version first: raises VersionMismatch, which names both, or ProtocolError."""
+    require_version(decode(body, _Versioned).protocol, sender="the replica", receiver="this platform")
+    return decode(body, Registration)
+
+
+def signed_message(introduction: Introduction) -> bytes:
+    """Return what the signature of a registration covers: a domain and SHA-256 of the other fields' canonical JSON."""
+    fields = to_fields(introduction)
+    fields.pop("signature", None)
+    return _DOMAIN + hashlib.sha256(canonical_json(fields)).digest()
+
+
+def encode_keys(keys: dict[str, bytes]) -> dict[str, str]:
+    """Return {kid: public key in base64url}."""
+    return {kid: encode_base64url(public) for kid, public in keys.items()}
+
+
+def decode_keys(keys: dict[str, str]) -> dict[str, bytes]:
+    """Parse {kid: public key}; raises ProtocolError unless every key has 32 bytes."""
+    decoded = {kid: decode_base64url(text) for kid, text in keys.items()}
+    if any(len(key) != 32 for key in decoded.values()):
+        raise ProtocolError("a ticket key must have 32 bytes")
+    return decoded
+
+
+def require_platform_version(registered: Registered) -> None:
+    """Raise VersionMismatch unless the platform that answered speaks this version."""
+    require_version(registered.protocol, sender="the platform", receiver="this replica")
+
+
+__all__ = [
+    "CHALLENGE_PATH",
+    "HEARTBEAT_PATH",
+    "HEARTBEAT_SECONDS",
+    "INTERNAL_PATH",
+    "LEASE_SECONDS",
+    "PROTOCOL_VERSION",
+    "REGISTER_PATH",
+    "BaseDescription",
+    "Challenge",
+    "Heartbeat",
+    "HeartbeatAnswer",
+    "Introduction",
+    "Registered",
+    "Registration",
+    "decode_keys",
+    "encode_keys",
+    "read_registration",
+    "require_platform_version",
+    "signed_message",
+]
