@@ -41,7 +41,7 @@ class BaseDescription(Request, frozen=True):
 class Introduction(Request, frozen=True, kw_only=True):
     """What a replica says of itself, and what its receipt key signs."""
 
-    protocol: int
+    protocol_version: int
     name: ReplicaName
     url: Annotated[str, msgspec.Meta(max_length=200)]
     base: BaseDescription
@@ -60,7 +60,7 @@ class Registration(Introduction, frozen=True, kw_only=True):
 class Registered(Answer, frozen=True, kw_only=True):
     """This boot's identity towards the platform. `session_token` is shown once."""
 
-    protocol: int = UNVERSIONED
+    protocol_version: int = UNVERSIONED
     replica_id: UUID
     session_token: str
     vault_public_key: str
@@ -89,12 +89,12 @@ class HeartbeatAnswer(Answer, frozen=True):
 
 
 class _Versioned(Answer, frozen=True):
-    protocol: int = UNVERSIONED
+    protocol_version: int = UNVERSIONED
 
 
 def read_registration(body: bytes) -> Registration:
     """Parse a registration, the version first: raises VersionMismatch, which names both, or ProtocolError."""
-    require_version(decode(body, _Versioned).protocol, sender="the replica", receiver="this platform")
+    require_version(decode(body, _Versioned).protocol_version, sender="the replica", receiver="this platform")
     return decode(body, Registration)
 
 
@@ -120,7 +120,7 @@ def decode_keys(keys: dict[str, str]) -> dict[str, bytes]:
 
 def require_platform_version(registered: Registered) -> None:
     """Raise VersionMismatch unless the platform that answered speaks this version."""
-    require_version(registered.protocol, sender="the platform", receiver="this replica")
+    require_version(registered.protocol_version, sender="the platform", receiver="this replica")
 
 
 __all__ = [

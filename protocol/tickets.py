@@ -41,7 +41,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     jti: Id
     iat: int
     exp: int
-    protocol: int
+    protocol_version: int
     action: Action
     replica_id: Id
     body_sha256: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{43}$")]
@@ -79,7 +79,7 @@ def prediction_ticket(
         jti=str(prediction_id),
         iat=int(time.time()),
         exp=int(deadline),
-        protocol=PROTOCOL_VERSION,
+        protocol_version=PROTOCOL_VERSION,
         action="predict",
         replica_id=str(replica_id),
         body_sha256=body_sha256(body),
@@ -100,7 +100,7 @@ def admin_ticket(*, action: Action, replica_id: uuid.UUID, body: bytes) -> Ticke
         jti=str(uuid.uuid4()),
         iat=now,
         exp=now + ADMIN_TICKET_SECONDS,
-        protocol=PROTOCOL_VERSION,
+        protocol_version=PROTOCOL_VERSION,
         action=action,
         replica_id=str(replica_id),
         body_sha256=body_sha256(body),
@@ -144,7 +144,7 @@ def _verified(token: str, keys: Mapping[str, Ed25519PublicKey]) -> Ticket:
         claims = jwt.decode(token, key, algorithms=["EdDSA"], options=unchecked)
         if claims.get("iss") != ISSUER or claims.get("aud") != AUDIENCE:
             raise TicketRejected("the ticket is not from the platform to a replica")
-        version = claims.get("protocol", UNVERSIONED)
+        version = claims.get("protocol_version", UNVERSIONED)
         if type(version) is int:
             require_version(version, sender="the platform", receiver="this replica")
         return msgspec.convert(claims, Ticket)

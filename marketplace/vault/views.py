@@ -132,7 +132,7 @@ def register(request: HttpRequest) -> HttpResponseBase:
     enrolled = enrolment.register_replica(registration=registration)
     return _answer(
         Registered(
-            protocol=PROTOCOL_VERSION,
+            protocol_version=PROTOCOL_VERSION,
             replica_id=enrolled.replica.pk,
             session_token=enrolled.session_token,
             vault_public_key=encode_base64url(keys.vault_public_key()),

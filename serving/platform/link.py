@@ -196,7 +196,7 @@ class PlatformLink:
         about = self._description
         assert about is not None, "start gives it"
         introduction = Introduction(
-            protocol=PROTOCOL_VERSION,
+            protocol_version=PROTOCOL_VERSION,
             name=about.name,
             url=about.url,
             base=about.base,

@@ -46,7 +46,7 @@ class Registrar:
 
     def message(self, **changes: Any) -> dict[str, Any]:
         fields = {
-            "protocol": PROTOCOL_VERSION,
+            "protocol_version": PROTOCOL_VERSION,
             "name": "r1",
             "url": "http://127.0.0.1:8100",
             "base": {"name": "tiny", "fingerprint": FINGERPRINT, "config": CONFIG, "context_length": 64},
@@ -91,9 +91,9 @@ def test_a_registered_replica_can_use_its_session(registrar: Registrar) -> None:
 def test_a_replica_of_another_protocol_is_refused_with_both_versions(
     registrar: Registrar, theirs: int | None, advice: str
 ) -> None:
-    message = registrar.message(protocol=theirs)
+    message = registrar.message(protocol_version=theirs)
     if theirs is None:
-        del message["protocol"]  # as replicas did before the protocol had a version
+        del message["protocol_version"]  # as replicas did before the protocol had a version
     refused = registrar.register(message)
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (400, "protocol_version")

@@ -65,7 +65,7 @@ class Vault:
         self.replica_id = uuid.uuid4()
         keys = {"k": encode_base64url(bytes(self.key.public_key().public_bytes_raw()))}
         return Registered(
-            protocol=PROTOCOL_VERSION,
+            protocol_version=PROTOCOL_VERSION,
             replica_id=self.replica_id,
             session_token="token",
             vault_public_key=keys["k"],

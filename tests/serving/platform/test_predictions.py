@@ -67,7 +67,7 @@ class Setup:
         payload = {
             "iss": "intarsia",
             "aud": "serving",
-            "protocol": PROTOCOL_VERSION,
+            "protocol_version": PROTOCOL_VERSION,
             "action": "predict",
             "jti": str(uuid.uuid4()),
             "iat": now,

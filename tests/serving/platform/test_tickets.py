@@ -47,7 +47,7 @@ def claims(**changes: Any) -> dict[str, Any]:
     good = {
         "iss": "intarsia",
         "aud": "serving",
-        "protocol": PROTOCOL_VERSION,
+        "protocol_version": PROTOCOL_VERSION,
         "action": "predict",
         "jti": str(uuid.uuid4()),
         "iat": int(NOW),
@@ -107,9 +107,9 @@ def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
         ({"action": "predict "}, "does not verify"),
         ({"max_tokens": True}, "does not verify"),
         ({"adapter": "../x"}, "does not verify"),
-        ({"protocol": ...}, "platform speaks protocol 1, this replica speaks protocol 2: upgrade the platform"),
-        ({"protocol": 3}, "platform speaks protocol 3, this replica speaks protocol 2: upgrade this replica"),
-        ({"protocol": "2"}, "does not verify"),
+        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 2: upgrade the platform"),
+        ({"protocol_version": 3}, "platform speaks protocol 3, this replica speaks protocol 2: upgrade this replica"),
+        ({"protocol_version": "2"}, "does not verify"),
     ],
 )
 def test_a_ticket_with_one_wrong_claim_is_refused(verifier: TicketVerifier, changes: dict[str, Any], why: str) -> None:
