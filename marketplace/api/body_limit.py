@@ -7,11 +7,11 @@ client could fill the disk with a body that the view would have refused.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from marketplace.api.errors import body_too_large, envelope
+from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
@@ -62,10 +62,10 @@ class BodyLimit:
 
 async def _refuse(send: Send, limit: int) -> None:
     refusal = body_too_large(limit)
-    request_id = uuid.uuid4().hex
+    request_id = request_id_from(None)
     body = json.dumps(envelope(refusal, request_id)).encode()
     headers = [
-        (b"x-request-id", request_id.encode()),
+        (REQUEST_ID_HEADER.encode(), request_id.encode()),
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),

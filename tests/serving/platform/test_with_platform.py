@@ -324,14 +324,14 @@ def _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(
     foreign = sell(tiny, "r4", tmp_path, state="verifying", fake_base=bytes(32))
     verdict = replica_client.verify(foreign.version)
     assert not verdict.ok and verdict.refusal is not None
-    assert verdict.refusal["field"] == "package" and "base model" in verdict.refusal["message"]
+    assert verdict.refusal.field == "package" and "base model" in verdict.refusal.message
 
     wrong_key = sell(tiny, "r20-patterns", tmp_path, state="verifying")
     DataKey.objects.filter(version=wrong_key.version).delete()
     wrong_key.dek = generate_key()
     services.accept_data_key(version=wrong_key.version, wrapped=wrap_for(wrong_key), digest=wrong_key.digest)
     verdict = replica_client.verify(wrong_key.version)
-    assert not verdict.ok and verdict.refusal is not None and "commitment" in verdict.refusal["message"]
+    assert not verdict.ok and verdict.refusal is not None and "commitment" in verdict.refusal.message
 
     secrets = [(tiny.adapters / name / "adapter_model.safetensors").read_bytes()[-4096:-4064] for name in ADAPTERS] + [
         b"target_modules",
