@@ -1,4 +1,5 @@
-"""What adapter memory counts: plain numbers since start, each consistent by itself, readable from any thread."""
+"""Counters and gauges of adapter memory: plain numbers since start, each consistent by itself, readable from any
+thread."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-# In the order an adapter passes them. lease and fetch: the platform; read: the disk; check: strict intake; wait: for
-# room in the pool; copy: into pages; publish: into the tables, in the engine thread.
+# In the order in which an adapter passes them. lease and fetch: the platform; read: the disk; check: strict intake;
+# wait: for room in the pool; copy: into pages; publish: into the tables, in the engine thread.
 LEVELS = ("lease", "fetch", "read", "decrypt", "check", "wait", "copy", "publish")
 
 
@@ -21,13 +22,13 @@ class LevelSeconds:
         self._seconds = dict.fromkeys(LEVELS, 0.0)
 
     def add(self, level: str, seconds: float) -> None:
-        """Raises KeyError for a level that is none."""
+        """Add `seconds` to a level. Raises KeyError for an unknown level."""
         with self._lock:
             self._seconds[level] += seconds
 
     @contextmanager
     def measured(self, level: str) -> Iterator[None]:
-        """Adds the time the block takes, also when it raises."""
+        """Add the time the block takes, also when it raises."""
         began = time.perf_counter()
         try:
             yield
@@ -35,11 +36,11 @@ class LevelSeconds:
             self.add(level, time.perf_counter() - began)
 
     def of(self, level: str) -> float:
-        """Seconds spent on one level."""
+        """Return the seconds spent on one level."""
         return self._seconds[level]
 
     def snapshot(self) -> dict[str, float]:
-        """Level → seconds."""
+        """Return level → seconds."""
         with self._lock:
             return dict(self._seconds)
 
@@ -48,11 +49,13 @@ class LevelSeconds:
 class AdapterCounters:
     """Since start. Written by the engine thread.
 
-    loads: adapters that became ready; of them `host_hits` needed no decryption and `prefetches` had nobody waiting
+    loads: adapters that became ready
+    host_hits: loads that needed no decryption
+    prefetches: loads that no request waited for
     blends: blends assembled
     evictions: adapters and blends that left the pool, their pages zeroed
     host_evictions: host copies wiped
-    drains: adapters closed to newcomers because others had waited too long for room
+    drains: adapters closed to new sequences because others had waited too long for room
     returned: leases given back because their adapter lay idle
     cold_seconds: from the start of a load to ready, summed over loads
     reload_seconds: the work (without waiting) of loads of adapters that had been resident before
@@ -75,8 +78,12 @@ class AdapterCounters:
 
 @dataclass(frozen=True, slots=True)
 class AdapterGauges:
-    """Adapter memory at one moment. Bytes: `pool` of pages in use, `host` of decrypted copies, `locked` of those in
-    RAM that cannot reach swap."""
+    """Adapter memory at one moment.
+
+    pool_bytes: pages in use
+    host_bytes: decrypted copies
+    locked_bytes: decrypted copies in RAM that cannot reach swap
+    """
 
     by_state: dict[str, int] = field(default_factory=dict)
     pool_bytes: int = 0

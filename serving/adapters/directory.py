@@ -22,11 +22,11 @@ _PIECE = 2 << 20
 
 
 class DirectoryAdapterSource:
-    """Serves each sub-folder under its name. The digest is over both files' stamps (times, size, inode), so an
+    """Serves each sub-folder under its name. The digest covers both files' stamps (times, size, inode), so an
     overwritten adapter is a new one.
 
-    Not over their content: the first request for an adapter would wait until all of it was hashed, and nobody compares
-    these digests with another replica's. Folders that appear later are found. Thread-safe.
+    The digest does not cover the content: the first request for an adapter would wait until all of it was hashed, and
+    these digests are never compared with another replica's. Folders that appear later are found. Thread-safe.
     """
 
     leased = False
@@ -38,7 +38,7 @@ class DirectoryAdapterSource:
         self._paths: dict[str, Path] = {}
 
     def names(self) -> list[str]:
-        """Adapter folders there are now, sorted."""
+        """Return the names of the adapter folders there are now, sorted."""
         if self._folder is None:
             return []
         return sorted(
@@ -46,7 +46,7 @@ class DirectoryAdapterSource:
         )
 
     def resolve(self, name: str) -> str | None:
-        """Digest of the adapter called `name`, or None. Looks at the disk: call it off the event loop."""
+        """Return the digest of the adapter called `name`, or None. Reads the disk: call it off the event loop."""
         if self._folder is None or not ADAPTER_NAME.fullmatch(name):
             return None
         path = self._folder / name
@@ -59,9 +59,9 @@ class DirectoryAdapterSource:
         return digest
 
     def resolve_model(self, name: str) -> AdapterRef | None:
-        """What `name` stands for: an adapter, or a blend such as `a:0.7+b:0.3`; None if a part does not exist.
+        """Return the adapter or the blend (`a:0.7+b:0.3`) called `name`; None if a part does not exist.
 
-        Looks at the disk like `resolve`. Raises ValueError for what is neither (`parse_model_name`,
+        Reads the disk like `resolve`. Raises ValueError where `name` is neither (`parse_model_name`,
         `AdapterRef.blend`).
         """
         parts = []
@@ -73,8 +73,10 @@ class DirectoryAdapterSource:
         return AdapterRef.blend(parts)
 
     def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
-        """As AdapterSource.load. Raises AdapterUnavailable when the files are gone, changed since, or refused by the
-        strict intake."""
+        """Load as `AdapterSource.load` does.
+
+        Raises AdapterUnavailable when the files are gone, have changed, or are refused by the strict intake.
+        """
         with self._lock:
             path = self._paths.get(digest)
         if path is None:
@@ -95,18 +97,18 @@ class DirectoryAdapterSource:
             raise AdapterUnavailable(f"adapter {path.name} refused: {error}") from error
 
     def copied(self, digest: str) -> None:
-        """Plain files: nothing to wipe."""
+        """Do nothing: plain files need no wiping."""
 
     def release(self, digest: str) -> None:
-        """Plain files: nothing to give back."""
+        """Do nothing: plain files are not leased."""
 
     def locked_bytes(self) -> int:
-        """Plain files are no secret: nothing is locked."""
+        """Return 0: plain files are not secret and not locked."""
         return 0
 
 
 def _digest(path: Path) -> str:
-    """Changed by whatever writes or replaces a file: nobody can set a change time (ctime) back."""
+    """Hash both files' stamps. Every write or replacement changes it: a change time (ctime) cannot be set back."""
     stats = [(path / file).stat() for file in (CONFIG_FILE, TENSORS_FILE)]
     stamp = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
     return hashlib.sha256(f"intarsia/peft-folder/v2{stamp}".encode()).hexdigest()
@@ -116,7 +118,7 @@ def _read(path: Path, limit: int, pause: Pause) -> memoryview:
     size = path.stat().st_size
     if size > limit:
         raise AdapterUnavailable(f"{path.name} is larger than {limit} bytes")
-    # Of a bytearray of 20 MB the C library would keep the memory for good, in each worker thread.
+    # The C library would keep the memory of a 20 MB bytearray for good, in each worker thread.
     view = memoryview(mapped(size))[:size]
     with path.open("rb", buffering=0) as file:
         got = 0

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Longer than a step of single tokens on any machine that is worth serving on; in a step with long prompts a load does
-# one piece in so many seconds.
+# Longer than a step of single tokens on any machine that is worth serving on. During a step with long prompts a load
+# does one piece per this many seconds.
 LONGEST_SECONDS = 0.02
 
-# The longest pause between two steps that loads get to themselves.
+# The longest pause between two steps, in seconds, in which loads have the cores to themselves.
 LOAD_PAUSE_SECONDS = 0.002
 
 # Called between two pieces of a load, of a millisecond or two each; returns when the next may be done.
@@ -29,9 +29,9 @@ def go_on() -> None:
 class Gate:
     """Closed by the engine thread while it computes, passed by loads between two pieces of their work.
 
-    Niceness alone does not keep a load out of a step. A scheduler that looks once a tick, which is 4 ms on many
-    machines, lets a thread that was asleep have at least one, whatever its niceness, and all of a step's threads wait
-    for the one whose core that was.
+    Niceness alone does not keep a load out of a step. A scheduler that decides once per tick (4 ms on many machines)
+    gives a thread that was asleep at least one tick, whatever its niceness, and all threads of the step wait for the
+    one that lost its core.
 
     load_pause: share of a step's time that loads get to themselves after it while any are under way; 0: steps leave
         cores to spare, so the gate stays open and there are no pauses

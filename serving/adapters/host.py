@@ -17,7 +17,7 @@ class HostCopy:
 
 
 class HostLevel:
-    """Keeps copies up to `budget` bytes, GDSF among them; 0 keeps none. Who must go is the caller's to wipe."""
+    """Keeps copies up to `budget` bytes and chooses victims by GDSF; 0 keeps none. The caller wipes the victims."""
 
     def __init__(self, budget: int, rates: UsageRates) -> None:
         self.budget, self.used = budget, 0
@@ -34,7 +34,10 @@ class HostLevel:
         return self._copies.get(digest)
 
     def keep(self, digest: str, copy: HostCopy, seconds: float, now: float) -> tuple[bool, list[str]]:
-        """Whether the copy was taken in (not when it is too large, or worth less than what is here), and who goes."""
+        """Take a copy in, unless it is too large or worth less than what is here.
+
+        Returns whether it was taken in, and the digests of the copies that had to go.
+        """
         if copy.bytes > self.budget:
             return False, []
         cost = EvictionCost(seconds, copy.bytes)
@@ -53,7 +56,7 @@ class HostLevel:
         return True, gone
 
     def drop(self, digest: str) -> HostCopy | None:
-        """Forgets a copy; the caller wipes it."""
+        """Forget a copy; the caller wipes it."""
         copy = self._copies.pop(digest, None)
         if copy is not None:
             self.used -= copy.bytes
@@ -61,11 +64,11 @@ class HostLevel:
         return copy
 
     def touch(self, digest: str, seconds: float, now: float) -> None:
-        """Its place in the order follows its rate."""
+        """Move a copy to the place in the eviction order that its usage rate gives it now."""
         self._order.release(digest, EvictionCost(seconds, self._copies[digest].bytes), now)
 
     def idle(self, before: float) -> list[str]:
-        """Takes out the copies not touched since `before`."""
+        """Take out the copies not touched since `before` and return their digests."""
         gone = []
         for digest in self._order.idle(before):
             self.drop(digest)

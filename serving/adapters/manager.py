@@ -1,7 +1,7 @@
 """Which adapters are in memory: COLD → DECRYPTING → HOST → COPYING → READY → DRAINING → zeroed (and COLD again).
 
-Workers decrypt and copy; the engine thread polls, makes room, publishes and evicts, all of it short. Sequences pin what
-they run with; what nobody pins or waits for may be evicted, by GDSF (`policy`).
+Workers decrypt and copy; the engine thread polls, makes room, publishes and evicts, each in a short time. Sequences pin
+the adapters they run with; adapters without a pin and without a waiting request may be evicted, by GDSF (`policy`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AdapterManager:
     """`serving.ports.Adapters` over a kernel pool. `on_arrival` is called from worker threads when a job has ended.
 
     host_bytes: budget of decrypted copies kept beside the pool
-    idle_seconds: what is on loan and was not used for so long is zeroed and its lease given back; 0: never
+    idle_seconds: a leased adapter that was not used for so long is zeroed and its lease given back; 0: never
 
     Belongs to the engine thread, except `is_revoked`, `states`, `cost`, `gauges` and `hint`.
     """
@@ -73,7 +73,7 @@ class AdapterManager:
         return digest is None or self.residents.is_ready(digest)
 
     def slot(self, digest: str | None) -> int:
-        """Pool slot of what is READY or drains, -1 for the base."""
+        """Return the pool slot of an adapter that is READY or DRAINING, -1 for the base."""
         return -1 if digest is None else self._entries[digest].slot
 
     def pin(self, digest: str | None) -> None:
@@ -88,7 +88,7 @@ class AdapterManager:
             self.residents.unpin(self._entries[digest])
 
     def cost(self, digest: str | None) -> AdapterCost:
-        """Rank, bytes a load moves and seconds until ready. Safe to ask from any thread."""
+        """Return rank, bytes a load moves and seconds until ready. Safe to ask from any thread."""
         rank, size, seconds = 0, 0, 0.0
         for part in () if digest is None else self._parts(digest):
             profile = self.pipeline.profile(part)
@@ -100,14 +100,14 @@ class AdapterManager:
     # -- the engine tells -------------------------------------------------------------------------------------------
 
     def expect(self, ref: AdapterRef) -> None:
-        """A request for `ref` came in: what it needs stays, once it is there, until it was served. `forget` ends it."""
+        """Keep what a request for `ref` needs, once it is there, until `forget`."""
         if ref.digest is not None:
             if ref.parts:
                 self._blends[ref.digest] = ref.parts
             self.residents.expect({ref.digest, *self._parts(ref.digest)})
 
     def forget(self, ref: AdapterRef) -> None:
-        """A request that was expected has ended, however it did."""
+        """Undo `expect`: the request has ended, in whatever way."""
         if ref.digest is not None:
             self.residents.forget({ref.digest, *self._parts(ref.digest)})
             if not self.residents.is_expected(ref.digest):
@@ -116,7 +116,7 @@ class AdapterManager:
             self._forget_blend(ref.digest)
 
     def want(self, digests: Iterable[str]) -> None:
-        """What waiting requests need and is not ready, most urgent first; replaces what was wanted before."""
+        """Replace the list of adapters that waiting requests need and that are not ready, most urgent first."""
         self._wanted = dict.fromkeys(digests)
         if self._blends:
             now = self._clock()
@@ -128,17 +128,17 @@ class AdapterManager:
         self._dispatch()
 
     def hint(self, digests: Iterable[str]) -> None:
-        """Adapters that may be asked for soon: loaded where that costs nobody. Safe from any thread."""
+        """Name adapters that may be asked for soon, to load where no request loses by it. Safe from any thread."""
         self._hints.extend(digests)
         self.on_arrival()
 
     def set_page_limit(self, pages: int) -> None:
-        """How many of the pool's pages may be in use: the boundary with the KV cache. What is in use stays until it is
-        idle, the rest goes at once and its memory back to the system."""
+        """Set how many of the pool's pages may be in use: the boundary with the KV cache. Adapters in use stay until
+        they are idle; others are evicted at once and their memory is returned to the system."""
         self.residents.set_limit(min(max(pages, 0), self.pool.num_pages))
 
     def poll(self) -> list[Failure]:
-        """Settles finished jobs, moves on what has room. Returns adapters and blends that failed, with the reason."""
+        """Settle finished jobs and place decrypted adapters. Returns failed adapters and blends with the reason."""
         failed = []
         for digest, error in [*self.pipeline.settle(), *self.pipeline.place()]:
             self.counters.failures += 1
@@ -151,12 +151,12 @@ class AdapterManager:
     # -- revocation -------------------------------------------------------------------------------------------------
 
     def is_revoked(self, digest: str | None) -> bool:
-        """Whether an adapter, or any part of a blend, is revoked. Safe to ask from any thread."""
+        """Return whether an adapter, or any part of a blend, is revoked. Safe to ask from any thread."""
         return digest is not None and not self._revoked.isdisjoint((digest, *self._parts(digest)))
 
     def revoke(self, digest: str) -> tuple[str, ...]:
-        """Refuses `digest` and its blends from now on, wipes its plaintext, zeroes its pages as soon as nobody pins
-        them. Returns everything that is dead by it: fail its sequences."""
+        """Refuse `digest` and its blends from now on, wipe its plaintext, and zero its pages when the last pin goes.
+        Returns `digest` and its blends: the caller fails their sequences."""
         self._revoked.add(digest)
         self.counters.revocations += 1
         self.pipeline.drop_copy(digest)
@@ -168,11 +168,11 @@ class AdapterManager:
         return digest, *self._blends_with(digest)
 
     def readmit(self, digest: str) -> None:
-        """Lifts a revocation: the next request loads the adapter anew."""
+        """Lift a revocation: the next request loads the adapter anew."""
         self._revoked.discard(digest)
 
     def close(self) -> None:
-        """Waits for running jobs; zeroes, wipes and releases everything."""
+        """Wait for running jobs; zero, wipe and release everything."""
         self.pipeline.close()
         for entry in sorted(self._entries.values(), key=lambda e: not e.parts):  # blends let go of their parts first
             if entry.state in (State.READY, State.DRAINING):
@@ -182,11 +182,11 @@ class AdapterManager:
                 self.pipeline.discard(entry)
         self.pipeline.idle(float("inf"))
 
-    # -- anybody reads ----------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     @property
     def gate(self) -> Gate:
-        """Holds loads up while it is closed."""
+        """The gate that loads wait at while a step computes."""
         return self.pipeline.gate
 
     @property
@@ -196,7 +196,7 @@ class AdapterManager:
 
     @property
     def loading(self) -> bool:
-        """Whether workers have something to do."""
+        """Whether any worker is busy."""
         return self.pipeline.loading
 
     @property
@@ -210,11 +210,11 @@ class AdapterManager:
         return self.counters.evictions
 
     def states(self) -> dict[str, str]:
-        """Digest → state of everything that is not cold. Safe to ask from any thread."""
+        """Return digest → state of every adapter that is not cold. Safe to ask from any thread."""
         return {digest: entry.state.value for digest, entry in list(self._entries.items())}
 
     def gauges(self) -> AdapterGauges:
-        """Adapter memory now. Safe to ask from any thread."""
+        """Return the use of adapter memory now. Safe to ask from any thread."""
         pool, host, page_bytes = self.pool, self.pipeline.host, self.residents.page_bytes
         return AdapterGauges(
             by_state=dict(Counter(self.states().values())),
@@ -228,10 +228,10 @@ class AdapterManager:
         )
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when entries, pool and order disagree."""
+        """Raise AssertionError when entries, pool and order disagree."""
         self.residents.check_integrity()
 
-    # -- how it goes on ---------------------------------------------------------------------------------------------
+    # -- dispatch ---------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         room = self.pipeline.room
@@ -249,7 +249,7 @@ class AdapterManager:
             yield self._hints.popleft()
 
     def _assemble(self) -> list[Failure]:
-        """Blends whose parts have all arrived become slots."""
+        """Make slots of the blends whose parts have all arrived. Returns the blends that failed."""
         failed: list[Failure] = []
         for digest, entry in list(self._assembling.items()):
             if self.is_revoked(digest) or not all(self.residents.is_ready(part) for part, _ in entry.parts):
@@ -275,7 +275,7 @@ class AdapterManager:
         self.pipeline.idle(now - self._idle_seconds)
 
     def _parts(self, digest: str) -> tuple[str, ...]:
-        """The adapters that `digest` is made of: itself, unless it is a blend."""
+        """Return the adapters that `digest` is made of: itself, unless it is a blend."""
         blend = self._blends.get(digest)
         return (digest,) if blend is None else tuple(part for part, _ in blend)
 

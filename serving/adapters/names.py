@@ -12,10 +12,10 @@ MAX_NAME = MAX_BLEND_PARTS * 160
 
 
 def parse_model_name(name: str) -> tuple[tuple[str, float], ...]:
-    """The (adapter name, weight) parts of `name`: `NAME` or `NAME:WEIGHT`, joined by `+`; a weight left out is 1.
+    """Split `name` into (adapter name, weight) parts: `NAME` or `NAME:WEIGHT`, joined by `+`; the default weight is 1.
 
-    Neither sign can be part of an adapter's name, so no folder is ever mistaken for a blend. Raises ValueError naming
-    the part that is wrong.
+    An adapter's name can contain neither sign, so a folder is never mistaken for a blend. Raises ValueError naming the
+    part that is wrong.
     """
     if len(name) > MAX_NAME:
         raise ValueError(f"a model name has at most {MAX_NAME} characters")

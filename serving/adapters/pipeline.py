@@ -1,4 +1,4 @@
-"""Loads on their way: worker jobs, the line for room, host copies. Engine thread, but for the jobs themselves."""
+"""Loads in progress: worker jobs, the queue for room, host copies. Engine thread, except for the jobs themselves."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Failure = tuple[str, EngineError]
 
 
 class LoadPipeline:
-    """From COLD to READY. `on_arrival` is called from worker threads when a job has ended; `settle` then.
+    """From COLD to READY. `on_arrival` is called from worker threads when a job has ended; call `settle` then.
 
-    One job decrypts and, where pages were reserved for it in advance, copies too: the engine thread is needed at both
-    ends alone. Nothing is decrypted while something decrypted waits for room.
+    One job decrypts and, where pages were reserved in advance, copies too: it needs the engine thread only before and
+    after. Decrypted adapters that wait for room count against the number of loads that may start.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class LoadPipeline:
 
     @property
     def room(self) -> int:
-        """How many loads may start now."""
+        """Return how many loads may start now."""
         return self._workers.count - self._jobs - len(self.waiting)
 
     @property
     def loading(self) -> bool:
-        """Whether any job runs."""
+        """Return whether any job runs."""
         return self._jobs > 0
 
     def profile(self, digest: str) -> LoadProfile:
-        """What a load of `digest` takes: as the last time, or as adapters typically do. Safe from any thread."""
+        """Return what the last load of `digest` took, or of any adapter if it is unknown. Safe from any thread."""
         return self._profiles.get(digest, self._typical)
 
     def start(self, digest: str, *, waiting: bool) -> None:
-        """COLD → DECRYPTING, or HOST where a copy was kept."""
+        """Take `digest` from COLD to DECRYPTING, or to HOST where a copy was kept."""
         now = self._clock()
         entry = self._residents.entries[digest] = Entry(digest, State.DECRYPTING, now, now, waiting)
         copy = self.host.get(digest)
@@ -81,13 +81,13 @@ class LoadPipeline:
         self._submit(entry, lambda: self._load(entry))
 
     def settle(self) -> list[Failure]:
-        """Takes in what workers have finished."""
+        """Take over finished jobs. Returns the loads that failed, with the reason."""
         failed: list[Failure] = []
         while self._arrived:
             entry, future = self._arrived.popleft()
             self._jobs -= 1
             problem = None if future.cancelled() else future.exception()
-            if entry.killed:  # its requests have failed already; newer ones want it again
+            if entry.killed:  # its requests have failed already; newer requests start a new load
                 self.discard(entry)
             elif problem is not None:
                 self.discard(entry)
@@ -112,7 +112,7 @@ class LoadPipeline:
         return failed
 
     def place(self) -> list[Failure]:
-        """HOST → COPYING, the most senior first, as far as room can be made."""
+        """Take entries from HOST to COPYING, the most senior first, while there is room. Returns the failed loads."""
         while (head := self.waiting.head()) is not None:
             entry, seniority = head
             if not self._residents.make_room(entry.pages, below=self._bar(entry)):
@@ -134,17 +134,17 @@ class LoadPipeline:
         return []
 
     def kill(self, entry: Entry) -> None:
-        """Ends a load at once; what a worker holds is wiped and zeroed when it comes back."""
+        """End a load at once; what a worker holds is wiped and zeroed when its job ends."""
         if entry.state is State.HOST:
             self.discard(entry)
             return
         entry.killed = True
         if entry.state is State.COPYING:
-            # Wiped under the worker's hands: nobody will ever read the pages it fills.
+            # Wiped while the worker copies: the pages that it fills are never published.
             self._source.copied(entry.digest)
 
     def discard(self, entry: Entry) -> None:
-        """Wipes and forgets a load that came to nothing."""
+        """Wipe and forget a load that failed or was killed."""
         self.waiting.remove(entry)
         self._residents.cancel(entry)
         self._residents.entries.pop(entry.digest, None)
@@ -154,22 +154,22 @@ class LoadPipeline:
         self._source.release(entry.digest)
 
     def drop_copy(self, digest: str) -> None:
-        """Wipes the host copy, if there is one."""
+        """Wipe the host copy, if there is one."""
         if self.host.drop(digest):
             self._wipe(digest)
 
     def idle(self, before: float) -> None:
-        """Wipes host copies not used since `before`."""
+        """Wipe host copies not used since `before`."""
         for digest in self.host.idle(before):
             self._wipe(digest)
 
     def let_go(self, entry: Entry) -> None:
-        """The pool has zeroed it; without a host copy nothing of it is left."""
+        """Release an adapter whose pages the pool has zeroed, unless a host copy of it is left."""
         if not entry.parts and entry.digest not in self.host:
             self._source.release(entry.digest)
 
     def close(self) -> None:
-        """Waits for running jobs; what they hold is still to be discarded."""
+        """Wait for running jobs; what they hold is still to be discarded."""
         self._workers.close()
 
     # -- jobs, in worker threads ------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class LoadPipeline:
         counters.cold_seconds += self._clock() - entry.began
         if digest in self._profiles:
             counters.reload_seconds += entry.seconds
-        # A reload from the host says little of what the next load from disk takes.
+        # The time of a reload from the host says little about the next load from disk.
         seconds = self.profile(digest).seconds if digest in self.host else entry.seconds
         self._typical = self._profiles[digest] = LoadProfile(entry.rank, entry.bytes, entry.pages, seconds)
         if len(self._profiles) > _PROFILES_KEPT:
@@ -240,7 +240,7 @@ class LoadPipeline:
             self._source.release(digest)
 
     def _size(self, tensors: AdapterTensors) -> tuple[int, int]:
-        """(largest rank, pages)"""
+        """Return (largest rank, pages)."""
         rank = max((pair.a.shape[0] for pair in tensors.values()), default=0)
         return rank, -(-rank // self._residents.pool.spec.page_size)
 
@@ -248,7 +248,7 @@ class LoadPipeline:
         return not entry.waiting and not self._residents.is_expected(entry.digest)
 
     def _bar(self, entry: Entry) -> float | None:
-        """A hint displaces only what is worth less."""
+        """Return the priority below which `entry` may displace others: only hints have one."""
         if not self._is_hint(entry):
             return None
         cost = EvictionCost(entry.seconds, entry.pages * self._residents.page_bytes)

@@ -1,5 +1,5 @@
-"""Which adapters stay, which go, which come early. Pure: no torch, no clock, no I/O; every operation is O(log n) in
-what is resident, whatever is registered."""
+"""Which adapters stay, which go, which come early. Pure: no torch, no clock, no I/O. Every operation is O(log n) in the
+number of resident adapters and independent of how many are registered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 HALF_LIFE_SECONDS = 60.0
-# Rates of adapters that are gone are remembered, so that a popular one that comes back is not taken for a stranger.
+# Rates of evicted adapters are remembered, so that a popular one that comes back is not treated as new.
 REMEMBERED = 16_384
 
 
@@ -25,7 +25,7 @@ class UsageRates:
         return len(self._counts)
 
     def use(self, key: str, now: float) -> float:
-        """Counts one use at `now` (seconds); returns the decayed count."""
+        """Count one use at `now` (seconds) and return the decayed count."""
         count = 1.0 + self.rate(key, now)
         self._counts[key] = (count, now)
         self._counts.move_to_end(key)
@@ -34,7 +34,7 @@ class UsageRates:
         return count
 
     def rate(self, key: str, now: float) -> float:
-        """The decayed count, 0 for a stranger."""
+        """Return the decayed count, 0 for an unknown key."""
         count, at = self._counts.get(key, (0.0, now))
         return count * math.exp(-self._decay * max(0.0, now - at))
 
@@ -50,8 +50,8 @@ class EvictionCost:
 class GreedyDual:
     """Eviction order of one memory level: Greedy-Dual-Size-Frequency (Cherkasova 1998).
 
-    priority = clock + rate · seconds / bytes, where the clock rises to each victim's priority: what was once
-    popular ages as others go. Only released keys can be victims; a key that is held has no place in the order.
+    priority = clock + rate · seconds / bytes, where the clock rises to each victim's priority, so that keys which
+    were popular once age as others are evicted. Only released keys can be victims; held keys are not in the order.
     """
 
     def __init__(self, rates: UsageRates) -> None:
@@ -61,19 +61,19 @@ class GreedyDual:
         self._stamp = 0
 
     def __len__(self) -> int:
-        """Keys that could go."""
+        """Return how many keys may be evicted."""
         return len(self._released)
 
     def __contains__(self, key: str) -> bool:
         return key in self._released
 
     def priority(self, key: str, cost: EvictionCost, now: float) -> float:
-        """Where `key` would stand if it were released at `now`."""
+        """Return the priority that `key` would have if it were released at `now`."""
         mebibytes = max(cost.bytes, 1) / (1 << 20)
         return self.clock + self.rates.rate(key, now) * max(cost.seconds, 1e-6) / mebibytes
 
     def release(self, key: str, cost: EvictionCost, now: float) -> None:
-        """From now on `key` may be evicted."""
+        """Allow `key` to be evicted from now on."""
         priority = self.priority(key, cost, now)
         self._stamp += 1
         self._released[key] = (priority, self._stamp, now)
@@ -84,11 +84,11 @@ class GreedyDual:
             heapq.heapify(self._order)
 
     def hold(self, key: str) -> None:
-        """`key` must stay, or is gone by other means. Unknown keys are fine."""
+        """Take `key` out of the order: it must stay, or has been evicted by other means. Unknown keys are ignored."""
         self._released.pop(key, None)
 
     def peek(self) -> tuple[str, float] | None:
-        """The next victim and its priority."""
+        """Return the next victim and its priority."""
         while self._order:
             priority, stamp, key = self._order[0]
             known = self._released.get(key)
@@ -98,7 +98,7 @@ class GreedyDual:
         return None
 
     def evict(self) -> str | None:
-        """Takes the next victim out and raises the clock to its priority."""
+        """Take the next victim out and raise the clock to its priority."""
         found = self.peek()
         if found is None:
             return None
@@ -107,22 +107,24 @@ class GreedyDual:
         return key
 
     def idle(self, before: float) -> Iterator[str]:
-        """Keys released before `before` and not held since, longest first. Evict each before asking for the next."""
+        """Yield keys released before `before` and not held since, oldest first; evict each before taking the next."""
         while self._released:
             key, (_, _, since) = next(iter(self._released.items()))
             if since >= before:
                 return
             yield key
-            assert key not in self._released, "the caller takes out what it was given"
+            assert key not in self._released, "the caller evicts each key before it asks for the next"
 
 
 def load_order(
     wanted: Iterable[str], hints: Iterable[str], busy: Collection[str], refused: Collection[str], room: int
 ) -> list[tuple[str, bool]]:
-    """The next `room` loads: first what waiting requests want, in the scheduler's order, then the platform's hints.
+    """Choose the next `room` loads: what waiting requests want, in the scheduler's order, then the platform's hints.
 
-    `busy` is resident or on its way, `refused` is revoked. Each comes with whether a request waits for it. Looks no
-    further than the last one it takes.
+    busy: digests that are resident or being loaded
+    refused: revoked digests
+
+    Returns each digest with whether a request waits for it. Consumes no more of the iterables than it needs.
     """
     chosen: dict[str, bool] = {}
     for source, waiting in ((wanted, True), (hints, False)):

@@ -1,4 +1,4 @@
-"""The last level: who has pages and a slot, who pins them, who must go when others need room. Engine thread only."""
+"""The last memory level: adapters that have pages and a slot, their pins and their eviction. Engine thread only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from serving.adapter_stats import AdapterCounters
 from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
 from serving.adapters.state import Entry, State
 
-# Room is made by force, closing adapters that are in use to newcomers, for whoever has waited this long; and again
-# after as long, if that was not enough.
+# An entry that has waited this long makes room by force: adapters in use are closed to new sequences. If that is not
+# enough, it is repeated after as long again.
 PATIENCE_SECONDS = 0.25
 
 
 class ResidentSet:
-    """Entries by digest, and the pool's pages and slots. `gone` is told of each entry whose pages are zeroed.
+    """Entries by digest, and the pool's pages and slots. `gone` is called with each entry whose pages are zeroed.
 
-    Evictable is what is READY, has no pin, and has no request waiting for it (`demand`).
+    An entry can be evicted while it is READY, has no pin and has no request in flight.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ResidentSet:
         self.order = GreedyDual(rates)
         self._rates, self._counters, self._clock, self._gone = rates, counters, clock, gone
         self._free_slots = list(range(pool.num_slots - 1, -1, -1))
-        # In flight per digest: how many requests, and how early the first of them came.
+        # Per digest: the number of requests in flight and the arrival number of the first.
         self._demand: dict[str, tuple[int, int]] = {}
         self._arrivals = itertools.count()
         self._forced_at = 0.0
@@ -45,14 +45,14 @@ class ResidentSet:
     # -- demand and pins --------------------------------------------------------------------------------------------
 
     def expect(self, digests: Iterable[str]) -> None:
-        """A request for all of `digests` is in flight."""
+        """Note that a request for all of `digests` is in flight."""
         for digest in digests:
             count, since = self._demand.get(digest) or (0, next(self._arrivals))
             self._demand[digest] = count + 1, since
             self.order.hold(digest)
 
     def forget(self, digests: Iterable[str]) -> None:
-        """It has ended."""
+        """Undo `expect`: the request has ended."""
         for digest in digests:
             count, since = self._demand[digest]
             if count > 1:
@@ -65,7 +65,7 @@ class ResidentSet:
         return digest in self._demand
 
     def seniority(self, digest: str) -> int:
-        """How early the request came that has waited longest; lower is earlier, and anyone before nobody."""
+        """Return the arrival number of the earliest request in flight; without one, a number later than all others."""
         demand = self._demand.get(digest)
         return demand[1] if demand is not None else next(self._arrivals)
 
@@ -86,7 +86,7 @@ class ResidentSet:
     # -- room -------------------------------------------------------------------------------------------------------
 
     def make_room(self, pages: int, *, below: float | None = None) -> bool:
-        """Evicts until `pages` and a slot are free; with `below`, only what has a lower priority than that."""
+        """Evict until `pages` and a slot are free; with `below`, only entries of a lower priority. Returns success."""
         while self._free() < pages or not self._free_slots:
             victim = self.order.peek()
             if victim is None or (below is not None and victim[1] >= below):
@@ -96,7 +96,7 @@ class ResidentSet:
         return True
 
     def force_room(self, entry: Entry, seniority: int) -> None:
-        """Takes from those who came later than `entry`, then closes those that run to newcomers, worth least first."""
+        """Evict what came later than `entry`, then drain running entries, the cheapest to evict first."""
         now = self._clock()
         if now - entry.since < PATIENCE_SECONDS or now - self._forced_at < PATIENCE_SECONDS:
             return
@@ -108,7 +108,7 @@ class ResidentSet:
                 return
             if since > seniority:
                 self.evict(other)
-        # What drains already will be room soon; closing more than that would idle the batch.
+        # Draining entries will be room soon; draining more than needed would leave the batch idle.
         coming = self._free() + sum(e.pages for e in self.entries.values() if e.state is State.DRAINING)
         slots = len(self._free_slots) + sum(e.state is State.DRAINING for e in self.entries.values())
         running = [e for e in ready if e.state is State.READY and e.pins and not e.blends]
@@ -120,12 +120,12 @@ class ResidentSet:
             self.drain(other)
 
     def reserve(self, entry: Entry, pages: int) -> None:
-        """Pages and a slot for `entry`; `make_room` first. Raises LoraKernelError when no slot could list so many."""
+        """Take pages and a slot; call `make_room` first. Raises LoraKernelError if a slot cannot list so many pages."""
         entry.reservation = self.pool.reserve(pages)
         entry.slot = self._free_slots.pop()
 
     def cancel(self, entry: Entry) -> None:
-        """Zeroes and frees what `reserve` took, if it did."""
+        """Zero and free what `reserve` took; do nothing if it took nothing."""
         if entry.reservation is not None:
             self.pool.cancel(entry.reservation)
             entry.reservation = None
@@ -134,7 +134,7 @@ class ResidentSet:
             entry.slot = -1
 
     def set_limit(self, pages: int) -> None:
-        """How many of the pool's pages may be in use. Evicts down to it, as far as nobody uses what there is."""
+        """Set how many of the pool's pages may be in use, and evict unused entries down to that."""
         shrinks, self.page_limit = pages < self.page_limit, pages
         while self._free() < 0 and (victim := self.order.evict()) is not None:
             self.evict(self.entries[victim])
@@ -148,14 +148,14 @@ class ResidentSet:
     # -- in and out -------------------------------------------------------------------------------------------------
 
     def publish(self, entry: Entry) -> None:
-        """A written reservation becomes a slot."""
+        """Turn a written reservation into a slot."""
         assert entry.reservation is not None
         self.pool.publish(entry.slot, entry.reservation)
         entry.reservation = None
         self._arrived(entry)
 
     def blend(self, entry: Entry) -> None:
-        """Parts that are READY become one more slot, without a copy; it pins them. Raises LoraKernelError."""
+        """Make a slot of parts that are READY, without a copy; it pins them. Raises LoraKernelError."""
         parts = [self.entries[part] for part, _ in entry.parts]
         slot = self._free_slots.pop()
         try:
@@ -170,7 +170,7 @@ class ResidentSet:
         self._arrived(entry)
 
     def drain(self, entry: Entry) -> None:
-        """Nobody new joins it or a blend of it; gone when the last pin goes, at once if there is none."""
+        """Admit no new sequence to `entry` or its blends; evict it when its last pin goes, at once if it has none."""
         for identity in list(entry.blends):
             self.drain(self.entries[identity])
         if self.entries.get(entry.digest) is entry:  # a part may go with its last blend
@@ -180,8 +180,8 @@ class ResidentSet:
                 self.evict(entry)
 
     def evict(self, entry: Entry) -> None:
-        """Zeroes its pages (a blend's are its parts'), now."""
-        assert entry.pins == 0, "somebody runs on it"
+        """Zero its pages now; a blend has none of its own."""
+        assert entry.pins == 0, "a sequence runs on it"
         self.order.hold(entry.digest)
         del self.entries[entry.digest]
         self.pool.evict(entry.slot)
@@ -194,7 +194,7 @@ class ResidentSet:
             self.unpin(holder)
 
     def idle(self, before: float) -> list[Entry]:
-        """Evicts what nobody has used since `before`; returns it."""
+        """Evict the entries that were not used since `before` and return them."""
         gone = []
         for digest in self.order.idle(before):
             gone.append(self.entries[digest])
@@ -202,7 +202,7 @@ class ResidentSet:
         return gone
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when entries, pool and order disagree."""
+        """Raise AssertionError when entries, pool and order disagree."""
         taken = [e.slot for e in self.entries.values() if e.slot >= 0]
         assert sorted(taken + self._free_slots) == list(range(self.pool.num_slots))
         pages = set()
@@ -224,13 +224,13 @@ class ResidentSet:
         self._offer(entry.digest)
 
     def _offer(self, digest: str) -> None:
-        """Lets it be evicted, if nothing speaks against that."""
+        """Allow its eviction if it is READY, not pinned and not expected."""
         entry = self.entries.get(digest)
         if entry is not None and entry.state is State.READY and entry.pins == 0 and digest not in self._demand:
             self.order.release(digest, self._eviction_cost(entry), self._clock())
 
     def _eviction_cost(self, entry: Entry) -> EvictionCost:
-        # A blend costs nothing to make again, but a slot and the pins on its parts: it goes before they do.
+        # A blend is made again without loading, but holds a slot and pins its parts: it is evicted before they are.
         return EvictionCost(entry.seconds, max(1, entry.pages) * self.page_bytes)
 
     @property

@@ -10,9 +10,11 @@ from serving.adapters.gate import Pause, go_on
 
 
 class AdapterSource(Protocol):
-    """`load` and `copied` may block and run in worker threads; `release` runs in the engine thread and must be quick.
+    """Loads adapters by digest.
 
-    leased: what is loaded is on loan, and goes back when it has been idle for long
+    `load` and `copied` may block and run in worker threads; `release` runs in the engine thread and must be quick.
+
+    leased: whether adapters are on loan and their leases are given back when they have been idle for long
     seconds: where the time of loads went; written by the source
     """
 
@@ -20,18 +22,20 @@ class AdapterSource(Protocol):
     seconds: LevelSeconds
 
     def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
-        """The adapter's tensors in host memory; `pause` is called between pieces of the work. Raises AdapterUnavailable
-        or AdapterRevoked."""
+        """Return the adapter's tensors in host memory; `pause` is called between pieces of the work.
+
+        Raises AdapterUnavailable or AdapterRevoked.
+        """
         ...
 
     def copied(self, digest: str) -> None:
-        """What `load` returned is no longer needed: wipe it. Idempotent; safe while somebody still reads (zeros)."""
+        """Wipe what `load` returned: it is no longer needed. Idempotent; a concurrent reader sees zeros."""
         ...
 
     def release(self, digest: str) -> None:
-        """Nothing of the adapter is held any more, its pages are zeroed. Also called when a load came to nothing."""
+        """Give the adapter back: its pages are zeroed and no copy is left. Also called after a failed load."""
         ...
 
     def locked_bytes(self) -> int:
-        """Bytes of what `load` returned and `copied` has not wiped that are locked in RAM and cannot reach swap."""
+        """Return how many bytes of unwiped tensors are locked in RAM, so that they cannot reach swap."""
         ...

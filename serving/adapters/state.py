@@ -12,25 +12,29 @@ from lora_kernels import AdapterTensors, Reservation
 
 
 class State(Enum):
-    """What is not in memory at all is cold and has no entry.
+    """Where an adapter with an entry is. An adapter that is not in memory at all is cold and has no entry.
 
-    An early reservation lets a load go from DECRYPTING to COPYING without a stop; HOST is where it waits for room.
+    An early reservation lets a load go from DECRYPTING to COPYING without a stop; otherwise it waits for room in HOST.
     """
 
     DECRYPTING = "decrypting"  # leased, read, decrypted and checked by a worker
     HOST = "host"  # decrypted in host memory, waiting for pages
     COPYING = "copying"  # a worker writes it into reserved pages
     READY = "ready"  # listed by a slot
-    DRAINING = "draining"  # nobody new joins; zeroed when the last pin goes
+    DRAINING = "draining"  # admits no new sequence; zeroed when the last pin goes
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """`killed` may be read by a worker at any time; `tensors` and `reservation` belong to the worker while a job runs.
+    """One adapter or blend in memory. `tensors` and `reservation` belong to the worker while a job runs.
 
-    slot is taken with the reservation, -1 before. seconds: what this load took so far, waiting for room apart.
-    waiting: a request waits for it (else it was loaded on a hint). parts: of a blend, with weights.
-    blends: identities of blends that pin it. began, since: on the manager's clock, start of the load and of the state.
+    began, since: start of the load and of the state, on the manager's clock
+    waiting: whether a request waits for it; otherwise it was loaded on a hint
+    slot: taken with the reservation; -1 before
+    seconds: what this load took so far, without the wait for room
+    killed: a worker may read it at any time
+    parts: of a blend, with weights
+    blends: identities of the blends that pin it
     """
 
     digest: str
@@ -62,7 +66,7 @@ class LoadProfile:
 
 
 class WaitingQueue:
-    """Entries that wait for room, the most senior first: who was asked for earliest. Leaving is lazy, O(log n)."""
+    """Entries that wait for room, the one requested earliest first. Removal is lazy, O(log n)."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Entry]] = []
@@ -73,7 +77,7 @@ class WaitingQueue:
         return len(self._inside)
 
     def __iter__(self) -> Iterator[Entry]:
-        """In no promised order."""
+        """Iterate in arbitrary order."""
         return (entry for _, _, entry in self._heap if id(entry) in self._inside)
 
     def add(self, entry: Entry, seniority: int) -> None:
@@ -81,11 +85,11 @@ class WaitingQueue:
         self._inside.add(id(entry))
 
     def remove(self, entry: Entry) -> None:
-        """Fine when it is not in line."""
+        """Remove `entry` if it is queued."""
         self._inside.discard(id(entry))
 
     def head(self) -> tuple[Entry, int] | None:
-        """The most senior and its seniority."""
+        """Return the most senior entry and its seniority."""
         while self._heap:
             seniority, _, entry = self._heap[0]
             if id(entry) in self._inside:

@@ -15,14 +15,14 @@ from serving.cores import available_cores
 
 T = TypeVar("T")
 
-# A worker that computes beside the engine's threads gets a tenth of a core, on an idle machine all of it. Lower, and a
-# load on a busy machine takes a second; see docs/adapter-memory.md for both figures.
+# A worker that computes beside the engine's threads gets a tenth of a core, and a whole core on an idle machine. At a
+# lower priority, a load on a busy machine takes a second; docs/adapter-memory.md has both figures.
 NICENESS = 10
 
 
 class LoadWorkers:
-    """A pool of low-priority threads, which together compute with half of the cores at most. Finished jobs are told of
-    in the worker's thread."""
+    """A pool of low-priority threads that together compute with half of the cores at most. `done` callbacks run in the
+    worker's thread."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -36,12 +36,12 @@ class LoadWorkers:
         self._pool.submit(job).add_done_callback(done)
 
     def close(self) -> None:
-        """Waits for what runs; what has not started is dropped."""
+        """Wait for running jobs and drop those that have not started."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _give_way(threads: int) -> None:
     torch.set_num_threads(threads)
-    # On Linux a thread has a niceness of its own, and threads it starts (decryption of large packages) inherit it.
+    # On Linux each thread has its own niceness; threads that it starts (decryption of large packages) inherit it.
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
