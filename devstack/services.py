@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from devstack.postgres import PostgresServer
 from devstack.state import REPOSITORY, State
-from devstack.supervisor import ProcessSpec
+from devstack.supervisor import READY_SECONDS, ProcessSpec
 from devstack.valkey import ValkeyServer
 
 REPLICA_NAME = "local-0"
@@ -28,6 +28,10 @@ _INHERITED = (
     "OMP_NUM_THREADS",
     "LD_LIBRARY_PATH",
 )
+
+
+# A replica compiles the CPU kernels at its first start: half a minute on two idle cores, minutes on busy ones.
+SERVING_READY_SECONDS = 400.0
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,7 @@ class Services:
             ],
             self._inherited | {"PYTHONUNBUFFERED": "1", "ENROLMENT_TOKEN": self.state.secrets["enrolment_token"]},
             answers(f"{self.replica_url}/readyz", {200}),
+            ready_seconds=SERVING_READY_SECONDS,
         )
 
     def manage(self, *arguments: str) -> list[str]:
@@ -180,7 +185,12 @@ class Services:
         return [sys.executable, str(REPOSITORY / "manage.py"), *arguments]
 
     def _python(
-        self, name: str, module: list[str], environment: dict[str, str], ready: Callable[[], bool]
+        self,
+        name: str,
+        module: list[str],
+        environment: dict[str, str],
+        ready: Callable[[], bool],
+        ready_seconds: float = READY_SECONDS,
     ) -> ProcessSpec:
         """Run a Python module with its arguments."""
         return ProcessSpec(
@@ -188,5 +198,6 @@ class Services:
             command=[sys.executable, "-m", *module],
             environment=environment | {"PYTHONPATH": str(REPOSITORY)},
             ready=ready,
+            ready_seconds=ready_seconds,
             working_directory=str(REPOSITORY),
         )

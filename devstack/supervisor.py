@@ -53,6 +53,9 @@ def _reap(process: subprocess.Popen[bytes]) -> int | None:
     return process.wait()
 
 
+READY_SECONDS = 90.0
+
+
 @dataclass
 class ProcessSpec:
     """How to run one process, how to tell that it is ready, and how to stop it."""
@@ -63,7 +66,7 @@ class ProcessSpec:
     ready: Callable[[], bool]
     stop_signal: int = signal.SIGTERM
     stop_seconds: float = 15.0
-    ready_seconds: float = 90.0
+    ready_seconds: float = READY_SECONDS
     working_directory: str | None = None
     popen_arguments: dict[str, Any] = field(default_factory=dict)
 
