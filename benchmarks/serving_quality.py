@@ -23,7 +23,7 @@ from lora_kernels import AdapterPool, LoraPair, PoolSpec
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
-from serving.runner import Precision, RunnerSettings, choose_runner
+from serving.runner import Precision, RunnerSettings, choose_runner, has_kernels
 from serving.steps import Chunk, StepPlan
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
@@ -143,9 +143,9 @@ def predict(
         max_sequences=len(windows),
         threads=threads,
     )
-    runner = choose_runner(settings, Adapters(model, precision.adapters, adapted=adapted))
-    if not runner.elastic_memory:
+    if not has_kernels(settings.device):
         raise SystemExit("the C kernels are not available here")
+    runner = choose_runner(settings, Adapters(model, precision.adapters, adapted=adapted))
     sequences = [_sequence(index, window, blocks) for index, window in enumerate(windows)]
     out = []
     for position in range(length - 1):

@@ -1,5 +1,5 @@
-"""The engine's nouns: what is asked (`Request`), what is running (`Sequence`), what comes back (`Delta`). Imports no
-torch."""
+"""The engine's nouns: `Request` (what a caller asks), `Sequence` (a request in flight), `Delta` (one step's answer).
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import numpy
 
 
-# More parts than this is nobody's model; the pool bounds their ranks together besides.
+# Far more parts than useful blends have; the pool bounds the sum of their ranks as well.
 MAX_BLEND_PARTS = 8
 MAX_BLEND_WEIGHT = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterRef:
-    """Which adapter answers: the digest that stands for its content, or None for the bare base model.
+    """The adapter that answers: the digest of its content, or None for the bare base model.
 
-    A blend (ΔW = Σ weight · ΔW_part) has `parts`, (digest, weight) by digest, and its identity as its digest: KV, pins
-    and metrics treat it as an adapter of its own. Make one with `AdapterRef.blend`.
+    A blend (ΔW = Σ weight · ΔW_part) has `parts`, pairs of (digest, weight) sorted by digest, and its identity as its
+    digest: KV, pins and metrics treat it as an adapter of its own. Make one with `AdapterRef.blend`.
     """
 
     digest: str | None = None
@@ -35,9 +35,10 @@ class AdapterRef:
 
     @classmethod
     def blend(cls, parts: Iterable[tuple[str, float]]) -> AdapterRef:
-        """The weighted sum of adapters, the same whatever their order; one part of weight 1 is that adapter itself.
+        """Make the weighted sum of adapters, independent of their order; one part of weight 1 is that adapter itself.
 
-        Raises ValueError for no or too many parts, a part named twice, a weight that is zero, not finite or too large.
+        Raises ValueError without parts, with too many, for a part named twice and for a weight that is zero, not finite
+        or too large.
         """
         ordered = tuple(sorted((digest, float(weight)) for digest, weight in parts))
         if not 1 <= len(ordered) <= MAX_BLEND_PARTS:
@@ -53,8 +54,7 @@ class AdapterRef:
 
 
 def blend_identity(parts: Iterable[tuple[str, float]]) -> str:
-    """SHA-256 (64 hex digits) over length-prefixed digests and weights (float64): no two blends share it, nor does an
-    adapter."""
+    """Return the SHA-256 (64 hex digits) of length-prefixed digests and weights (float64): unique to this blend."""
     material = [b"intarsia/blend/v1"]
     for digest, weight in parts:
         material += [digest.encode(), struct.pack(">d", weight)]
@@ -62,14 +62,14 @@ def blend_identity(parts: Iterable[tuple[str, float]]) -> str:
 
 
 class ConstraintState(Protocol):
-    """Where one completion stands in its grammar."""
+    """The position of one completion in its grammar."""
 
     def accept(self, token_ids: Seq[int]) -> None:
-        """Moves past generated tokens. Raises ConstraintFailed."""
+        """Advance past generated tokens. Raises ConstraintFailed."""
         ...
 
     def forbidden(self) -> numpy.ndarray:
-        """bool [vocab]: the tokens that may not come next; never all of them. Raises ConstraintFailed."""
+        """Return bool [vocab]: the tokens that may not come next; never all of them. Raises ConstraintFailed."""
         ...
 
 
@@ -84,7 +84,7 @@ class SamplingParams:
     """How tokens are chosen.
 
     temperature: 0 is argmax
-    top_p, top_k, min_p: what stays of the distribution, cut in the order top_k, top_p, min_p; top_k 0: everything
+    top_p, top_k, min_p: cut the distribution, in the order top_k, top_p, min_p; top_k 0 keeps everything
     logprobs: how many alternatives to report; None: no logprobs
     prompt_logprobs: the same for the prompt's tokens, from the second on
     presence_penalty, frequency_penalty: subtracted for tokens generated so far, once, and once for each occurrence
@@ -109,7 +109,7 @@ class SamplingParams:
 
     @property
     def depends_on_output(self) -> bool:
-        """Whether a token's choice depends on the tokens before it, besides through the model."""
+        """Whether a token's choice depends on earlier tokens by other means than the model."""
         return (
             self.constraint is not None
             or self.repetition_penalty != 1.0
@@ -127,13 +127,13 @@ class LatencyClass(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion. `cache_scope` says whose prefixes may be shared; it comes from a trusted caller, never from the
-    client.
+    """One completion.
 
-    deadline: on the `time.monotonic` clock, in seconds; None for none.
-    embed: answer with the embedding of the prompt in place of a token; max_tokens is 0 then.
-    weight: the tenant's share relative to others, above 0; its latest request's counts for the tenant
-    family: id of the HTTP request that this one is part of (one of its choices or inputs)
+    cache_scope: requests of one scope may share prefixes; it comes from a trusted caller, never from the client
+    deadline: on the `time.monotonic` clock, in seconds; None: no deadline
+    embed: answer with the embedding of the prompt instead of a token; max_tokens is then 0
+    weight: the tenant's share relative to others, above 0; the latest request's weight counts for the tenant
+    family: id of the HTTP request that this one is part of (as one of its choices or inputs)
     """
 
     request_id: str
@@ -152,7 +152,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens consumed so far. cached_tokens is the part of the prompt whose KV was found in the prefix cache."""
+    """Tokens consumed so far.
+
+    cached_tokens: the part of the prompt whose KV was found in the prefix cache
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -174,10 +177,11 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one completion. finish_reason is set on the last one: "stop", "length" or "cancelled".
+    """What one step added to one completion.
 
-    embedding: native float32, L2-normalised; of requests that asked for one.
-    prompt_logprobs: of the prompt's tokens from the second on, in the first delta of requests that asked for them.
+    finish_reason: set on the last delta: "stop", "length" or "cancelled"
+    embedding: native float32, L2-normalised; only for requests that asked for one
+    prompt_logprobs: of the prompt's tokens from the second on, in the first delta of requests that asked for them
     """
 
     text: str
@@ -196,7 +200,10 @@ class Status(Enum):
 
 
 class OutputText(Protocol):
-    """Turns generated tokens into text that may be shown; see `serving.tokenization.output`."""
+    """Turns generated tokens into text that may be shown; see `serving.tokenization.output`.
+
+    stopped: whether a stop string was found
+    """
 
     def push(self, token_id: int) -> str: ...
     def finish(self) -> str: ...
@@ -209,8 +216,10 @@ class Sequence:
     """A request in flight. Invariant: 0 <= computed <= len(tokens), and blocks hold KV for at least `computed`
     tokens.
 
-    sampler: what sampling keeps between tokens (`serving.sampling`); made there when first needed.
-    scored: log-probabilities of the prompt's tokens from the second on, as far as steps have reported them.
+    planned: tokens whose KV steps were asked to compute
+    in_flight: tokens that launched steps sample and that are not known yet
+    sampler: state that sampling keeps between tokens; `serving.sampling` makes it when first needed
+    scored: log-probabilities of the prompt's tokens from the second on, as far as steps have reported them
     """
 
     request: Request
@@ -248,24 +257,27 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens known or in flight."""
+        """Number of tokens known or in flight."""
         return len(self.tokens) + self.in_flight
 
     @property
     def pending(self) -> int:
-        """Tokens whose KV no step has been asked to compute yet."""
+        """Number of tokens whose KV was not planned yet."""
         return len(self.tokens) + self.in_flight - self.planned
 
     @property
     def reusable(self) -> int:
-        """Leading tokens that need not be computed where their KV is cached: all but the last one, whose logits the
-        next token is drawn from, and none whose logits are still to be reported."""
+        """Number of leading tokens that need not be computed where their KV is cached.
+
+        The last token must be computed because the next token is drawn from its logits; tokens whose logits are still
+        to be reported must be computed as well.
+        """
         known = len(self.tokens) - 1
         return min(known, len(self.scored)) if self.unscored(0, known) else known
 
     def unscored(self, start: int, end: int) -> range:
-        """The positions from `start` to `end` whose logits say how likely a token of the prompt was, and that are still
-        to be reported."""
+        """Return the positions from `start` to `end` whose logits give the log-probability of a prompt token that is
+        still to be reported."""
         if self.request.sampling.prompt_logprobs is None:
             return range(0)
         return range(max(start, len(self.scored)), min(end, self.prompt_tokens - 1))

@@ -1,4 +1,4 @@
-"""The processors that this process may use."""
+"""The CPU cores that this process may use."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 
 
 def available_cores(root: Path = Path("/")) -> int:
-    """How many: all of the machine's, or what `taskset`, a container or its CPU quota left; at least 1.
+    """Return how many cores `taskset`, the container and its CPU quota leave of the machine's; at least 1.
 
-    A quota of one core and a half is one: threads that wait for each other lose more to throttling than a half gives.
-    root: where /proc and /sys are
+    A quota of one core and a half counts as one: threads that wait for each other lose more to throttling than half a
+    core gives.
+
+    root: the folder that contains /proc and /sys
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *map(int, _quotas(root))]))
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Cores a second of this process's control group and of each above it (cgroups(7), both versions)."""
+    """Yield the quota, in cores, of this process's control group and of each above it (cgroups(7), both versions)."""
     try:
         memberships = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -29,7 +31,7 @@ def _quotas(root: Path) -> Iterator[float]:
             continue
         mount = root / "sys/fs/cgroup" / controllers
         group = mount / path.lstrip("/")
-        # In a container the path may be the host's: then only the mount itself exists, and it is the container's.
+        # In a container the path may be the host's. Then only the mount itself exists, and it is the container's group.
         for place in (group, *group.parents):
             if (quota := _quota(place)) is not None:
                 yield quota

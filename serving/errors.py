@@ -1,4 +1,4 @@
-"""Every way a request can be refused or fail, and what is wrong with a flag."""
+"""Every way in which a request can be refused or fail, and the error of a bad flag."""
 
 from __future__ import annotations
 

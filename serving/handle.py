@@ -1,4 +1,4 @@
-"""The asyncio end of a request: what the engine thread produces, an event loop consumes."""
+"""The asyncio end of a request: an event loop consumes what the engine thread produces."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable
 from serving.core import Delta
 from serving.errors import EngineError
 
-# A consumer this many deltas behind is not reading. Without an end to it, a client that stops reading would have its
-# whole answer kept for it.
+# A consumer this many deltas behind has stopped reading. Without this limit, the replica would keep its whole answer.
 MAX_BACKLOG = 1024
 
 
@@ -41,7 +40,7 @@ class RequestHandle:
         return item
 
     def deliver(self, item: Delta | EngineError) -> None:
-        """Called in the handle's event loop."""
+        """Queue a delta or an error for the consumer. Call it in the handle's event loop."""
         if self._overflowed:
             return
         if self.on_overflow is not None and self._items.qsize() >= MAX_BACKLOG:

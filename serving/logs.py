@@ -1,7 +1,6 @@
-"""Structured logs: one JSON object a line on standard error, from structlog and from the standard library alike.
+"""Structured logs: one JSON object per line on standard error, from structlog and from the standard library alike.
 
-Log lines name things (request ids, digests, counts, times). Prompts, outputs, tickets and keys are never given to
-a log call.
+Log lines contain request ids, digests, counts and times. Prompts, outputs, tickets and keys are never logged.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import structlog
 
 
 def configure(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Sends every logger's lines to `stream` (standard error). Replaces what was configured before."""
+    """Send every logger's lines to `stream` (default: standard error). Replaces the previous configuration."""
     shared: list[structlog.types.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

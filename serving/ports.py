@@ -1,5 +1,5 @@
-"""What the engine needs of its runner and of adapter memory. Implementations are in `serving.runner`,
-`serving.adapters` and the tests; none of them inherits from these protocols."""
+"""What the engine needs from its runner and from adapter memory. Implementations are in `serving.runner`,
+`serving.adapters` and the tests; they do not inherit from these protocols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serving.trace import Tracer
 class Runner(StepRunner, Protocol):
     """A `StepRunner` over one base model. Belongs to the engine thread.
 
-    trace: where the times of a step's parts go
+    trace: receives the times of a step's parts
     """
 
     trace: Tracer
@@ -89,7 +89,7 @@ class Adapters(Residency, ResidentAdapters, Protocol):
 
     @property
     def loading(self) -> bool:
-        """Whether workers have something to do."""
+        """Whether any worker is busy."""
         ...
 
     @property
@@ -101,7 +101,7 @@ class Adapters(Residency, ResidentAdapters, Protocol):
         ...
 
     def set_page_limit(self, pages: int) -> None:
-        """Set how many pages of the pool may be in use; what is in use stays until it is idle."""
+        """Set how many pages of the pool may be in use; adapters in use stay until they are idle."""
         ...
 
     def hint(self, digests: Iterable[str]) -> None:

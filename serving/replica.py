@@ -1,4 +1,4 @@
-"""Puts one replica together from its settings: base model, KV cache, adapter pool, engine."""
+"""Builds one replica from its settings: base model, KV cache, adapter pool, engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from serving.trace import Trace
 
 log = logging.getLogger(__name__)
 
-# Share of a step's time that loads get to themselves, see `Gate`.
+# Share of a step's time in which loads have the cores to themselves; see `Gate`.
 _LOAD_PAUSE = 0.1
 
 
@@ -55,7 +55,7 @@ class Base:
 
     @classmethod
     def from_dir(cls, folder: Path, fingerprint: Future[bytes] | None = None) -> Base:
-        """Reads config and tokenizer; hashes the weights (about a second a gigabyte) unless that was begun before."""
+        """Read config and tokenizer; hash the weights (about a second per gigabyte) unless `fingerprint` does."""
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         digest = base_fingerprint(folder) if fingerprint is None else fingerprint.result()
         spec = BaseSpec.from_hf_config(raw, digest, folder.name)
@@ -67,7 +67,7 @@ class Base:
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is one. Raises ConfigError when CUDA is asked for and missing."""
+    """Return the device called `name`; "auto" is CUDA where present. Raises ConfigError if "cuda" is missing."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: no CUDA device here")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
@@ -75,7 +75,10 @@ def choose_device(name: str) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What KV cache and adapters may address, at most, and how they share it; None: each has its own."""
+    """The most that KV cache and adapters may address.
+
+    boundary: how they share one budget; None: each has its own
+    """
 
     block_bytes: int
     blocks: int
@@ -85,7 +88,7 @@ class _Memory:
 
 
 def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision, device: torch.device) -> _Memory:
-    """Raises ConfigError when the settings leave no room."""
+    """Derive the sizes of KV cache and adapter pool. Raises ConfigError when the settings leave no room."""
     block = bytes_per_block(model, config.block_size, precision, device)
     blocks = (config.kv_cache_mb << 20) // block
     if blocks < 2:
@@ -98,7 +101,7 @@ def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision
         raise ConfigError(f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page >> 20} MiB")
     if not config.elastic_memory or not has_kernels(device):
         return _Memory(block, blocks, pages, max_len, None)
-    # Wherever the boundary is, a sequence of any length and an adapter of any rank have room.
+    # At every position of the boundary there is room for a sequence of any length and an adapter of any rank.
     boundary = boundary_between(
         adapters=(pages * page, spec.max_pages * page), kv=(blocks * block, (max_len // config.block_size + 3) * block)
     )
@@ -112,7 +115,7 @@ def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision
 
 
 def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> Engine:
-    """Loads the base model and allocates KV cache and adapter pool. The engine is not started.
+    """Load the base model and allocate KV cache and adapter pool. The engine is not started.
 
     Raises ConfigError when the memory settings leave no room, ModelConfigError for a model that is not served.
     """
@@ -131,7 +134,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         config.thread_count,
     )
     host_mb = config.host_adapter_memory_mb
-    if host_mb is None:  # a copy saves lease and decryption; on a CPU it would be the same memory twice
+    if host_mb is None:  # a host copy saves lease and decryption; on a CPU the pool is host memory already
         host_mb = 4096 if device.type == "cuda" else 0
     adapters = AdapterManager(
         AdapterPool(pool_spec(model), memory.pages, config.adapter_slots, precision.adapters, device),
@@ -191,6 +194,6 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
 
 
 def _return_freed_memory() -> None:
-    """What loading allocated and freed goes back to the system: glibc keeps 25 MB of it otherwise."""
+    """Return memory that loading allocated and freed to the system: glibc would keep 25 MB of it."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

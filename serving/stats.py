@@ -61,7 +61,7 @@ class EngineStats:
         self.busy_seconds += seconds
 
     def observe(self, planner: Planner) -> None:
-        """Takes the gauges after a turn."""
+        """Read the gauges after a turn."""
         self.running, self.waiting = len(planner.running), len(planner.waiting)
         self.waiting_by_class, self.by_class = planner.waiting.lengths(), planner.counts
         self.fairness_gap, self.aged = planner.accounts.counters.gap(), planner.waiting.aged

@@ -1,4 +1,4 @@
-"""What one step of the engine does: its plan, who computes it, and what comes back. Imports no torch."""
+"""One step of the engine: its plan, the runner that computes it, and the result. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from serving.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens [start, start + count) of one sequence, computed in one step. `samples`: the last one yields a new
-    token.
+    """Tokens [start, start + count) of one sequence, computed in one step.
+
+    samples: whether the last one yields a new token
 
     Where steps overlap, a decode's token may still be in flight: then start >= len(sequence.tokens) and the runner
-    takes the id from what the step before it sampled.
+    takes the id from what the previous step sampled.
     """
 
     sequence: Sequence
@@ -34,10 +35,11 @@ class Chunk:
 
 @dataclass(slots=True)
 class StepShape:
-    """How much one step computes; grows while it is planned.
+    """How much one step computes; grows while the step is planned.
 
-    context_tokens: KV entries read by decodes; prefill_pairs: query-key pairs of prefill attention; rank_rows: adapter
-    rank summed over rows
+    context_tokens: KV entries read by decodes
+    prefill_pairs: query-key pairs of prefill attention
+    rank_rows: adapter rank summed over rows
     """
 
     decode_rows: int = 0
@@ -65,11 +67,12 @@ class StepShape:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step: decodes come first in `chunks`, then prefill chunks. fresh_blocks hold stale KV and are zeroed before
-    use.
+    """One step.
 
+    chunks: decodes first, then prefill chunks
+    fresh_blocks: hold stale KV and are zeroed before use
     wanted: adapters to load, most urgent first
-    predicted_seconds: what the cost model expects of this step
+    predicted_seconds: the step's duration as the cost model predicts it
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -87,9 +90,9 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """The runner's answer for one sampling chunk: a token, or the embedding that was asked for, or why there is none.
+    """The runner's answer for one sampling chunk: a token, an embedding, or the reason why there is neither.
 
-    error None without a token or an embedding: the logits were not finite.
+    error: None without a token or an embedding means that the logits were not finite
     """
 
     token_id: int | None
@@ -100,8 +103,7 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class AdapterCost:
-    """What one adapter means to the scheduler: its rank, the bytes a load moves, and the seconds until it is ready (0:
-    it is)."""
+    """What one adapter costs the scheduler: its rank, the bytes that a load moves, the seconds until it is ready."""
 
     rank: int = 0
     bytes: int = 0
@@ -111,8 +113,8 @@ class AdapterCost:
 class Residency(Protocol):
     """What the scheduler needs to know about adapters. None (the base model) is always ready.
 
-    `is_ready` may turn false while sequences still run on the adapter (it drains): those go on, nobody new joins. Pins
-    nest; only an adapter that is ready may be pinned.
+    `is_ready` may turn false while sequences still run on the adapter: it drains, they continue, and no sequence joins.
+    Pins nest; only an adapter that is ready may be pinned.
     """
 
     def is_ready(self, digest: str | None) -> bool: ...
@@ -120,21 +122,23 @@ class Residency(Protocol):
     def unpin(self, digest: str | None) -> None: ...
 
     def cost(self, digest: str | None) -> AdapterCost:
-        """Safe to ask from any thread; an estimate where the adapter was never seen."""
+        """Return the adapter's cost, an estimate for an unknown adapter. Safe to ask from any thread."""
         ...
 
 
 class PendingStep(Protocol):
-    """A step that was launched. `result` waits for it: one token for each chunk that samples, in plan order."""
+    """A step that was launched."""
 
-    def result(self) -> Seq[SampledToken]: ...
+    def result(self) -> Seq[SampledToken]:
+        """Wait for the step. Returns one answer per sampling chunk, in plan order."""
+        ...
 
 
 class StepRunner(Protocol):
     """Executes plans: writes KV for every chunk and samples one token for every chunk that asks for one.
 
-    depth: how many steps may be launched before the first one's result is taken. With 0 `launch` returns when the step
-    is computed; with 1 the host plans and commits while the device computes. Steps run in the order of their launch.
+    depth: how many steps may be in flight when the next is launched. With 0, `launch` returns when the step is
+        computed; with 1, the host plans and commits while the device computes. Steps run in the order of their launch
     """
 
     @property

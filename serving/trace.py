@@ -1,4 +1,4 @@
-"""Where each step's time went, in Chrome's trace event format: open the file in chrome://tracing or Perfetto.
+"""A trace of the times of each step, in Chrome's trace event format: open the file in chrome://tracing or Perfetto.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -18,21 +18,21 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-CAPACITY = 200_000  # spans kept: about ten a step; older ones give way
+CAPACITY = 200_000  # spans kept, about ten per step; the oldest are dropped
 _NOTHING = nullcontext()
 
 Figure = int | float | str
 
 
 class Tracer(Protocol):
-    """What the engine talks to: `Trace`, or `NO_TRACE` where nobody looks."""
+    """Records spans: `Trace`, or `NO_TRACE`, which records nothing."""
 
     def span(self, name: str, **figures: Figure) -> AbstractContextManager[dict[str, Figure] | None]:
-        """Times the block; `figures` (sizes, never contents) are shown beside it. The block may add to the dict that it
-        gets; None where nobody looks."""
+        """Time the block; `figures` (sizes, never contents) are shown beside it. The block may add to the dict that it
+        gets; `NO_TRACE` gives None."""
 
     def close(self) -> None:
-        """The engine has stopped: nothing more will come."""
+        """End the trace: the engine has stopped."""
 
 
 class _NoTrace:
@@ -47,9 +47,9 @@ NO_TRACE: Tracer = _NoTrace()
 
 
 class Trace:
-    """Keeps the last spans of every thread. Thread-safe: a deque takes appends from anywhere.
+    """Keeps the last spans of all threads. Thread-safe, as appends to a deque are.
 
-    file: where `close` writes them
+    file: the path that `close` writes the spans to
     """
 
     def __init__(self, file: Path | None = None, capacity: int = CAPACITY) -> None:
@@ -59,7 +59,7 @@ class Trace:
 
     @contextmanager
     def span(self, name: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-        """As `Tracer.span`."""
+        """Time the block as `Tracer.span` says."""
         began = time.perf_counter_ns()
         try:
             yield figures
@@ -70,7 +70,7 @@ class Trace:
             self._spans.append((name, thread, began, time.perf_counter_ns() - began, figures))
 
     def events(self) -> list[dict[str, object]]:
-        """Trace events, oldest first; times in microseconds."""
+        """Return trace events, oldest first; times in microseconds."""
         process = os.getpid()
         named: list[dict[str, object]] = [
             {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
@@ -90,7 +90,7 @@ class Trace:
         ]
 
     def close(self) -> None:
-        """Writes the file, if one was named; a failure is logged, for nothing depends on it."""
+        """Write the file, if one was named. A failure is logged and not raised."""
         if self._file is None:
             return
         try:
@@ -101,5 +101,5 @@ class Trace:
             log.info("trace of %d spans written to %s", len(self._spans), self._file)
 
     def write(self, path: Path) -> None:
-        """Raises OSError."""
+        """Write all spans to `path`. Raises OSError."""
         path.write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ms"}), encoding="utf-8")

@@ -1,5 +1,5 @@
-"""The engine: one thread that owns torch, the planner and the adapters. `engine` is the loop and what others may ask of
-it, `inbox` how they ask, `active` the requests in flight and what becomes of their tokens."""
+"""The engine: one thread that owns torch, the planner and the adapters. `engine` holds the loop and its public methods,
+`inbox` carries calls from other threads, `active` holds the requests in flight and delivers their tokens."""
 
 from serving.engine.engine import Engine
 

@@ -1,4 +1,4 @@
-"""The requests in flight: a sequence and the stream that hears of it, from acceptance to the last delta."""
+"""The requests in flight: each sequence and the stream that receives its deltas."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from serving.steps import SampledToken
 
 
 class ActiveRequests:
-    """Request id → sequence and stream. Every request leaves through `fail` or with a finish reason, once.
+    """Request id → sequence and stream. Every request ends once, through `fail` or with a finish reason.
 
-    on_finish: called with each sequence that leaves, to free what it holds; the second argument says whether it failed
+    on_finish: called with each sequence that ends, to free what it holds, and with whether it failed
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ActiveRequests:
         return [sequence for sequence, _ in self._active.values()]
 
     def open(self, request: Request, handle: RequestHandle | None, now: float) -> Sequence | None:
-        """A new sequence; None, and an error to the stream, if the request's id is in use."""
+        """Make a sequence of `request`. Returns None, and sends an error to the stream, if its id is in use."""
         if request.request_id in self._active:
             if handle is not None:
                 self._outbox.put(handle, EngineError(f"request id {request.request_id} is in use"))
@@ -60,7 +60,7 @@ class ActiveRequests:
         return sequence
 
     def append(self, sequence: Sequence, sampled: SampledToken) -> None:
-        """What a step sampled for a sequence: a token or an embedding to deliver, or the reason why there is none."""
+        """Deliver what a step sampled for a sequence: a token, an embedding, or the reason why there is neither."""
         request = sequence.request
         if sampled.embedding is not None:
             self._deliver(sequence, Delta("", (), (), "stop", sequence.usage(), sampled.embedding))
@@ -97,14 +97,14 @@ class ActiveRequests:
             self._close(sequence)
 
     def fail(self, sequences: Iterable[Sequence], error: EngineError) -> None:
-        """Ends requests with an error; those that have ended already are left alone."""
+        """End requests with an error; requests that have ended already are left alone."""
         for sequence in sequences:
             if sequence.request.request_id in self._active:
                 self._deliver(sequence, error)
                 self._close(sequence, failed=True)
 
     def flush(self) -> None:
-        """Hands over what was delivered since the last call."""
+        """Hand over what was delivered since the last call."""
         self._outbox.flush()
 
     def _close(self, sequence: Sequence, *, failed: bool = False) -> None:

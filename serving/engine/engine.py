@@ -1,5 +1,5 @@
-"""The step loop, and everything others may ask of the engine. Public methods may be called from any thread; `submit`
-needs a running event loop, which receives the results."""
+"""The step loop and the engine's public methods. They may be called from any thread; `submit` needs a running event
+loop, which receives the results."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from serving.trace import NO_TRACE, Tracer
 
 log = logging.getLogger(__name__)
 
-# How long an idle engine sleeps between looks at deadlines; work wakes it at once.
+# How long an idle engine sleeps between two checks of deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
-# How old gauges and the outlook of admission may be while no request arrives or ends. Renewing them is a sixth of the
-# Python of a step with one row.
+# How old gauges and the forecast of admission may be while no request arrives or ends. Renewing them takes a sixth of
+# the Python time of a step with one row.
 _POLL_SECONDS = 0.05
 
 
@@ -42,7 +42,7 @@ class Engine:
     make_output: builds the detokenizer of one request
     eos_token_ids: tokens that end a completion unless it ignores them
     sharing: moves memory between adapters and KV; None: each has its own
-    trace: where the times of each step's parts go
+    trace: receives the times of each step's parts
     """
 
     trace: Tracer = NO_TRACE
@@ -75,10 +75,10 @@ class Engine:
         self._draining = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    # -- asked from any thread --------------------------------------------------------------------------------------
+    # -- from any thread --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread; `ready` is set after a warm-up step."""
+        """Start the thread; `ready` is set after a warm-up request."""
         self._thread.start()
 
     @property
@@ -88,7 +88,7 @@ class Engine:
 
     @property
     def accepting(self) -> bool:
-        """Warm, running and not draining."""
+        """Whether the engine is warm, running and not draining."""
         return self.alive and self.ready.is_set() and not self._draining
 
     @property
@@ -98,7 +98,7 @@ class Engine:
     def submit(self, request: Request, *, continues: bool = False) -> RequestHandle:
         """Queue a request. Raises EngineStopped, AdapterRevoked, PromptTooLong or QueueFull.
 
-        continues: it is part of something that runs already, so draining does not refuse it
+        continues: whether it is part of an HTTP request that runs already, so that draining does not refuse it
         """
         if (self._draining and not continues) or self._stopping or not self.alive:
             raise EngineStopped("this replica is shutting down")
@@ -112,7 +112,7 @@ class Engine:
         return handle
 
     def check_length(self, request: Request) -> None:
-        """Raises PromptTooLong."""
+        """Raise PromptTooLong unless prompt and completion fit the context."""
         asked = len(request.prompt_token_ids) + request.max_tokens
         if asked > self.max_model_len:
             raise PromptTooLong(
@@ -129,15 +129,15 @@ class Engine:
         return self._inbox.call(lambda: self._revoke(digest))
 
     def readmit(self, digest: str) -> Future[None]:
-        """Lifts a revocation (a new lease was granted)."""
+        """Lift a revocation (a new lease was granted)."""
         return self._inbox.call(lambda: self.adapters.readmit(digest))
 
     def drain(self) -> None:
-        """Refuses new requests; running and waiting ones finish."""
+        """Refuse new requests; running and waiting requests finish."""
         self._draining = True
 
     def stop(self, grace: float = 0.0) -> None:
-        """Drains for up to `grace` seconds, fails what is left with EngineStopped, joins the thread. Idempotent."""
+        """Drain for up to `grace` seconds, fail remaining requests with EngineStopped, join the thread. Idempotent."""
         self.drain()
         limit = self._clock() + grace
         while self._active and self._thread.is_alive() and self._clock() < limit:
@@ -168,15 +168,15 @@ class Engine:
                 self._commit_launched(0)
         finally:
             self._draining = self._stopping = True
-            self._inbox.drain()  # what was submitted a moment ago must hear of the end too
+            self._inbox.drain()  # requests submitted a moment ago must fail too
             self._active.fail(self._active.sequences(), EngineStopped("this replica is shutting down"))
             self._active.flush()
             self.adapters.close()
             self.trace.close()
 
     def step(self) -> bool:
-        """One turn. Where the runner overlaps, the host plans one step and commits the last while the device computes.
-        Returns whether anything was done: what comes next may depend on it."""
+        """Run one turn. Where the runner overlaps, the host plans one step and commits the previous one while the
+        device computes. Returns whether anything was done."""
         span = self.trace.span
         with span("plan"):
             for digest, error in self.adapters.poll():
@@ -194,7 +194,7 @@ class Engine:
         return busy
 
     def _act_on(self, plan: StepPlan) -> None:
-        """Ends what is too late, starts the loads that are wanted."""
+        """Fail expired requests and start the wanted loads."""
         self._active.fail(plan.expired, DeadlineExceeded("the request's deadline passed"))
         self.adapters.want(plan.wanted)
 
@@ -206,7 +206,7 @@ class Engine:
             return Launched(plan, FailedStep(error), began)
 
     def _commit_launched(self, keep: int) -> None:
-        """Commits launched steps, oldest first, until `keep` are left in flight."""
+        """Commit launched steps, oldest first, until `keep` are left in flight."""
         while len(self._launched) > keep:
             self._commit(self._launched.popleft())
 
@@ -242,12 +242,12 @@ class Engine:
         if now >= self._next_poll_at:
             self._next_poll_at = now + _POLL_SECONDS
             if self._sharing is not None:
-                self._sharing.look(now)
+                self._sharing.update(now)
             self.stats.observe(self.planner)
-            self.admission.look(self.planner)
+            self.admission.update(self.planner)
         self._active.flush()
 
-    # -- what the inbox asks for ------------------------------------------------------------------------------------
+    # -- actions from the inbox -------------------------------------------------------------------------------------
 
     def _accept(self, request: Request, handle: RequestHandle | None) -> None:
         self.admission.arrived(request)
@@ -285,6 +285,6 @@ class Engine:
         )
         self._accept(request, None)
         while self._active:
-            self.step()  # what arrives meanwhile stays in the inbox
+            self.step()  # requests that arrive meanwhile stay in the inbox
         self.planner.pool.drop(None)
         self.stats = EngineStats(kv_blocks_total=self.planner.pool.limit)

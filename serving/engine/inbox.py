@@ -1,4 +1,4 @@
-"""What other threads ask of the engine thread: actions it runs between steps."""
+"""Actions that other threads give to the engine thread, which runs them between steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Inbox:
         self._wake.set()
 
     def call(self, action: Callable[[], T]) -> Future[T]:
-        """Resolves to what `action` returns or raises."""
+        """Run `action` in the engine thread. The future resolves to what `action` returns or raises."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -36,15 +36,15 @@ class Inbox:
         return future
 
     def wake(self) -> None:
-        """Ends a `wait`: there may be something to do."""
+        """End a `wait`: there may be something to do."""
         self._wake.set()
 
     def drain(self) -> None:
-        """Runs what was posted, oldest first."""
+        """Run the posted actions, oldest first."""
         self._wake.clear()
         while self._actions:
             self._actions.popleft()()
 
     def wait(self, seconds: float) -> None:
-        """Sleeps until something is posted, `wake` is called, or the time is over."""
+        """Sleep until an action is posted, `wake` is called, or the time is over."""
         self._wake.wait(seconds)

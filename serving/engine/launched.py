@@ -1,4 +1,4 @@
-"""Steps that the runner has been given and whose results are not taken yet."""
+"""Steps that were given to the runner and whose results have not been taken yet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from serving.steps import PendingStep, SampledToken, StepPlan
 
 @dataclass(frozen=True, slots=True)
 class Launched:
+    """A step in flight.
+
+    began: `time.perf_counter` at its launch, in seconds
+    """
+
     plan: StepPlan
     step: PendingStep
     began: float

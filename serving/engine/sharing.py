@@ -1,7 +1,7 @@
-"""The elastic boundary: adapters and KV share one budget of memory, and it goes to the side whose lack costs more work.
+"""The elastic boundary: adapters and KV share one budget of memory, which moves to the side whose lack costs more work.
 
-Both are memory of the system that is taken when it is first written (a CPU's): each side may address more than its
-share, and what the other side is to have is given back.
+Both sides are CPU memory that the system provides when it is first written. Each side may address more than its share,
+and returns to the system what the other side is to have.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from serving.ports import Adapters
 from serving.scheduler.planner import Planner
 
 MOVE_SECONDS = 2.0  # from one move of the boundary to the next
-# Prompt tokens computed at once when KV that was thrown away is computed again.
+# Prompt tokens computed at once when evicted KV is recomputed.
 _CHUNK = 256
 _GROWTH_BLOCKS = 2
-_PADDING_BLOCKS = 1  # of the pool: it takes memory like any other
+_PADDING_BLOCKS = 1  # the pool's padding block takes memory like any other
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """How many bytes adapters may take of the memory they share with the KV cache.
 
-    `step` bytes move at a time, and only to the side whose losses are at least `factor` times the other's: the
-    boundary neither flutters nor follows noise. Each side keeps its `floor`.
+    `step` bytes move at a time, and only to the side whose losses are at least `factor` times the other's, so that the
+    boundary neither oscillates nor follows noise. Each side keeps its `floor`.
     """
 
     total: int
@@ -35,9 +35,9 @@ class Boundary:
     least_seconds: float = 0.1
 
     def move(self, adapter_limit: int, adapters_lost: float, kv_lost: float) -> int:
-        """The new limit for adapters, in bytes; the KV cache may take what is left of `total`.
+        """Return the new limit for adapters, in bytes; the KV cache may take the rest of `total`.
 
-        adapters_lost, kv_lost: seconds since the last move of work done once more, and of waiting, for want of memory
+        adapters_lost, kv_lost: seconds of repeated work and of waiting since the last move, for lack of memory
         """
         lowest, highest = self.adapter_floor, self.total - self.kv_floor
         limit = min(max(adapter_limit, lowest), highest)
@@ -49,7 +49,7 @@ class Boundary:
 
 
 def boundary_between(adapters: tuple[int, int], kv: tuple[int, int]) -> Boundary:
-    """Each side: (bytes it has at first, bytes it needs to do anything at all). Either keeps a quarter at least."""
+    """Build a boundary from each side's (initial bytes, bytes needed to work at all); each keeps a quarter or more."""
     adapter_floor, kv_floor = (min(size, max(size // 4, least)) for size, least in (adapters, kv))
     total = adapters[0] + kv[0]
     return Boundary(total, adapter_floor, kv_floor, step=total // 16)
@@ -79,8 +79,8 @@ class SharedMemory:
         self._lost = self._losses()
         self._apply()
 
-    def look(self, now: float) -> None:
-        """Moves the boundary now and then; `now` in seconds."""
+    def update(self, now: float) -> None:
+        """Move the boundary if `MOVE_SECONDS` have passed; `now` in seconds."""
         if now < self._next:
             return
         self._next = now + MOVE_SECONDS
@@ -91,15 +91,15 @@ class SharedMemory:
         self._apply()
 
     def _losses(self) -> tuple[float, float, float]:
-        """Since start: seconds that adapters were loaded again or waited for room; seconds that somebody waited for KV;
-        tokens whose KV was computed again."""
+        """Return, since start: seconds in which adapters were reloaded or waited for room; seconds in which requests
+        waited for KV; tokens whose KV was recomputed."""
         planner, adapters, pool = self._planner, self._adapters, self._planner.pool
-        # With a prefix cache, what a preempted sequence computes again is among the blocks that were reclaimed.
+        # With a prefix cache, the KV that a preempted sequence recomputes is among the reclaimed blocks.
         again = pool.recomputed * pool.block_size if pool.caching else planner.recomputed_tokens
         return adapters.counters.reload_seconds + adapters.seconds.of("wait"), planner.kv_wait_seconds, again
 
     def _apply(self) -> None:
-        """What is in use stays until it is idle: the other side grows only by what has come free."""
+        """Set both limits. Memory in use stays until it is idle: the other side grows only by what is free."""
         total, pages, pool = self.boundary.total, self._adapters.pool, self._planner.pool
         kv = min(max(total - self.limit, self._kv_in_use()), total - self.boundary.adapter_floor)
         self._adapters.set_page_limit((total - kv) // self._page_bytes)
@@ -110,7 +110,7 @@ class SharedMemory:
             self._give_back(pool.free_blocks())
 
     def _kv_in_use(self) -> int:
-        """Bytes, with two blocks for each running sequence to grow into until the next look: nobody is preempted for
-        the sake of adapters."""
+        """Return the bytes of KV in use, with two blocks for each running sequence to grow into until the next move, so
+        that no sequence is preempted for the sake of adapters."""
         blocks = self._planner.pool.used + _GROWTH_BLOCKS * len(self._planner.running)
         return (blocks + _PADDING_BLOCKS) * self._block_bytes

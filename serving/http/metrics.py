@@ -135,7 +135,7 @@ class _EngineCollector(Collector):
 _ADAPTER_COUNTERS = {
     "loads": "Adapters that became ready",
     "host_hits": "Loads that needed no decryption",
-    "prefetches": "Loads nobody waited for yet",
+    "prefetches": "Loads that no request waited for",
     "blends": "Blends assembled",
     "evictions": "Adapters that left the pool, zeroed",
     "host_evictions": "Decrypted copies wiped",

@@ -19,7 +19,7 @@ from serving.http.metrics import Metrics
 
 log = structlog.stdlib.get_logger("serving.request")
 
-# Choices of one request in the engine at once: several do not crowd out everyone else's single ones.
+# Choices of one request in the engine at once, so that a request with many does not crowd out others.
 _WINDOW = 32
 # Further completions of a prompt this long wait for the first one's first token: its KV is then in the prefix cache.
 _SHARED_PREFIX = 64

@@ -1,8 +1,8 @@
-"""Paged attention in plain torch: KV lives in blocks, rows of one step read it through block tables.
+"""Paged attention in plain torch: KV is stored in blocks, which the rows of a step read through block tables.
 
 Single-token rows (decodes) share one padded gather and one attention call per layer; prefill chunks get one call each.
-Unwritten slots and the padding block hold zeros, never stale numbers: a masked NaN would still poison the sum, because
-0 · NaN is NaN. The runner zeroes blocks when they are handed out.
+Unwritten slots and the padding block hold zeros instead of stale numbers: a masked NaN would still poison the sum,
+because 0 · NaN is NaN. The runner zeroes blocks when they are allocated.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class PagedKV:
         return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
 
     def zero(self, blocks: list[int]) -> None:
-        """Erases blocks in every layer."""
+        """Zero blocks in every layer."""
         if blocks:
             self.data.index_fill_(2, torch.tensor(blocks, device=self.data.device), 0)
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> torch.Tensor:
-        """Writes k and v [rows, kv_heads, head_dim], then attends q [rows, heads, head_dim]; returns q's shape."""
+        """Write k and v [rows, kv_heads, head_dim], then attend q [rows, heads, head_dim]; returns q's shape."""
         keys, values = self._flat[layer, 0], self._flat[layer, 1]
         keys.index_copy_(0, step.slots, k)
         values.index_copy_(0, step.slots, v)
@@ -56,7 +56,7 @@ class PagedKV:
         return out
 
     def _decode(self, layer: int, q: torch.Tensor, step: StepInputs) -> torch.Tensor:
-        """One query token per row. The heads that share a KV head become query rows of it, so KV is never repeated."""
+        """Attend one query token per row. Heads that share a KV head become its query rows, so KV is never repeated."""
         rows, heads, dim = q.shape
         # index_select copies whole blocks; indexing with a tensor copies elements and takes four times as long.
         gathered = self.data[layer].index_select(1, step.block_tables.flatten())
@@ -66,7 +66,7 @@ class PagedKV:
 
     @staticmethod
     def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """q [count, heads, dim] over k and v [total, kv_heads, dim]; without a mask count = total and causal."""
+        """Attend q [count, heads, dim] over k and v [total, kv_heads, dim]; without a mask causally, count = total."""
         out = functional.scaled_dot_product_attention(
             q.transpose(0, 1)[None],
             k.transpose(0, 1)[None],

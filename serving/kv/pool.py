@@ -1,8 +1,8 @@
 """A pool of KV blocks with reference counts and a prefix cache.
 
-A block is free, used (count > 0), or cached (count 0, content known by key, first to be reclaimed in LRU order). Block
-0 is never handed out: it pads block tables, stays zero, and so can never carry one sequence's numbers into another's.
-At most `limit` blocks are used or cached: adapters may have the memory of the others (`serving.engine.sharing`).
+A block is free, used (ref count > 0), or cached (ref count 0, found by its key, evicted in LRU order). Block 0 is never
+allocated: it pads block tables and stays zero, so it cannot carry one sequence's numbers into another's. At most
+`limit` blocks are used or cached: adapters may have the memory of the others (`serving.engine.sharing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Block:
 
 
 class BlockPool:
-    """Hands out block ids. Not thread-safe: the engine thread owns it."""
+    """Allocates block ids. Not thread-safe: the engine thread owns it."""
 
     def __init__(self, num_blocks: int, block_size: int, *, caching: bool = True) -> None:
         if num_blocks < 2:
@@ -41,7 +41,7 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `allocate` can hand out: free ones and cached ones nobody uses, within the limit."""
+        """Number of blocks that `allocate` can return: free or cached, within the limit."""
         return max(0, self.limit - self.used)
 
     @property
@@ -50,7 +50,7 @@ class BlockPool:
 
     @property
     def held(self) -> int:
-        """Blocks that are used or cached."""
+        """Number of blocks that are used or cached."""
         return self.num_blocks - 1 - len(self._free)
 
     @property
@@ -58,15 +58,17 @@ class BlockPool:
         return self.limit * self.block_size
 
     def users(self, block: int) -> int:
-        """How many sequences hold `block`."""
+        """Return the ref count of `block`: the number of sequences that hold it."""
         return self._blocks[block].users
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks with one user each. Their content is stale: the caller zeroes them. Raises MemoryError if too
-        few."""
+        """Allocate `count` blocks with one user each. Their content is stale: the caller zeroes them.
+
+        Raises MemoryError if fewer are available.
+        """
         if count > self.available:
             raise MemoryError(f"{count} KV blocks wanted, {self.available} available")
         out = []
@@ -77,7 +79,7 @@ class BlockPool:
         return out
 
     def match(self, keys: Iterable[bytes]) -> list[int]:
-        """The cached blocks of the longest known prefix of `keys`, without taking them."""
+        """Return the blocks of the longest known prefix of `keys`, without taking them."""
         out: list[int] = []
         for key in keys:
             block = self._by_key.get(key)
@@ -87,11 +89,11 @@ class BlockPool:
         return out
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """How many of these count as available now (cached and used by nobody)."""
+        """Return how many of these blocks count as available now (cached and not used)."""
         return sum(block in self._cached for block in blocks)
 
     def take(self, blocks: Sequence[int]) -> None:
-        """Adds a user to blocks found by `match`."""
+        """Add a user to blocks found by `match`."""
         for block in blocks:
             if self._blocks[block].users == 0:
                 del self._cached[block]
@@ -99,7 +101,7 @@ class BlockPool:
         self.hits += len(blocks)
 
     def publish(self, block: int, key: bytes, digest: str | None) -> None:
-        """Makes a full, computed block findable. A second block of the same content stays private to its user."""
+        """Make a full, computed block findable. A second block of the same content stays private to its user."""
         if not self.caching or key in self._by_key or self._blocks[block].key is not None:
             return
         if key in self._reclaimed:
@@ -110,8 +112,7 @@ class BlockPool:
         self._by_digest[digest].add(block)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Drops one user of each. Later blocks become reclaimable before earlier ones, so prefixes outlive their
-        tails."""
+        """Drop one user of each block. Later blocks are evicted before earlier ones: prefixes outlive their tails."""
         for block in reversed(blocks):
             state = self._blocks[block]
             if state.users < 1:
@@ -125,16 +126,17 @@ class BlockPool:
         self._keep_limit()
 
     def set_limit(self, blocks: int) -> None:
-        """How many blocks may be used or cached. Cached ones go at once, used ones when their sequences end."""
+        """Set how many blocks may be used or cached. Cached blocks are evicted at once, used ones after their sequences
+        end."""
         self.limit = min(max(blocks, 0), self.num_blocks - 1)
         self._keep_limit()
 
     def free_blocks(self) -> list[int]:
-        """Blocks that hold nothing anybody wants."""
+        """Return the free blocks."""
         return list(self._free)
 
     def drop(self, digest: str | None) -> list[int]:
-        """Forgets every prefix computed with this adapter; returns the blocks freed by it, for the caller to zero."""
+        """Forget all prefixes computed with this adapter. Returns the blocks that it freed, for the caller to zero."""
         freed = []
         for block in list(self._by_digest.pop(digest, ())):
             self._forget(block)
@@ -149,7 +151,7 @@ class BlockPool:
             self._free.append(self._reclaim())
 
     def _reclaim(self) -> int:
-        """Takes the cached block that was used longest ago."""
+        """Evict the least recently used cached block and return it."""
         block, _ = self._cached.popitem(last=False)
         key = self._blocks[block].key
         assert key is not None
@@ -170,7 +172,7 @@ class BlockPool:
         state.key = state.digest = None
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless every block is exactly one of free, cached or used, and every key finds its
+        """Raise AssertionError unless every block is exactly one of free, cached or used, and every key finds its
         block."""
         free, cached = set(self._free), set(self._cached)
         assert len(free) == len(self._free) and not free & cached and PAD_BLOCK not in free | cached

@@ -1,6 +1,6 @@
-"""Content keys of KV blocks. Two blocks share a key only if scope, adapter, base, every earlier token and their own
-tokens agree, so KV can never be reused across tenants or adapters: not by bug in the caller's ids, not by
-concatenation tricks."""
+"""Content keys of KV blocks. Two blocks share a key only if scope, adapter, base, all earlier tokens and their own
+tokens agree. KV is therefore never reused across scopes or adapters, even with wrong ids from the caller or crafted
+concatenations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def _prefixed(part: bytes) -> bytes:
 
 
 def root_key(scope: str, digest: str | None, fingerprint: str) -> bytes:
-    """Parent of a sequence's first block. The base model (digest None) is distinct from any digest, the empty one
-    included."""
+    """Return the parent key of a sequence's first block. The base model (digest None) differs from every digest,
+    including the empty one."""
     adapter = b"base" if digest is None else b"adapter:" + digest.encode()
     material = b"".join(map(_prefixed, (b"intarsia/kv/v1", scope.encode(), adapter, fingerprint.encode())))
     return hashlib.sha256(material).digest()
 
 
 def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """SHA-256 over the parent's key and this block's token ids (each as 64 bits)."""
+    """Return the SHA-256 of the parent's key and this block's token ids (each as 64 bits)."""
     return hashlib.sha256(_prefixed(parent) + _prefixed(array("q", tokens).tobytes())).digest()

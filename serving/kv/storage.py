@@ -1,4 +1,4 @@
-"""KV memory of the CPU kernels. Fresh blocks need no erasing: attention never uses what lies past a sequence's end."""
+"""KV memory of the CPU kernels. Fresh blocks need no zeroing: attention never reads past a sequence's end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class BlockedKV:
     """Keys and values of every layer, in blocks of tokens.
 
     data: [blocks, layers, kv_heads, elements], where a head's elements of a block are
-        keys [head_dim, lanes]: a token is a column, so that one vector holds one dimension of many keys; lanes is
+        keys [head_dim, lanes]: each token is a column, so that one vector holds one dimension of many keys; lanes is
             block_size rounded up to whole groups
         values [block_size, head_dim rounded up to whole groups]
-    in float32; in bfloat16 and int8 every two rows of either are woven into one of pairs, and int8 has float32 factors
+    in float32. In bfloat16 and int8, two rows each are interleaved into one row of pairs; int8 has float32 scales
     after them, one for each key and value (kernels/cpu/ops.h).
-    Blocks lie outside: those in use are then one stretch of memory, and large pages of the system hold nothing else.
-    With layers outside each layer began and ended such a page of its own, 30 MB too much for a model of 30 layers.
+
+    Blocks are the outer dimension: the blocks in use are then contiguous and fill whole large pages. With layers as the
+    outer dimension, each layer would begin and end in a large page of its own: 30 MB more for a model of 30 layers.
     """
 
     def __init__(self, model: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
@@ -36,13 +37,13 @@ class BlockedKV:
         return model.num_layers * model.num_kv_heads * _head_elements(model, block_size, dtype) * dtype.itemsize
 
     def zero(self, blocks: Iterable[int]) -> None:
-        """Erases blocks in every layer."""
+        """Zero blocks in every layer."""
         index = torch.tensor(list(blocks), dtype=torch.int64)
         if len(index):
             self.data.index_fill_(0, index, 0)
 
     def give_back(self, blocks: Iterable[int]) -> None:
-        """Returns the memory of blocks that hold nothing to the system; it comes back, zero, when one is written."""
+        """Return the memory of free blocks to the system, which provides zeros when they are written again."""
         size = self.data[0].nbytes
         for first, end in runs(sorted(blocks)):
             give_back(self.data.data_ptr() + first * size, (end - first) * size)

@@ -1,4 +1,4 @@
-"""Runs step plans on a device: `cpu` through the C kernels, `gpu` through Triton, `torch_runner` in plain torch."""
+"""Runners of step plans: `cpu` through the C kernels, `gpu` through Triton, `torch_runner` in plain torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """weights: type of the linears; cache: of KV; adapters: of resident ones. Sums are float32 in the C kernels."""
+    """The types of linears (`weights`), KV (`cache`) and resident adapters. The C kernels sum in float32."""
 
     weights: torch.dtype
     cache: torch.dtype
@@ -50,16 +50,16 @@ class RunnerSettings:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether steps on `device` run through the C library, which is compiled if need be."""
+    """Return whether steps on `device` run through the C library, which is compiled if needed."""
     return device.type == "cpu" and load_library() is not None
 
 
 def choose_precision(name: str, device: torch.device, cache: str = "auto", adapters: str = "auto") -> Precision:
-    """ "auto" is bfloat16 unless plain torch runs on a processor that only emulates it, several times slower.
+    """Choose types. "auto" is bfloat16, except in plain torch on a CPU that emulates it and is several times slower.
 
-    "int8" quantizes the linears, one scale an output, and the KV cache, one scale a key and one a value, unless
-    `cache` says otherwise; of adapters it quantizes both matrices, one scale a rank. Raises ConfigError where the
-    kernels for that are missing.
+    "int8" quantises the linears (one scale per output) and, unless `cache` says otherwise, the KV cache (one scale per
+    key and per value); adapters are quantised with one scale per rank. Raises ConfigError where the kernels for that
+    are missing.
     """
     needs_kernels = (
         ("--dtype", name, name == "int8"),
@@ -76,7 +76,7 @@ def choose_precision(name: str, device: torch.device, cache: str = "auto", adapt
 
 
 def _floats(name: str, device: torch.device) -> torch.dtype:
-    """The type of what is not quantized."""
+    """Return the type of everything that is not quantised."""
     if name == "auto":
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         name = "bfloat16" if device.type == "cuda" or has_kernels(device) or fast else "float32"
@@ -84,13 +84,13 @@ def _floats(name: str, device: torch.device) -> torch.dtype:
 
 
 def bytes_per_block(model: ModelConfig, block_size: int, precision: Precision, device: torch.device) -> int:
-    """Memory of one KV block over all layers."""
+    """Return the bytes of one KV block over all layers."""
     storage = BlockedKV if has_kernels(device) else PagedKV
     return storage.bytes_per_block(model, block_size, precision.cache)
 
 
 def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runner:
-    """Loads the base model for the fastest runner its device has. Raises ModelConfigError for a bad checkpoint."""
+    """Load the base model into the fastest runner for its device. Raises ModelConfigError for a bad checkpoint."""
     s, model = settings, settings.model
     library = load_library() if s.device.type == "cpu" else None
     if library is not None:

@@ -1,4 +1,4 @@
-"""Which rows of a step belong to which adapter."""
+"""The metadata that assigns the rows of a step to adapters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from serving.steps import Chunk
 
 
 class StepBatches:
-    """Metadata for each step's rows in the order of its chunks. Steps of the same rows share one: most steps between
-    two arrivals do, and building it takes 0.7 ms with 15 adapters."""
+    """Builds the metadata of each step's rows, in the order of its chunks. Consecutive steps with the same rows share
+    it, as most steps between two arrivals do: building it takes 0.7 ms with 15 adapters."""
 
     def __init__(self, adapters: ResidentAdapters) -> None:
         self._adapters = adapters
@@ -19,7 +19,7 @@ class StepBatches:
         self._last: BatchMetadata | None = None
 
     def of(self, chunks: Sequence[Chunk]) -> BatchMetadata | None:
-        """None where no row has an adapter."""
+        """Return the metadata of `chunks`, None if all rows use the base model."""
         slots = tuple([self._adapters.slot(chunk.sequence.digest) for chunk in chunks])
         if all(slot < 0 for slot in slots):
             return None

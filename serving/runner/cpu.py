@@ -22,7 +22,7 @@ from serving.sampling import embed, sample, score
 from serving.steps import ComputedStep, SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
-# Where so many times as many rows are computed as sample, the last layer leaves the others out.
+# From this ratio of computed rows to sampled rows on, the last layer computes the sampled rows alone.
 _TRIMS_FROM = 2
 _CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ class CpuRunner:
     """`serving.ports.Runner` over packed weights: `launch` returns when the step is computed.
 
     max_rows: the most tokens of a step; max_samples: the most sequences
-    trace: where the times of a step's parts go
+    trace: receives the times of a step's parts
     """
 
     trace: Tracer = NO_TRACE
@@ -60,7 +60,8 @@ class CpuRunner:
         self._final = lazy_zeros((max(max_rows, max_samples), model.config.hidden_size), torch.float32, _CPU)
         self._best = (ctypes.c_int32 * max_samples)()
         self._samples = 0
-        # What every step has alike. Between two steps the caches belong to the weights: each call spared counts.
+        # The fields that are the same in all steps. A step reads all weights and empties the caches, so that every
+        # Python call between two steps costs more than usual.
         self._step = CStep(
             final=self._final.data_ptr(),
             logits=self._logits.data_ptr(),
@@ -85,11 +86,11 @@ class CpuRunner:
         return self._logits[: self._samples]
 
     def launch(self, plan: StepPlan) -> ComputedStep:
-        """As `StepRunner.launch`, with the step computed."""
+        """Launch as `StepRunner.launch` and compute the step."""
         return ComputedStep(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
-        """One answer for each chunk that samples, in plan order. KV of every chunk is written."""
+        """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
         span = self.trace.span
         with span("pack"):
             step = pack_step(plan.chunks, self.kv.block_size)
@@ -113,7 +114,7 @@ class CpuRunner:
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
     def zero(self, blocks: Iterable[int]) -> None:
-        """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
+        """Zero KV blocks: what a revoked adapter wrote must not outlive it."""
         self.kv.zero(blocks)
 
     def give_back(self, blocks: Iterable[int]) -> None:
@@ -129,9 +130,10 @@ class CpuRunner:
         trims: bool,
         timed: bool,
     ) -> dict[str, float]:
-        """`trims`: the last layer is computed for the rows alone that sample, their adapters being `wanted`.
+        """Run the C forward pass.
 
-        `timed`: milliseconds that the first thread spent on each part, else nothing.
+        trims: compute the last layer for the sampled rows alone, with the adapters in `wanted`
+        timed: return the milliseconds that the first thread spent on each part, otherwise an empty dict
         """
         times = CTimes() if timed else None
         self._samples = samples = len(step.sampling)
@@ -157,7 +159,7 @@ class CpuRunner:
         return self._weights.head(hidden, threads=self._threads)
 
     def _sample(self, step: PackedStep) -> list[SampledToken]:
-        """Plain greedy rows take the kernel's argmax; what is left goes through the sampler."""
+        """Return the kernel's argmax for plain greedy rows and the sampler's answers for the others."""
         out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(step.sampling)]]
         rest = step.special()
         if rest:
@@ -201,7 +203,7 @@ class CpuRunner:
 
 
 def _buffers(config: ModelConfig, rows: int) -> dict[str, torch.Tensor]:
-    """Work memory of a step, float32 [rows, width]; pages are taken when they are first written."""
+    """Allocate the work memory of a step, float32 [rows, width]; the system provides pages when first written."""
     widths = {
         "residual": config.hidden_size,
         "normed": config.hidden_size + ROW_SLACK,

@@ -1,6 +1,6 @@
-"""Executes step plans on a GPU: `launch` returns at once, `result` waits; single tokens replay captured graphs.
+"""Executes step plans on a GPU: `launch` returns at once, `result` waits; single-token steps replay captured graphs.
 
-A row whose token the host has not seen yet takes it from the samples of the step before, which never left the device.
+A row whose token the host does not know yet takes it from the previous step's samples, which are still on the device.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from serving.sampling import embed, sample, score
 from serving.steps import SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
-# Batches that have a graph of their own; one in between is padded up. Above, launch costs no longer matter.
+# Batch sizes with a captured graph; sizes between them are padded. Above the largest, launch costs do not matter.
 GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuStep:
-    """A launched step. `result` may be asked once, from the engine thread.
+    """A launched step. Call `result` once, from the engine thread.
 
     best: host memory that the device fills with each sample's likeliest token, or -1
     special: logits of the sequences that the sampler decides on
-    vectors: final hidden states of those that asked for an embedding, then of the prompts' rows that `head` scores
+    vectors: final hidden states of sequences that asked for an embedding, then of prompt rows that `head` scores
     """
 
     plan: StepPlan
@@ -48,7 +48,7 @@ class GpuStep:
     aside: torch.cuda.Stream | None  # on the step's own, samplers would wait for the step after it
 
     def result(self) -> Sequence[SampledToken]:
-        """One answer for each chunk that samples, in plan order; waits for the device."""
+        """Wait for the device. Returns one answer per sampling chunk, in plan order."""
         if self.done is not None:
             self.done.synchronize()
         sequences = self.step.sampling
@@ -71,8 +71,10 @@ class GpuStep:
 class GpuRunner:
     """`serving.ports.Runner` on one GPU; at most one launched step may be unread.
 
-    max_rows: the most tokens of a step; max_samples: the most sequences; max_blocks: the longest block table
-    graphs: records the steps of single tokens, of each batch size; None launches them as any other
+    max_rows: the most tokens of a step
+    max_samples: the most sequences of a step
+    max_blocks: the longest block table
+    graphs: captures steps of single tokens for each batch size; None: they are launched like any other
     """
 
     trace: Tracer = NO_TRACE
@@ -99,7 +101,7 @@ class GpuRunner:
                 **dict.fromkeys(("token_ids", "sources", "positions", "slots"), (max_rows,)),
                 "sample_rows": (max(max_rows, max_samples),),
                 "special": (max_samples,),
-                # A tile for each full set of positions, and a broken one for each chunk.
+                # One tile for each full set of positions, and a partial one for each chunk.
                 "units": (max_samples + -(-max_rows // self._tile), 4),
                 "tables": (max_samples, max_blocks),
             },
@@ -124,7 +126,7 @@ class GpuRunner:
         return self.kv.block_size
 
     def launch(self, plan: StepPlan) -> GpuStep:
-        """Starts a step; the plan has at least one chunk. Returns before it is computed."""
+        """Start a step of at least one chunk. Returns before it is computed."""
         step = pack_step(plan.chunks, self.kv.block_size)
         first = np.frombuffer(step.chunk_rows, np.int32)
         counts: Int32s = first[1:] - first[:-1]
@@ -149,20 +151,20 @@ class GpuRunner:
         return self._collect(plan, step, logits, final)
 
     def zero(self, blocks: Iterable[int]) -> None:
-        """Erases KV blocks: what a revoked adapter wrote must not outlive it."""
+        """Zero KV blocks: what a revoked adapter wrote must not outlive it."""
         self.kv.zero(list(blocks))
 
     def give_back(self, blocks: Iterable[int]) -> None:
-        """Keep the memory: it is not elastic here."""
+        """Do nothing: memory is not elastic here."""
 
     def _graph_rows(self, rows: int, adapted: bool) -> int | None:
-        """The smallest captured batch that `rows` rows fit in."""
+        """Return the smallest captured batch size for `rows` rows, None if there is none."""
         return next((n for n in GRAPH_ROWS if n >= rows and (n, adapted) in self._graphs), None)
 
     def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int]:
-        """Writes the step, padded to `rows`, for `upload`. Returns how many leading rows are single tokens, and units.
+        """Write the step, padded to `rows`, for `upload`. Returns the counts of leading single-token rows and of units.
 
-        A padding row is a lone token whose KV goes to block 0, which belongs to nobody.
+        A padding row is a single token whose KV goes to block 0, the padding block.
         """
         a, used, chunks = self._buffer.begin(), step.rows, len(counts)
         tokens = int(np.argmax(counts > 1)) if (counts > 1).any() else chunks
@@ -192,7 +194,7 @@ class GpuRunner:
         return (rows if tokens == chunks else tokens), len(listed)
 
     def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
-        """[rows]: which sample of the step before is this row's token; -1 where the host knows it."""
+        """Return, for each row, which sample of the previous step is its token; -1 where the host knows the token."""
         sources = np.full(step.rows, -1, np.int32)
         for row in np.flatnonzero(np.asarray(step.token_ids) == IN_FLIGHT).tolist():
             chunk = int(np.searchsorted(step.chunk_rows, row, side="right")) - 1
@@ -202,8 +204,8 @@ class GpuRunner:
     def _compute(
         self, tokens: int, units: int, rows: int, wanted: int, samples: int, adapters: BatchMetadata | None
     ) -> Outputs:
-        """Logits of the sampled rows, whose argmax goes to `_best`, and final hidden states of all wanted ones. Never
-        waits."""
+        """Launch the forward pass without waiting. Returns the logits of the sampled rows, whose argmax goes to
+        `_best`, and the final hidden states of all wanted rows."""
         t = self._buffer.tensors
         sources = t["sources"][:rows]
         ids = torch.where(sources >= 0, self._best[sources.clamp(min=0)], t["token_ids"][:rows])
@@ -215,14 +217,14 @@ class GpuRunner:
         return logits, final
 
     def _collect(self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor) -> GpuStep:
-        """Starts the way back of what the step samples."""
+        """Start the copies of what the step samples to the host."""
         sampling = step.sampling
         self._answers.reverse()
         best, count = self._answers[0], len(sampling)
         best.copy_(self._best, non_blocking=True)
         self._order = {id(sequence): place for place, sequence in enumerate(sampling)}
         done = None
-        # Copies: the next replay overwrites a graph's own tensors.
+        # Copied, because the next replay overwrites the graph's own tensors.
         special = self._buffer.tensors["special"][: len(step.special())]
         chosen = logits[special] if len(special) else None
         vectors = final[count : len(step.sample_rows)].clone() if len(step.sample_rows) > count else None
@@ -232,9 +234,9 @@ class GpuRunner:
         return GpuStep(plan, step, best, chosen, vectors, self.model.logits, done, self._aside)
 
     def _capture(self, graphs: Graphs, max_samples: int) -> None:
-        """One graph for each batch size, without and with adapters; kernels read their work from device memory.
+        """Capture one graph for each batch size, without and with adapters; kernels read their work from device memory.
 
-        An adapter of zeros stands in while the launches of the second kind are recorded.
+        The launches with adapters are recorded with an adapter of zeros.
         """
         pool = self.adapters.pool
         site = pool.spec.sites[0]

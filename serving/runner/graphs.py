@@ -1,4 +1,4 @@
-"""Launches recorded once: what they cost the host is paid again by none of the steps that replay them."""
+"""CUDA graphs: launches are recorded once, and steps that replay them do not pay their cost on the host again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-# What a computation leaves: the tensors that every replay writes anew.
+# The results of a computation: every replay writes these tensors anew.
 Outputs = tuple[torch.Tensor, ...]
 
 
@@ -15,7 +15,7 @@ class Graph(Protocol):
     """Recorded launches."""
 
     def replay(self) -> None:
-        """Starts them again, on the same memory; nothing of the host's is read but what lies in that memory."""
+        """Start the launches again on the same memory; kernels see new inputs only if they were written there."""
         ...
 
 
@@ -23,12 +23,12 @@ class Graphs(Protocol):
     """Records computations that never run at the same time."""
 
     def record(self, compute: Callable[[], Outputs]) -> tuple[Graph, Outputs]:
-        """Runs `compute` at least once. Its outputs belong to the graph: the next replay overwrites them."""
+        """Run `compute` at least once and record it. Its outputs belong to the graph: each replay overwrites them."""
         ...
 
 
 class CudaGraphs:
-    """On the current CUDA device, in one pool of memory."""
+    """Records graphs on the current CUDA device, in one memory pool."""
 
     def __init__(self) -> None:
         self._first: torch.cuda.CUDAGraph | None = None

@@ -1,4 +1,4 @@
-"""From a step plan to flat arrays, for any device: rows are tokens, a chunk's rows lie side by side, in plan order."""
+"""From a step plan to flat arrays, for any device: rows are tokens; a chunk's rows are contiguous, in plan order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from serving.steps import Chunk
 
 Int32s = npt.NDArray[np.int32]
 
-# Stands for a token that the step before this one has sampled and nobody has read yet.
+# Stands for a token that the previous step samples and that the host does not know yet.
 IN_FLIGHT = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedStep:
-    """One step's work, in arrays of int32: of Python's, whose addresses come without a detour, and numpy takes them.
+    """One step's work in int32 arrays of Python, whose addresses are quick to get and which numpy reads without a copy.
 
     token_ids: [rows]; IN_FLIGHT where the token is not known on the host
     chunk_rows: [chunks + 1], the first row of each chunk and the number of rows
@@ -29,7 +29,7 @@ class PackedStep:
     chunk_tables: [chunks + 1], where each chunk's block ids begin in `blocks`, and where they end
     blocks: the blocks that hold each chunk's sequence up to the chunk's end
     sample_rows: the rows whose hidden state is wanted: first of `sampling`, then of `embedding`, then of `scoring`
-    scoring: sequences that report how likely their prompts are, and the positions whose rows say so
+    scoring: sequences that report log-probabilities of their prompts, and the positions to report
     """
 
     token_ids: array[int]
@@ -47,16 +47,16 @@ class PackedStep:
         return len(self.token_ids)
 
     def special(self) -> list[int]:
-        """Which of `sampling` the sampler decides on: a runner takes the argmax of the others."""
+        """Return the places in `sampling` that the sampler decides on: a runner takes the argmax of the others."""
         return [place for place, sequence in enumerate(self.sampling) if not is_plain(sequence.request.sampling)]
 
     def positions(self) -> Int32s:
-        """[rows]: each token's place in its sequence."""
+        """Return int32 [rows]: each token's position in its sequence."""
         first = np.asarray(self.chunk_rows)
         return np.arange(self.rows, dtype=np.int32) + np.repeat(self.chunk_starts - first[:-1], np.diff(first))
 
     def slots(self, block_size: int) -> Int32s:
-        """[rows]: where each token's KV goes, as block · block_size + offset."""
+        """Return int32 [rows]: the place of each token's KV, as block · block_size + offset."""
         positions = self.positions()
         tables = np.repeat(self.chunk_tables[:-1], np.diff(self.chunk_rows))
         blocks = np.asarray(self.blocks)[tables + positions // block_size]
@@ -64,7 +64,7 @@ class PackedStep:
 
 
 def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
-    """The chunks of a plan, in their order; there is at least one."""
+    """Pack the chunks of a plan, at least one, in their order."""
     tokens, rows, starts = array("i"), array("i", (0,)), array("i")
     tables, blocks = array("i", (0,)), array("i")
     sample_rows, embed_rows, score_rows = array("i"), array("i"), array("i")

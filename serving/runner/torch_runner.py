@@ -1,4 +1,4 @@
-"""Executes step plans in plain torch, on any device: what the kernels are compared with, and what runs where there are
+"""Executes step plans in plain torch on any device: the reference for the kernels, and the runner where there are
 none."""
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class TorchRunner:
         return self.kv.block_size
 
     def launch(self, plan: StepPlan) -> ComputedStep:
-        """As `StepRunner.launch`, with the step computed."""
+        """Launch as `StepRunner.launch` and compute the step."""
         return ComputedStep(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
-        """One token for each chunk that samples, in plan order. KV of every chunk is written."""
+        """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
         self.kv.zero(plan.fresh_blocks)
-        # Single tokens first, whether they decode or end a prefill: attention takes them together.
+        # Single tokens first, both decodes and ends of prefills: attention computes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
         hidden = self.model.forward(self._inputs(chunks), self.kv, self._batches.of(chunks))
         answers: dict[int, SampledToken] = {}
@@ -70,11 +70,11 @@ class TorchRunner:
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
     def zero(self, blocks: Iterable[int]) -> None:
-        """Erases KV blocks now, not when they are next handed out."""
+        """Zero KV blocks now instead of when they are next allocated."""
         self.kv.zero(list(blocks))
 
     def give_back(self, blocks: Iterable[int]) -> None:
-        """Keep the memory: it is not elastic here."""
+        """Do nothing: memory is not elastic here."""
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
         size = self.kv.block_size

@@ -1,4 +1,4 @@
-"""A step's integers on their way to the device: one pinned buffer, one copy, fixed places for captured graphs."""
+"""The upload of a step's integers: one pinned buffer, one copy, fixed places on the device for captured graphs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 
 Int32s = npt.NDArray[np.int32]
-HOST_SIDES = 2  # while the device copies one, the next is written
+HOST_SIDES = 2  # while the device copies one side, the host writes the other
 
 
 class StepBuffer:
-    """Named int32 arrays side by side: once on the device, twice on the host."""
+    """Named int32 arrays in one buffer on the device and two on the host."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
         # Whole cache lines, so that 16-byte loads are aligned.
@@ -37,10 +37,10 @@ class StepBuffer:
         self._side = 0
 
     def begin(self) -> dict[str, Int32s]:
-        """The host arrays to write the next step into: those of the step before the last, which has been read."""
+        """Return the host arrays for the next step: those of the step before the last, which has been read."""
         self._side = (self._side + 1) % HOST_SIDES
         return self._arrays[self._side]
 
     def upload(self) -> None:
-        """Starts the copy to `tensors`."""
+        """Start the copy to `tensors`."""
         self._device.copy_(self._hosts[self._side], non_blocking=True)

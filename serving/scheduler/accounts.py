@@ -11,7 +11,7 @@ _LONGEST_INTERVAL = 1.0
 
 
 class Accounts:
-    """Books service on the tenants' `VirtualCounters`."""
+    """Charges service to the tenants' `VirtualCounters`."""
 
     def __init__(self, prices: Prices, residency: Residency) -> None:
         self._prices, self._residency = prices, residency
@@ -33,7 +33,7 @@ class Accounts:
         return 0 if digest is None else self._residency.cost(digest).rank
 
     def settle(self, running: list[Sequence], now: float) -> None:
-        """Charges for KV held since the last step, and for adapters that have arrived."""
+        """Charge for KV held since the last step and for adapters that have arrived."""
         last, self._settled_at = self._settled_at, now
         if last is not None and running and now > last:
             price = min(now - last, _LONGEST_INTERVAL) * self._prices.block_second
@@ -48,13 +48,13 @@ class Accounts:
             self.counters.charge(self._loads.pop(digest), mib * self._prices.adapter_mib)
 
     def expect_load(self, digest: str, tenant: str) -> None:
-        """The tenant whose request asked first pays for the load, once it has happened."""
+        """Note a load: the tenant whose request asked for it first pays once the adapter has arrived."""
         self._loads.setdefault(digest, tenant)
         if len(self._loads) > 4096:  # loads that failed are never settled
             del self._loads[next(iter(self._loads))]
 
     def charge(self, chunk: Chunk) -> int:
-        """Books a planned chunk; tokens computed again after a preemption are free. Returns the adapter's rank."""
+        """Charge a planned chunk; tokens recomputed after a preemption are free. Returns the adapter's rank."""
         sequence = chunk.sequence
         rank = self.rank(sequence.digest)
         start = max(chunk.start, sequence.charged)
@@ -65,13 +65,13 @@ class Accounts:
         return rank
 
     def begin_turn(self, sequence: Sequence, block_size: int) -> None:
-        """`sequence` starts. Requests of its tenant that begin alike may follow it for a quantum of service."""
+        """Begin a turn with `sequence`: its tenant's requests with the same first block may follow for a quantum."""
         tenant, beginning = sequence.request.tenant, _beginning(sequence, block_size)
         if self._turn is None or self._turn[:2] != (tenant, beginning):
             self._turn = (tenant, beginning, self.of(tenant))
 
     def turn_key(self, tenant: str, first: Sequence, block_size: int, quantum: float) -> float:
-        """The tenant's counter, or less while its turn lasts and its next request begins like the last one."""
+        """Return the tenant's counter, or less while its turn lasts and its next request has the same first block."""
         counter = self.of(tenant)
         if self._turn is not None and self._turn[0] == tenant:
             _, beginning, began = self._turn

@@ -1,4 +1,5 @@
-"""Refusing at once what cannot be served in time: queue limits, and deadlines that the predicted wait exceeds.
+"""Admission refuses at once what cannot be served in time: by queue limits and by deadlines that the predicted wait
+exceeds.
 
 The threads that receive requests admit them against an `Outlook`. The engine thread renews it at the end of a step in
 which a request arrived or finished, and otherwise at most every 50 ms. The prediction is a function of values;
@@ -32,12 +33,14 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What there is to do, as of one moment.
+    """The work there is at one moment.
 
-    decodes: the running decodes; seconds: the time one step of them alone takes; slack: how long they let a step take
-    prefill_tokens: prompt tokens of running sequences still to be computed
-    remaining: output tokens each running sequence may still produce, ascending
-    used_share: how much of their max_tokens finished requests really produced, of late
+    decodes: the running decodes
+    seconds: the duration of a step of the running decodes alone
+    slack: the longest step, in seconds, that keeps the decodes within their targets
+    prefill_tokens: prompt tokens of running sequences that are still to be computed
+    remaining: output tokens that each running sequence may still produce, ascending
+    used_share: the share of max_tokens that recently finished requests produced
     waiting: by class and tenant
     """
 
@@ -54,7 +57,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds until a request's first token, by what they are spent on. Waiting and loading overlap."""
+    """Seconds until a request's first token, by cause. Waiting and loading overlap."""
 
     queue: float
     load: float
@@ -68,7 +71,7 @@ class Prediction:
 def predict(
     outlook: Outlook, costs: CostModel, limits: Limits, request: Request, load_seconds: float, rank: int
 ) -> Prediction:
-    """When a request that arrived now would see its first token."""
+    """Predict the time to first token of a request that arrives now."""
     ahead = _ahead(outlook, request)
     tokens = ahead.tokens + outlook.prefill_tokens
     rows = limits.max_batched_tokens
@@ -83,8 +86,8 @@ def predict(
 
 
 def _ahead(outlook: Outlook, request: Request) -> Backlog:
-    """What is served before the request: better classes, and in its own class as much of each other tenant as of its
-    own, by fair shares."""
+    """Return the work that is served before the request: better classes, and in its own class, by fair shares, as many
+    requests of each other tenant as of its own."""
     requests = tokens = 0
     for latency_class, tenants in outlook.waiting.items():
         if latency_class.value > request.latency_class.value:
@@ -100,7 +103,7 @@ def _ahead(outlook: Outlook, request: Request) -> Backlog:
 
 
 def _seat_seconds(outlook: Outlook, ahead: Backlog, own: int) -> float:
-    """Until enough running sequences have finished for those ahead and the request itself to have a place."""
+    """Return the seconds until enough running sequences have finished for those ahead and the request to have seats."""
     mean = (ahead.tokens + own) // (ahead.requests + 1) + 1
     free = min(outlook.free_seats, outlook.free_tokens // mean)
     missing = ahead.requests + 1 - free
@@ -112,19 +115,19 @@ def _seat_seconds(outlook: Outlook, ahead: Backlog, own: int) -> float:
 
 
 class Admission:
-    """Thread-safe. The engine thread calls `look`, `arrived` and `finished`, everyone else `admit`."""
+    """Thread-safe. The engine thread calls `update`, `arrived` and `finished`; other threads call `admit`."""
 
     def __init__(self, limits: Limits, costs: CostModel) -> None:
         self._limits, self._costs = limits, costs
         self._lock = threading.Lock()
         self._outlook = Outlook()
-        self._submitted: dict[str, Request] = {}  # admitted, and not in the outlook yet
+        self._submitted: dict[str, Request] = {}  # admitted and not yet in the outlook
         self._arrived: list[str] = []
         self._share = 1.0
         self.refused: Counter[str] = Counter()
 
     def admit(self, request: Request, now: float, load_seconds: float, rank: int) -> Prediction:
-        """Raises QueueFull with a time to come back. Admitted requests count as waiting from here on."""
+        """Admit a request, which then counts as waiting. Raises QueueFull with a time to retry after."""
         with self._lock:
             outlook = self._with_submitted()
             prediction = predict(outlook, self._costs, self._limits, request, load_seconds, rank)
@@ -144,16 +147,16 @@ class Admission:
             return prediction
 
     def arrived(self, request: Request) -> None:
-        """The engine has taken the request into its queue, or refused it: the next outlook knows."""
+        """Note that the engine has queued or refused the request: the next outlook includes it."""
         self._arrived.append(request.request_id)
 
     def finished(self, output_tokens: int, max_tokens: int) -> None:
-        """Learns how much of what they may produce requests really produce."""
+        """Learn the share of max_tokens that requests produce."""
         if max_tokens > 0:
             self._share += 0.05 * (output_tokens / max_tokens - self._share)
 
-    def look(self, planner: Planner) -> None:
-        """Renews the outlook from the planner's state."""
+    def update(self, planner: Planner) -> None:
+        """Renew the outlook from the planner's state."""
         outlook = observe(planner, self._share)
         with self._lock:
             self._outlook = outlook
@@ -176,7 +179,7 @@ class Admission:
 
 
 def observe(planner: Planner, used_share: float = 1.0) -> Outlook:
-    """The planner's state as admission sees it."""
+    """Return the planner's state as admission sees it."""
     decodes, slack, prefill, remaining = StepShape(), float("inf"), 0, []
     for sequence in planner.running:
         remaining.append(max(1, sequence.request.max_tokens - sequence.output_tokens))

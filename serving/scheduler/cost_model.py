@@ -1,8 +1,8 @@
-"""How long a step will take: linear in what it computes, fitted to the steps that were measured.
+"""A model of a step's duration: linear in what the step computes, fitted to the measured steps.
 
-Least squares on relative errors with exponential forgetting, pulled towards the defaults times one common speed where
-the data say nothing. One absurd measurement (a page fault storm, a suspended machine) moves the fit by a bounded
-amount, and no coefficient leaves a bounded range around the common speed.
+Least squares on relative errors with exponential forgetting, regularised towards the defaults times one common speed.
+One absurd measurement (a page fault storm, a suspended machine) moves the fit by a bounded amount, and every
+coefficient stays within a bounded range around the common speed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REFIT_STEPS = 8
 
 
 class CostModel:
-    """Predicts a step's seconds from its `StepShape`. `observe` teaches it."""
+    """Predicts a step's seconds from its `StepShape`; learns from `observe`."""
 
     def __init__(self, defaults: tuple[float, ...] = DEFAULTS) -> None:
         size = len(FEATURES)
@@ -41,7 +41,7 @@ class CostModel:
         self._answers = [0.0] * size
 
     def predict(self, shape: StepShape) -> float:
-        """Seconds the step will probably take."""
+        """Return the predicted duration of the step, in seconds."""
         step, decode, prefill, context, pair, adapter, rank = self.coefficients
         return (
             step
@@ -54,8 +54,8 @@ class CostModel:
         )
 
     def prefill_rows_within(self, shape: StepShape, seconds: float, start: int, digest: str | None, rank: int) -> int:
-        """How many prompt tokens from position `start` on fit into a step of `seconds` besides what it does
-        already."""
+        """Return how many prompt tokens from position `start` on fit into a step of `seconds` that already computes
+        `shape`."""
         _, _, row, _, pair, adapter, rank_row = self.coefficients
         left = seconds - self.predict(shape)
         if digest is not None and digest not in shape.adapters:
@@ -67,18 +67,18 @@ class CostModel:
         return int(2 * left / (linear + math.sqrt(linear * linear + 2 * pair * left)))
 
     def prefill_seconds(self, tokens: int, rank: int, chunk: int) -> float:
-        """A prompt computed alone, in steps of `chunk` tokens."""
+        """Return the seconds that a prompt takes alone, in steps of `chunk` tokens."""
         step, _, row, _, pair, _, rank_row = self.coefficients
         return step * math.ceil(tokens / chunk) + tokens * (row + rank_row * rank) + pair * tokens * tokens / 2
 
     def observe(self, shape: StepShape, seconds: float) -> None:
-        """Learns from a step that took `seconds` (> 0)."""
+        """Learn from a step that took `seconds` (> 0)."""
         predicted = self.predict(shape)
         self.relative_error += 0.05 * (min(abs(predicted / seconds - 1.0), 10.0) - self.relative_error)
         if self.observed >= _TRUSTED:
             seconds = min(max(seconds, predicted / _CLIP), predicted * _CLIP)
         self.observed += 1
-        # Relative to what the defaults expect: every step counts alike, short or long.
+        # Relative to the defaults' prediction, so that short and long steps have the same weight.
         parts = [d * f for d, f in zip(self.defaults, _features(shape), strict=True)]
         expected = sum(parts)
         shares, ratio = [part / expected for part in parts], seconds / expected
@@ -98,13 +98,13 @@ class CostModel:
         self.coefficients = tuple(d * f for d, f in zip(self.defaults, bounded, strict=True))
 
     def state(self) -> dict[str, object]:
-        """What `restore` needs, as JSON types."""
+        """Return what `restore` needs, as JSON types."""
         return {"features": list(FEATURES), "coefficients": list(self.coefficients)}
 
     @classmethod
     def restore(cls, state: Mapping[str, object]) -> CostModel:
-        """A model that starts from a saved one's coefficients. Raises ValueError when they are not ours or not
-        sane."""
+        """Make a model that starts from saved coefficients. Raises ValueError if they belong to another model or are
+        invalid."""
         coefficients = state.get("coefficients")
         if state.get("features") != list(FEATURES) or not isinstance(coefficients, list):
             raise ValueError("not the coefficients of this cost model")
@@ -126,7 +126,7 @@ def _features(shape: StepShape) -> tuple[float, ...]:
 
 
 def _solve(matrix: list[list[float]], answers: list[float]) -> list[float]:
-    """Gaussian elimination of a symmetric positive definite system; changes its arguments."""
+    """Solve a symmetric positive definite system by Gaussian elimination; changes its arguments."""
     size = len(answers)
     for column in range(size):
         pivot = matrix[column][column]

@@ -9,7 +9,7 @@ from serving.core import Sequence
 
 @dataclass(slots=True)
 class ClassCounts:
-    """Counters; seconds are sums, to be divided by the counts beside them."""
+    """Counters of one class. Seconds are sums: divide wait by `started` and TTFT by `answered`."""
 
     arrived: int = 0
     started: int = 0
@@ -22,7 +22,7 @@ class ClassCounts:
     cached_tokens: int = 0
 
     def admitted(self, sequence: Sequence, now: float) -> None:
-        """A sequence is computed for the first time."""
+        """Count a sequence that is computed for the first time."""
         waited = now - sequence.arrival
         self.started += 1
         self.wait_seconds += waited

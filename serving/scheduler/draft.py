@@ -1,4 +1,4 @@
-"""A step while it is planned: what is in it, and how much more fits into its rows and its time."""
+"""A step while it is planned: its chunks, and how much more fits into its rows and its time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serving.steps import Chunk, StepPlan, StepShape
 class Draft:
     """The state of one call of `Planner.plan`.
 
-    rows: how many more fit
+    rows: how many more rows fit
     seconds: how long the step may take
     scheduled: sequences in the step, which must not be preempted for others any more
     skipped: sequences that are not computed, because their deadline has passed
@@ -37,7 +37,7 @@ class Draft:
         return self.plan.shape
 
     def add(self, chunk: Chunk, rank: int) -> None:
-        """Puts a chunk into the step; rank is its adapter's."""
+        """Add a chunk to the step; `rank` is its adapter's."""
         self.plan.chunks.append(chunk)
         self.scheduled.add(chunk.sequence)
         self.rows -= chunk.count
@@ -47,19 +47,19 @@ class Draft:
             self.shape.add_prefill(chunk.start, chunk.count, chunk.sequence.digest, rank)
 
     def has_time_for(self, newcomer: Sequence, rank: int) -> bool:
-        """Whether another prompt is worth starting."""
+        """Return whether another prompt is worth starting."""
         return self.shape.prefill_rows == 0 or self._rows_in_time(newcomer, rank) >= self._block_size
 
     def prefill_tokens(self, sequence: Sequence, rank: int) -> int:
-        """How many tokens of its prompt this step computes; 0 when there is no time for more prompts. The first prompt
-        of a step gets a few even then."""
+        """Return how many tokens of its prompt this step computes; 0 when there is no time for more prompts. The first
+        prompt of a step gets a few even then."""
         first = self.shape.prefill_rows == 0
         wanted, rows = min(sequence.pending, self.rows), self._rows_in_time(sequence, rank)
         if first:
             rows = max(rows, self._limits.min_prefill_tokens, self.shape.decode_rows)
         if rows >= wanted:
             return wanted
-        # Chunks end where blocks end: what they fill can be published and found at once.
+        # Chunks end where blocks end, so that the blocks they fill can be published and found at once.
         whole = (sequence.planned + rows) // self._block_size * self._block_size - sequence.planned
         return whole if whole > 0 else rows if first else 0
 
@@ -70,8 +70,8 @@ class Draft:
 
 
 def can_decode(sequence: Sequence) -> bool:
-    """Whether a decode can be launched: with a token in flight, only if that cannot be the last one and the next does
-    not depend on it."""
+    """Return whether a decode can be launched: with a token in flight, only if that token cannot be the last one and
+    the choice of the next does not depend on it."""
     if not sequence.in_flight:
         return True
     return not sequence.needs_last_token and sequence.output_tokens + 1 < sequence.request.max_tokens

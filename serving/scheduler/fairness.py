@@ -1,7 +1,8 @@
 """Fair shares among tenants: weighted virtual token counters (Sheng et al., arXiv 2401.00588).
 
-Every tenant has a counter of the service it got, divided by its weight; the smallest counter goes first. Two tenants
-that both have work waiting then never drift apart by more than what fits into one batch, twice.
+Every tenant has a counter of the service it got, divided by its weight; the tenant with the smallest counter goes
+first. The counters of two tenants that both have work waiting then never differ by more than twice what fits into one
+batch.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ class Prices:
         return (self.prefill * prefill + self.decode * decode) * (1.0 + self.rank * rank)
 
     def bound(self, longest_prompt: int, kv_tokens: int, rank: int) -> float:
-        """The paper's U: counters of two backlogged tenants of weight 1 differ by no more, besides pages and loads.
+        """Return the paper's U: the bound on the difference of two backlogged tenants' counters, at weight 1 and
+        without charges for pages and loads.
 
-        kv_tokens: what the KV cache holds, so the most output that can be in progress at once
+        kv_tokens: tokens that the KV cache holds, which bound the output in progress at once
         """
         return max(self.tokens(longest_prompt, 0, rank), self.tokens(0, kv_tokens, rank))
 
 
 class VirtualCounters:
-    """One counter a tenant. A tenant is backlogged while it has sequences waiting."""
+    """One counter per tenant. A tenant is backlogged while it has sequences waiting."""
 
     def __init__(self) -> None:
         self._counters: dict[str, float] = {}
@@ -53,11 +55,11 @@ class VirtualCounters:
         return self._counters.get(tenant, self.virtual_time)
 
     def join(self, tenant: str, weight: float) -> None:
-        """The tenant has work waiting, after it had none: what it did not use meanwhile is no credit.
+        """Note that a tenant has work waiting again. It gets no credit for the service that it did not use meanwhile.
 
-        Its counter is lifted to the smallest one of those that wait, and further to the virtual time: an endless
-        stream of new tenants, each starting at the smallest counter, would otherwise hold it there for ever and starve
-        everyone above it.
+        Its counter is raised to the smallest one of the backlogged tenants, and further to the virtual time. Otherwise
+        an endless stream of new tenants, each starting at the smallest counter, would keep that counter low for ever
+        and starve all tenants above it.
         """
         if tenant in self._backlogged:
             self._reweigh(tenant, weight)
@@ -71,26 +73,26 @@ class VirtualCounters:
         self._backlogged_weight += weight
 
     def leave(self, tenant: str) -> None:
-        """The tenant has nothing waiting any more."""
+        """Note that the tenant has no work waiting any more."""
         if tenant not in self._backlogged:
             return
         del self._backlogged[tenant]
         self._backlogged_weight -= self._weights[tenant]
         if not self._backlogged:
-            # Service without competition is not counted: the next tenant starts level with the one served last.
+            # Service without competition is not counted: the next tenant starts at the counter of the last one served.
             self._backlogged_weight = 0.0
             self.virtual_time = max(self.virtual_time, self._counters[tenant])
         if len(self._counters) > self._kept:
             self._forget()
 
     def charge(self, tenant: str, cost: float) -> None:
-        """Books service worth `cost`."""
+        """Charge service worth `cost`."""
         self._counters[tenant] = self.of(tenant) + cost / self._weights.setdefault(tenant, 1.0)
         if self._backlogged:
             self.virtual_time += cost / self._backlogged_weight
 
     def gap(self) -> float:
-        """How far the counters of backlogged tenants are apart."""
+        """Return the difference between the largest and the smallest counter of backlogged tenants."""
         counters = [self._counters[tenant] for tenant in self._backlogged]
         return max(counters) - min(counters) if counters else 0.0
 
@@ -99,7 +101,7 @@ class VirtualCounters:
         self._weights[tenant] = weight
 
     def _forget(self) -> None:
-        """Drops tenants without work waiting that would start at the virtual time anyway."""
+        """Drop tenants without waiting work that would start at the virtual time anyway."""
         for tenant in [t for t, counter in self._counters.items() if counter <= self.virtual_time]:
             if tenant not in self._backlogged:
                 del self._counters[tenant], self._weights[tenant]

@@ -1,4 +1,4 @@
-"""How much one replica takes on."""
+"""The limits of one replica's batch and queues."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """max_batched_tokens bounds one step's rows; max_num_seqs the running sequences; max_queue and max_tenant_queue the
-    waiting ones, in all and of one tenant (0: no limit of its own).
+    """Limits of one replica.
 
-    min_prefill_tokens: prompt tokens a step computes even when running decodes have no time left, so that prompts
+    max_batched_tokens: rows of one step
+    max_num_seqs: running sequences
+    max_queue: waiting sequences
+    max_tenant_queue: waiting sequences of one tenant; 0: no limit
+    min_prefill_tokens: prompt tokens that a step computes even when running decodes leave no time, so that prompts
         progress under any load
-    quantum: service (in prompt tokens) a tenant may get in one turn for requests that begin alike
+    quantum: service, in prompt tokens, that a tenant may get in one turn for requests with the same first block
     """
 
     max_batched_tokens: int

@@ -1,9 +1,9 @@
 """What the next step computes.
 
-Order: expired sequences out → decodes (those at risk of their target first, where not all fit its time) → prefills
-until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run out, the sequence
-with the largest slack is preempted and recomputed later, mostly from the prefix cache. Its tokens and its random state
-stay, so its output does not change.
+Order: expired sequences are removed → decodes (those at risk of missing their target first, where not all fit) →
+prefills until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run out, the
+sequence with the largest slack is preempted and recomputed later, mostly from the prefix cache. It keeps its tokens and
+its random state, so its output does not change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from serving.scheduler.slo import Targets
 from serving.scheduler.tables import BlockTables
 from serving.steps import Chunk, Residency, StepPlan, StepShape
 
-# While a class has waited longer than it should, every fourth newcomer is one of its own.
+# While a class has waited too long, every fourth sequence that starts is one of its own.
 _TURNS_OF_OTHERS = 3
 
 
@@ -58,18 +58,18 @@ class Planner:
         self._turns_of_others = 0
 
     def add(self, sequence: Sequence) -> None:
-        """A newcomer."""
+        """Queue a new sequence."""
         self._deadlines.add(sequence)
         self._deadlines.forget_finished(len(self.waiting) + len(self.running))
         self.counts[sequence.request.latency_class].arrived += 1
         self._wait(sequence)
 
     def sequences(self) -> list[Sequence]:
-        """Everything in flight."""
+        """Return all sequences in flight."""
         return [*self.running, *self.waiting]
 
     def finish(self, sequence: Sequence) -> None:
-        """Takes a sequence out wherever it is and frees what it holds. Its published blocks stay cached."""
+        """Remove a running or waiting sequence and free what it holds. Its published blocks stay cached."""
         if sequence.status is Status.RUNNING:
             self._stop(sequence)
         elif sequence.status is Status.WAITING:
@@ -108,7 +108,7 @@ class Planner:
         return True
 
     def drop_prefixes(self, digest: str | None) -> list[int]:
-        """Forgets all KV of a revoked adapter; returns the block ids to zero."""
+        """Forget all KV of a revoked adapter; returns the block ids to zero."""
         return self.pool.drop(digest)
 
     # -- decodes ----------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Planner:
         return [s for s in decodes if s.request.latency_class.value <= rank or slacks[s] < 2 * whole]
 
     def _grow(self, sequence: Sequence, draft: Draft) -> bool:
-        """Makes room for the pending token; False if `sequence` itself had to give way."""
+        """Make room for the pending token. Returns False if `sequence` itself had to be preempted."""
         if sequence.status is not Status.RUNNING:
             return False
         while self.tables.missing(sequence) > self.pool.available:
@@ -156,7 +156,7 @@ class Planner:
     def _plan_prefills(self, draft: Draft) -> None:
         begun = [s for s in self.running if s not in draft.skipped and s.pending > 1]
         self._blocked = None
-        # A step that had to preempt admits no newcomer, which would take the very blocks that were just freed.
+        # A step that had to preempt starts no new sequence, which would take the blocks that were just freed.
         admitting = not draft.preempted_for_kv
         while draft.rows > 0:
             running = min(begun, key=lambda s: self._turn(s, draft.now), default=None)
@@ -180,13 +180,13 @@ class Planner:
             self._add_chunk(sequence, count, draft)
 
     def _turn(self, sequence: Sequence, now: float) -> tuple[int, bool, float, float]:
-        """Who is computed first: class, interrupted streams, the tenant's counter, when it is due."""
+        """Return the sort key of prefills: class, interrupted streams, the tenant's counter, the due time."""
         rank = self.targets.rank(sequence, now)
         counter = self.accounts.of(sequence.request.tenant)
         return rank, sequence.output_tokens == 0, counter, self.targets.due(sequence)
 
     def _goes_before(self, waiting: Sequence, running: Sequence, now: float) -> bool:
-        """Whether a newcomer starts before a prompt that was begun goes on."""
+        """Return whether `waiting` starts before the prompt of `running` is continued."""
         if self._promoted == waiting.request.latency_class.value:
             return True
         _, *turn = self._turn(waiting, now)
@@ -198,7 +198,7 @@ class Planner:
         return self.waiting.starving if self._turns_of_others >= _TURNS_OF_OTHERS else None
 
     def _next(self, draft: Draft) -> Sequence | None:
-        """The waiting sequence whose turn it is among those that can start; the others block nobody."""
+        """Return the first sequence in turn that can start; those that cannot block no other."""
         for sequence in self.waiting.in_turn(self._tenant_key, self._promoted):
             if (
                 sequence not in draft.skipped
@@ -215,7 +215,7 @@ class Planner:
     def _start(self, sequence: Sequence, draft: Draft) -> bool:
         if len(self.running) >= self.limits.max_num_seqs:
             return False
-        # One spare block per running sequence would be safest; one in all keeps the pool full and preemption rare.
+        # One spare block per running sequence would be safest; a single one keeps the pool full and preemption rare.
         fresh = self.tables.start(sequence, spare=1 if self.running else 0)
         if fresh is None:
             return False
@@ -235,7 +235,7 @@ class Planner:
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _preempt_for_blocked(self, draft: Draft) -> None:
-        """Preempts lower classes for the sequence that found no room in the last step and is running late."""
+        """Preempt lower classes for a sequence that is late and found no room in the last step."""
         sequence = self._blocked
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
             return
@@ -277,7 +277,7 @@ class Planner:
             sequence.in_flight += 1
 
     def _wanted(self, draft: Draft) -> list[str]:
-        """Adapters that the next sequences wait for. Later ones would evict what is needed before them."""
+        """Return the adapters that the next sequences wait for. Adapters of later ones would evict them."""
         wanted: dict[str, None] = {}
         if not self.waiting:
             return []
@@ -289,7 +289,7 @@ class Planner:
         return list(wanted)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when sequences, queue and pool disagree."""
+        """Raise AssertionError when sequences, queue and pool disagree."""
         self.tables.check_integrity(self.running)
         self.waiting.check_integrity()
         assert len(self.running) <= self.limits.max_num_seqs

@@ -5,16 +5,18 @@ from __future__ import annotations
 from serving.core import Sequence
 from serving.scheduler.slo import Targets
 
-# A sequence that gave way to better classes this often keeps its place: it will finish, whatever arrives.
+# A sequence that was preempted for better classes this often is not preempted for them again, so that it finishes.
 MAX_PREEMPTIONS = 3
 
-# A newcomer preempts others only when this share of its target TTFT is over.
+# A sequence preempts others only after it has waited for this share of its target TTFT.
 LATE = 0.25
 
 
 def victim_order(sequence: Sequence, targets: Targets, now: float) -> tuple[int, int, int, float]:
-    """Sort key; the largest gives way first. Slack counts in whole inter-token times: finer differences are noise, and
-    the cost of computing the sequence again decides."""
+    """Return a sort key; the sequence with the largest is preempted first.
+
+    Slack counts in whole inter-token times: finer differences are noise, so the cost of recomputation decides there.
+    """
     slack = targets.slack(sequence, now) / targets.of(sequence).itl
     return targets.rank(sequence, now), round(slack), -sequence.planned, sequence.arrival
 
@@ -22,8 +24,10 @@ def victim_order(sequence: Sequence, targets: Targets, now: float) -> tuple[int,
 def victims_for(
     newcomer: Sequence, running: list[Sequence], targets: Targets, now: float, seats: int, blocks: int
 ) -> list[Sequence]:
-    """The running sequences to preempt so that `seats` seats and `blocks` KV blocks come free for `newcomer`; none if
-    it is not late yet, or if lower classes do not hold enough."""
+    """Choose running sequences to preempt so that `seats` seats and `blocks` KV blocks become free for `newcomer`.
+
+    The list is empty if `newcomer` is not late yet or if lower classes do not hold enough.
+    """
     wants = newcomer.request.latency_class.value
     if now - newcomer.arrival < LATE * targets.of(newcomer).ttft or (seats <= 0 and blocks <= 0):
         return []

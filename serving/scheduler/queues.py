@@ -1,4 +1,4 @@
-"""Sequences that wait: by class, then tenant, then earliest due. And the deadlines of everything in flight."""
+"""The queue of waiting sequences, by class, tenant and due time; and the deadlines of all sequences in flight."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Place:
 
 
 class WaitQueue:
-    """Order of service: class, those that were interrupted while streaming, tenants by `key`, earliest due within the
-    tenant. `starving` names the class that has waited too long for better ones."""
+    """Serves by class; within a class, sequences interrupted while streaming first, then tenants by `key`; within a
+    tenant, the earliest due first. `starving` names the class that has waited too long for better ones."""
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
@@ -46,7 +46,7 @@ class WaitQueue:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Every waiting sequence, oldest push first."""
+        """Iterate over the waiting sequences, oldest push first."""
         return iter(self._places)
 
     def __contains__(self, sequence: Sequence) -> bool:
@@ -56,11 +56,11 @@ class WaitQueue:
         return self._by_tenant[tenant]
 
     def lengths(self) -> dict[LatencyClass, int]:
-        """Waiting sequences by the class they asked for."""
+        """Return the number of waiting sequences per requested class."""
         return {latency_class: self._by_class[latency_class] for latency_class in LatencyClass}
 
     def push(self, sequence: Sequence) -> None:
-        """Adds a newcomer, or a sequence that was interrupted: with tokens out already, it goes before newcomers."""
+        """Add a new sequence or a preempted one; a preempted one that has produced tokens is served before new ones."""
         rank = sequence.request.latency_class.value
         place = _Place(rank, sequence.output_tokens > 0, self._targets.due(sequence), next(self._serial))
         self._places[sequence] = place
@@ -73,7 +73,7 @@ class WaitQueue:
             )
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes out a waiting sequence; raises KeyError if it does not wait."""
+        """Remove a waiting sequence. Raises KeyError if it does not wait."""
         place = self._places.pop(sequence)
         self._take_out(sequence, place)
         tenant = sequence.request.tenant
@@ -87,7 +87,7 @@ class WaitQueue:
             heapq.heapify(self._aging)
 
     def age(self, now: float) -> None:
-        """Notes which sequences have waited for their class's `max_wait`."""
+        """Note which sequences have waited for their class's `max_wait`."""
         while self._aging and self._aging[0][0] <= now:
             entry = heapq.heappop(self._aging)
             if self._is_current(entry):
@@ -96,15 +96,20 @@ class WaitQueue:
 
     @property
     def starving(self) -> int | None:
-        """The class whose sequences have been overdue for longest; None if none are. Whole classes starve, not
-        sequences: putting single ones first would take shares from tenants that are served faster because they weigh
-        more."""
+        """The class whose sequences have been overdue for longest; None without overdue sequences.
+
+        Whole classes starve, not sequences: serving single sequences first would take shares from tenants that are
+        served faster because of their weight.
+        """
         oldest = [(next(iter(aged)).arrival, rank) for rank, aged in enumerate(self._aged) if aged]
         return min(oldest)[1] if oldest else None
 
     def in_turn(self, key: Callable[[str, Sequence], float], first: int | None = None) -> Iterator[Sequence]:
-        """Waiting sequences in the order of service; `key` ranks a tenant, given its first sequence; `first` is a class
-        to put before the others. The queue must not change meanwhile."""
+        """Iterate over waiting sequences in the order of service. The queue must not change meanwhile.
+
+        key: ranks a tenant, given its first sequence
+        first: a class to serve before the others
+        """
         for rank in range(CLASSES) if first is None else (first, *(r for r in range(CLASSES) if r != first)):
             for _, _, sequence in self._resumed[rank]:
                 yield sequence
@@ -113,7 +118,7 @@ class WaitQueue:
                     yield sequence
 
     def preview(self, key: Callable[[str, Sequence], float]) -> Iterator[Sequence]:
-        """Like `in_turn`, but tenants of a class alternate: roughly who will be served in the coming steps."""
+        """Iterate like `in_turn`, but alternate between tenants of a class: roughly the order of the coming steps."""
         for rank in range(CLASSES):
             for _, _, sequence in self._resumed[rank]:
                 yield sequence
@@ -148,7 +153,7 @@ class WaitQueue:
         return place is not None and place.serial == entry[1]
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when the indexes disagree."""
+        """Raise AssertionError when the indexes disagree."""
         listed = [entry for rank in range(CLASSES) for entry in self._resumed[rank]]
         for tenants in self._tenants:
             for entries in tenants.values():
@@ -159,7 +164,7 @@ class WaitQueue:
 
 
 class Deadlines:
-    """Which sequences in flight are late. Finished ones are forgotten in bulk."""
+    """Finds the sequences in flight that are late. Finished sequences are removed in bulk."""
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
@@ -170,7 +175,7 @@ class Deadlines:
             heapq.heappush(self._heap, (sequence.request.deadline, next(self._serial), sequence))
 
     def passed(self, now: float) -> list[Sequence]:
-        """Sequences whose deadline is over, each reported once."""
+        """Return the sequences whose deadline has passed, each of them once."""
         late = []
         while self._heap and self._heap[0][0] <= now:
             _, _, sequence = heapq.heappop(self._heap)
@@ -179,8 +184,8 @@ class Deadlines:
         return late
 
     def forget_finished(self, live: int) -> None:
-        """Called now and then with the number of sequences in flight, so that finished ones are not kept until their
-        deadline."""
+        """Remove finished sequences when they dominate. Call it regularly with the number of sequences in flight, or
+        finished ones are kept until their deadline."""
         if len(self._heap) > 64 + 2 * live:
             self._heap = [entry for entry in self._heap if entry[2].status is not Status.FINISHED]
             heapq.heapify(self._heap)

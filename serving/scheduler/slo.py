@@ -1,4 +1,4 @@
-"""Latency classes: what each is promised, when a sequence's next token is due, and how much time is left until then."""
+"""Latency classes: their targets, when a sequence's next token is due, and how much time is left until then."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from serving.core import LatencyClass, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The promises of one class, in seconds.
+    """The targets of one class, in seconds.
 
     ttft: arrival to first token
     itl: between tokens
     max_wait: after this long a sequence is no longer preempted for better classes, and its class gets a share of the
-        turns whatever arrives in better ones, so that no class starves another
+        turns even if better classes have work, so that no class starves another
     """
 
     ttft: float
@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """One target a class."""
+    """One target per class."""
 
     interactive: Target = Target(ttft=1.0, itl=0.1, max_wait=0.0)
     standard: Target = Target(ttft=5.0, itl=0.25, max_wait=10.0)
@@ -39,13 +39,12 @@ class Targets:
         return self.interactive if latency_class is LatencyClass.INTERACTIVE else self.batch
 
     def rank(self, sequence: Sequence, now: float) -> int:
-        """Position of the sequence's class, lower first; 0 once it has been in flight for `max_wait`."""
+        """Return the sequence's class, lower first; 0 once it has been in flight for `max_wait`."""
         aged = now - sequence.arrival >= self.of(sequence).max_wait
         return 0 if aged else sequence.request.latency_class.value
 
     def due(self, sequence: Sequence) -> float:
-        """When the next token to be planned should be there: the first one by class and deadline, later ones by
-        class."""
+        """Return when the next token to be planned is due: the first by class and deadline, later ones by class."""
         target = self.of(sequence)
         if sequence.last_token_at is not None:
             return sequence.last_token_at + target.itl * (1 + sequence.in_flight)
@@ -53,5 +52,5 @@ class Targets:
         return due if deadline is None else min(due, deadline)
 
     def slack(self, sequence: Sequence, now: float) -> float:
-        """Seconds until the next token is due; negative when it is late."""
+        """Return the seconds until the next token is due; negative when it is late."""
         return self.due(sequence) - now

@@ -1,4 +1,4 @@
-"""Which KV blocks a sequence holds: the prefix it finds, the room it is given, what it publishes and gives back."""
+"""Block tables: the cached prefix a sequence finds, the blocks it is given, publishes and releases."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from serving.steps import Chunk
 
 
 class BlockTables:
-    """KV is handed out here and nowhere else."""
+    """The only place that allocates KV blocks to sequences."""
 
     def __init__(self, pool: BlockPool, fingerprint: str) -> None:
         self.pool, self._fingerprint = pool, fingerprint
-        # Blocks that a launched step is filling: a sequence that needs one of them next waits for it and finds it
-        # cached, rather than computing the same prompt beside its sibling.
+        # Blocks that a launched step is filling. A sequence that needs one of them next waits and finds it cached,
+        # instead of computing the same prompt at the same time.
         self._filling: set[bytes] = set()
 
     def missing(self, sequence: Sequence) -> int:
-        """Blocks to add before every known or expected token has a place."""
+        """Return how many blocks to add until all known or expected tokens have a place."""
         return self.pool.blocks_for(sequence.length) - len(sequence.blocks)
 
     def prefix(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of the sequence's longest known prefix that is `reusable`, not taken yet."""
+        """Return the cached blocks of the sequence's longest `reusable` prefix, without taking them."""
         if not self.pool.caching:
             return []
         count = sequence.reusable // self.pool.block_size
@@ -30,15 +30,17 @@ class BlockTables:
         return self.pool.match(sequence.block_keys[:count])
 
     def is_being_computed(self, sequence: Sequence) -> bool:
-        """Whether the first block this sequence would compute is in a step under way."""
+        """Return whether a launched step computes the first block that this sequence needs."""
         if not self._filling:
             return False
         found = len(self.prefix(sequence))
         return found < sequence.reusable // self.pool.block_size and (sequence.block_keys[found] in self._filling)
 
     def start(self, sequence: Sequence, spare: int) -> list[int] | None:
-        """Gives a sequence its prefix and room for the rest. Returns the fresh blocks, or None where that would leave
-        fewer than `spare`."""
+        """Give a sequence its cached prefix and fresh blocks for the rest.
+
+        Returns the fresh blocks, or None if fewer than `spare` blocks would be left.
+        """
         known = self.prefix(sequence)
         missing = self.pool.blocks_for(len(sequence.tokens)) - len(known)
         if missing + spare > self.pool.available - self.pool.idle(known):
@@ -50,18 +52,18 @@ class BlockTables:
         return fresh
 
     def grow(self, sequence: Sequence) -> list[int]:
-        """Adds what is `missing`; the caller made sure that it is available."""
+        """Allocate the `missing` blocks, which the caller has made available, and return them."""
         fresh = self.pool.allocate(self.missing(sequence))
         sequence.blocks += fresh
         return fresh
 
     def launch(self, chunk: Chunk) -> None:
-        """Notes what a planned chunk is about to fill."""
+        """Note the blocks that a planned chunk is about to fill."""
         if chunk.count > 1:
             self._filling.update(chunk.sequence.block_keys[slice(*self._span(chunk))])
 
     def commit(self, chunk: Chunk) -> None:
-        """Publishes the blocks that a computed chunk has filled."""
+        """Publish the blocks that a computed chunk has filled."""
         sequence = chunk.sequence
         sequence.computed = chunk.end
         if not self.pool.caching:
@@ -74,7 +76,7 @@ class BlockTables:
             self._filling.discard(sequence.block_keys[index])
 
     def release(self, sequence: Sequence) -> None:
-        """Takes everything back; what was published stays cached."""
+        """Release all blocks of a sequence; its published blocks stay cached."""
         size = self.pool.block_size
         self._filling.difference_update(sequence.block_keys[sequence.computed // size : sequence.planned // size])
         self.pool.release(sequence.blocks)
@@ -95,7 +97,7 @@ class BlockTables:
             keys.append(parent)
 
     def check_integrity(self, running: list[Sequence]) -> None:
-        """Raises AssertionError when sequences and pool disagree about who holds what."""
+        """Raise AssertionError when sequences and pool disagree about the blocks that are held."""
         self.pool.check_integrity()
         users: dict[int, int] = {}
         for sequence in running:

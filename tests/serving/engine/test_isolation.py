@@ -55,7 +55,7 @@ async def test_an_adapter_that_overflows_fails_alone(tiny: Tiny, monkeypatch: py
         await run.settled()
 
 
-async def test_stale_blocks_of_a_cancelled_overflowing_request_poison_nobody(
+async def test_stale_blocks_of_a_cancelled_overflowing_request_poison_no_other(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = prompts(1, low=400, high=410)[0]
@@ -217,7 +217,7 @@ async def test_stopping_fails_what_is_left(tiny: Tiny, monkeypatch: pytest.Monke
             run.engine.submit(run.request([5, 6]))
 
 
-async def test_a_slow_adapter_load_delays_nobody_else(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_adapter_load_delays_no_other_request(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tiny) as run:
         gate, loop = asyncio.Event(), asyncio.get_running_loop()
         load = run.source.load

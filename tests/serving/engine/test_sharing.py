@@ -68,7 +68,7 @@ class Shared:
         self.run.manager.counters.reload_seconds += adapters
         self.planner.kv_wait_seconds += kv
         self.now += MOVE_SECONDS
-        self.shared.look(self.now)
+        self.shared.update(self.now)
         self.run.manager.check_integrity()
         self.pool.check_integrity()
 
@@ -105,7 +105,7 @@ def test_between_looks_nothing_moves() -> None:
     s = Shared()
     s.look(adapters=1.0)
     s.run.manager.counters.reload_seconds += 9.0
-    s.shared.look(s.now + MOVE_SECONDS / 2)
+    s.shared.update(s.now + MOVE_SECONDS / 2)
     assert s.limits == (5, 23)
     s.run.close()
 

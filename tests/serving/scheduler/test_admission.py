@@ -76,7 +76,7 @@ def test_what_the_outlook_knows_is_not_counted_twice() -> None:
         desk.arrived(seq.request)
         plans.add(seq)
     run_step(plans)
-    desk.look(plans)
+    desk.update(plans)
     for _ in range(2):
         desk.admit(sequence(4).request, 0.0, 0.0, 0)
     with pytest.raises(QueueFull):
