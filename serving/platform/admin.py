@@ -96,7 +96,7 @@ class Administration:
         return Revocation(list(message.digests), aborted=sum(await asyncio.gather(*pending)))
 
     async def prefetch(self, message: PrefetchRequest) -> Prefetched:
-        """Load what may be asked for soon, where that costs nobody. Does not wait for it."""
+        """Load adapters that may be asked for soon, where no request loses by it. Does not wait for the loads."""
         self._engine.adapters.hint(message.digests)
         return Prefetched(len(message.digests))
 

@@ -10,7 +10,7 @@ class PlatformError(Exception):
 
 
 class TicketRefused(PlatformError):
-    """A ticket is missing, forged, expired, meant for somebody else, or was used before."""
+    """A ticket is missing, forged, expired, meant for another replica, or was used before."""
 
     code = "invalid_ticket"
 

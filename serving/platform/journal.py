@@ -1,8 +1,8 @@
-"""The usage journal: what each prediction has cost so far and how it ended, surviving a crash at any byte.
+"""The usage journal: the usage of each prediction so far and its receipt at the end, surviving a crash at any byte.
 
-One thread writes. Receipts wait for their fsync, and all that arrive during one fsync share the next (group commit);
-running predictions are checkpointed together, in one line, every 16 tokens or quarter of a second. A journal that
-cannot be written (disk full) stops taking new predictions, keeps what it owes in memory and tries again every second.
+One thread writes. Receipts wait for their fsync, and all that arrive during one fsync share the next (group commit).
+Running predictions are checkpointed together, in one line, every 16 tokens or quarter of a second. A journal that
+cannot be written (disk full) accepts no new predictions, keeps unwritten receipts in memory and retries every second.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UsageJournal:
         return time.monotonic() - self._committed_at if waits else 0.0
 
     def interrupted(self) -> list[Progress]:
-        """Return what an earlier process left unfinished; each awaits a receipt by `finish`."""
+        """Return the predictions that an earlier process left unfinished; each needs a receipt through `finish`."""
         with self._changed:
             return list(self._interrupted.values())
 
@@ -220,15 +220,15 @@ class UsageJournal:
         self._size += len(data)
 
     def _refused(self, error: OSError) -> None:
-        # Half a line may have been written, and after a failed fsync nobody knows what is on the disk: cut back to the
-        # last commit and write all of it again.
+        # Half a line may have been written, and after a failed fsync the content of the disk is unknown: cut back to
+        # the last commit and write everything again.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, self._size)
         with self._changed:
             self._dirty.update(self._running)
             if self._accepting:
-                log.error("usage journal %s cannot be written (%s): no new predictions until it can; free some space",
-                          self._folder, error.strerror)  # fmt: skip
+                message = "usage journal %s cannot be written (%s): no new predictions until it can; free some space"
+                log.error(message, self._folder, error.strerror)
             self._accepting = False
 
     def _settle(
@@ -293,6 +293,6 @@ def _key(jti: str) -> bytes:
 
 
 def _resolve(done: Future[None]) -> None:
-    # Whoever waited may have given up meanwhile.
+    # The waiting task may have been cancelled meanwhile.
     if done.set_running_or_notify_cancel():
         done.set_result(None)

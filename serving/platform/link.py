@@ -1,7 +1,6 @@
 """The live link to the platform: register, beat every 2 s, renew leases, register again when the session is refused.
 
-Two threads: one talks to the platform and may wait for it, the other ends leases on time whatever the first one waits
-for.
+Two threads: one talks to the platform and may block, the other ends leases on time even then.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MAX_BACKOFF_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a replica is, for its registration. `base.config` is the base's config.json."""
+    """A replica's description for its registration. `base.config` is the base's config.json."""
 
     name: str
     url: str
@@ -56,7 +55,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HeldKey:
-    """A data key on loan and what its package must be. Wipe `dek` after use."""
+    """A data key on loan and the identity that its package must have. Wipe `dek` after use."""
 
     release_id: str
     digest: str
@@ -73,7 +72,7 @@ class HeldKey:
 class PlatformLink:
     """Everything between this boot and the vault. `start` once, `close` at the end.
 
-    stats: called for every heartbeat, its figures go along
+    stats: called for every heartbeat, which carries its figures
     on_registered: called in the link's thread after every registration, with the replica id
     """
 

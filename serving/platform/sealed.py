@@ -106,7 +106,7 @@ class SealedAdapterSource:
         return tensors
 
     def copied(self, digest: str) -> None:
-        """Wipe the decrypted memory: nobody needs it any more."""
+        """Wipe the decrypted memory, which is no longer needed."""
         with self._lock:
             opened = self._opened.pop(digest, None)
         if opened is not None:

@@ -1,7 +1,7 @@
 """The child process that opens a stranger's adapter: `python -m serving.platform.verify_child`.
 
-It reads a job and the key from a pipe, and may then neither write a file, start a process, use more memory or processor
-time than the job allows, nor dump core. What it found goes to stdout as one JSON object; the plaintext dies with it.
+It reads a job and the key from a pipe. From then on it cannot write a file, start a process, dump core, or use more
+memory or processor time than the job allows. Its findings go to stdout as one JSON object; the plaintext ends with it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _verify(job: VerificationJob, dek: bytearray) -> Verification:
 
 
 def confine(*, memory: int, cpu_seconds: int) -> None:
-    """Give up for good what an adapter needs no one to have. (Root is not bound by the limit on processes.)"""
+    """Give up, for good, all rights that checking an adapter does not need. (Root ignores the limit on processes.)"""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

@@ -1,4 +1,4 @@
-"""From logits to tokens. Each row depends on its own logits, settings and random state only, never on its
+"""From logits to tokens. Each row depends on its own logits, settings and random state alone, never on its
 neighbours."""
 
 from serving.sampling.embedding import embed

@@ -1,4 +1,4 @@
-"""How likely tokens were, and what else was: of those that are sampled, and of prompts."""
+"""Log-probabilities of sampled tokens and of prompt tokens, with the likeliest alternatives."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from serving import core
 from serving.core import TokenLogprob
 
-# Reported alternatives are at most this many. Always this many are searched, so that the order of equal values cannot
-# depend on what another row asked for.
+# The most alternatives that are reported. This many are always searched, so that the order of equal values cannot
+# depend on another row's request.
 _MAX_LOGPROBS = 20
-# Rows of a prompt whose logits exist at once: 13 MB of a vocabulary of 50,000.
+# Prompt rows whose logits exist at once: 13 MB for a vocabulary of 50,000.
 _AT_ONCE = 64
 
 
 def token_logprobs(raw: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
-    """For each row of log-probabilities [rows, vocab] what they say of its token, beside `counts` alternatives."""
+    """Return, for each row of log-probabilities [rows, vocab], its token's and those of `counts` alternatives."""
     own = raw.gather(1, torch.tensor(tokens, device=raw.device)[:, None])[:, 0].tolist()
     best = raw.topk(min(_MAX_LOGPROBS, raw.shape[1]), -1)
     values, ids = best.values.tolist(), best.indices.tolist()
@@ -32,9 +32,10 @@ def score(
     hidden: torch.Tensor,
     head: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    """Adds to each sequence's `scored` what the rows of its prompt at these positions say of the tokens after them.
+    """Append to each sequence's `scored` the log-probabilities of the tokens that follow these positions of its prompt.
 
-    hidden: [rows, hidden], the sequences' rows one after another; head: some of them to logits [rows, vocab]
+    hidden: [rows, hidden], the sequences' rows one after another
+    head: maps rows of `hidden` to logits [rows, vocab]
     """
     first = 0
     for sequence, positions in scoring:
@@ -43,6 +44,6 @@ def score(
             some = positions[at : at + _AT_ONCE]
             raw = torch.log_softmax(head(hidden[first + at : first + at + len(some)]).float(), -1)
             entries = token_logprobs(raw, sequence.tokens[some.start + 1 : some.stop + 1], [count] * len(some))
-            # Where steps overlap, one that began anew after a preemption may report what the one before it has.
+            # Where steps overlap, a step after a preemption may repeat positions that the previous step reported.
             sequence.scored += entries[len(sequence.scored) - some.start :]
         first += len(positions)

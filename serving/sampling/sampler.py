@@ -1,4 +1,4 @@
-"""One token for each row: adjust what a row's settings change, choose greedily or draw, report log-probabilities."""
+"""Sampling of one token per row: adjust logits by the row's settings, choose or draw, report log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from serving.steps import SampledToken
 
 
 def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[SampledToken]:
-    """One token for each row of float32 logits [rows, vocab], which are overwritten.
+    """Sample one token per row of float32 logits [rows, vocab], which are overwritten.
 
-    sequences: whose rows these are; `tokens`, `rng`, `sampler` and the settings are used. A row with NaN or +inf gets
-    token_id None, one whose grammar fails its ConstraintFailed.
+    sequences: the rows' sequences; their `tokens`, `rng`, `sampler` and settings are used
+
+    A row with NaN or +inf gets token_id None; a row whose grammar fails gets its ConstraintFailed.
     """
     if not sequences:
         return []
@@ -26,7 +27,7 @@ def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[Sam
     best = logits.max(-1).values  # max propagates NaN
     for index in (~torch.isfinite(best)).nonzero()[:, 0].tolist():
         errors[index] = None
-        logits[index] = 0.0  # whatever is drawn from it is thrown away
+        logits[index] = 0.0  # the token drawn from this row is discarded
     reported = [i for i, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
     # Log-probabilities are the model's own, before any setting changes the row.
     raw = torch.log_softmax(logits[reported], -1) if reported else None
@@ -56,7 +57,7 @@ def _adjust(row: torch.Tensor, sequence: core.Sequence) -> None:
 
 
 def _choose(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[int]:
-    """Argmax for temperature 0, a draw for the others. One number of `rng` is used for each draw."""
+    """Return the argmax for temperature 0 and a draw otherwise. Each draw uses one number of `rng`."""
     drawn = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
     tokens: list[int] = [0] * len(sequences) if len(drawn) == len(sequences) else logits.argmax(-1).tolist()
     if drawn:

@@ -11,7 +11,7 @@ from serving.core import Request, SamplingParams
 
 
 class Adjustments:
-    """Penalties, bias and grammar of one sequence. It looks at each token once, whenever it is next applied."""
+    """Penalties, bias and grammar of one sequence. `apply` reads only the tokens since its previous call."""
 
     def __init__(self, request: Request, vocab: int) -> None:
         params = request.sampling
@@ -27,12 +27,14 @@ class Adjustments:
 
     @staticmethod
     def needed(params: SamplingParams) -> bool:
-        """Whether these settings change logits at all."""
+        """Return whether these settings change logits at all."""
         return _has_penalties(params) or bool(params.logit_bias) or params.constraint is not None
 
     def apply(self, row: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Changes float32 logits [vocab] in place. tokens: prompt and everything generated. Raises
-        ConstraintFailed."""
+        """Change float32 logits [vocab] in place. Raises ConstraintFailed.
+
+        tokens: the prompt and all generated tokens
+        """
         fresh = tokens[self._seen :]
         self._seen = len(tokens)
         if self._counts is not None:
@@ -57,7 +59,7 @@ class Adjustments:
 
 
 def is_plain(params: SamplingParams) -> bool:
-    """Whether the argmax of the logits, as they are, is all that is asked: a runner may then take it itself."""
+    """Return whether the settings ask for the argmax of unchanged logits alone, so that a runner may compute it."""
     return params.temperature == 0 and params.logprobs is None and not Adjustments.needed(params)
 
 
@@ -78,7 +80,7 @@ class _Counts:
             self._counts[at] += by
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 ids and float32 counts, both [distinct]."""
+        """Return int64 ids and float32 counts, both [distinct]."""
         size = len(self._where)
         return self._ids[:size], self._counts[:size]
 
