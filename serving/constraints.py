@@ -1,4 +1,4 @@
-"""Grammars that bound what a completion may say: JSON Schema, regular expressions and Lark, compiled by llguidance.
+"""Grammars that completions must follow: JSON Schema, regular expressions and Lark, compiled by llguidance.
 
 Compiling is limited in size and work and happens on threads of its own; a compiled grammar is shared by every request
 that asks for the same text. A mask takes some ten microseconds for ordinary schemas.
@@ -32,9 +32,9 @@ _LIMITS = llguidance.LLParserLimits(
     step_max_items=20_000,
     max_lexer_states=20_000,
     max_grammar_size=200_000,
-    verbose_errors=False,  # they would carry what was generated
+    verbose_errors=False,  # verbose errors would contain generated text
 )
-# White space is free, as models write it, but never endless: a weak model would write nothing else.
+# White space is free, as models write it, but bounded: a weak model would otherwise write nothing else.
 _JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t\n]{0,24}"}
 
 
@@ -51,12 +51,12 @@ class GrammarSpec:
 
 
 def json_spec(schema: dict[str, Any] | bool) -> GrammarSpec:
-    """JSON text that validates against `schema`."""
+    """Return the grammar of JSON text that validates against `schema`."""
     return GrammarSpec("json_schema", json.dumps(embedded_schema(schema), ensure_ascii=False))
 
 
 def embedded_schema(schema: dict[str, Any] | bool) -> dict[str, Any]:
-    """`schema` with this server's options in place of the client's: those could switch validation off."""
+    """Return `schema` with this server's options instead of the client's, which could switch validation off."""
     if schema is False:
         raise GrammarError("the schema allows nothing")
     fields = {} if schema is True else {key: value for key, value in schema.items() if key != "x-guidance"}
@@ -75,7 +75,7 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="grammar")
 
     async def compile(self, spec: GrammarSpec) -> Grammar:
-        """Raises GrammarError, also when it takes longer than COMPILE_SECONDS."""
+        """Compile a grammar. Raises GrammarError, also when it takes longer than COMPILE_SECONDS."""
         if len(spec.text) > MAX_GRAMMAR_CHARS:
             raise GrammarError(f"it is longer than {MAX_GRAMMAR_CHARS} characters")
         with self._cache_lock:
@@ -111,7 +111,7 @@ class GrammarCompiler:
         if compiled.is_error():
             raise GrammarError(_short(compiled.get_error()))
         made = Grammar(compiled, self._vocab)
-        made.begin().forbidden()  # the first mask does the most work: what fails at once is refused at once
+        made.begin().forbidden()  # the first mask does the most work: a grammar that fails at once is refused here
         with self._cache_lock:
             self._cache[spec] = made
             while len(self._cache) > _CACHED:

@@ -44,29 +44,29 @@ class Admission:
 
 
 class RequestAuthorizer(Protocol):
-    """Maps an HTTP request to what it may do."""
+    """Decides what an HTTP request may do."""
 
     async def authorize(self, request: IncomingRequest) -> Admission:
-        """Raises ApiError to refuse."""
+        """Return the request's grant. Raises ApiError to refuse it."""
         ...
 
     async def model_names(self) -> list[str]:
-        """What /v1/models lists."""
+        """Return the names that /v1/models lists."""
         ...
 
 
 class CompletionObserver(Protocol):
-    """Is told about every admitted request, in the server's event loop. `on_finish` comes exactly once for each.
+    """Observes all admitted requests, in the server's event loop. `on_finish` is called exactly once for each.
 
     finish_reason: stop, length, cancelled (by the client or an administrator), revoked, or error.
     """
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
-        """After each delta, before it is sent."""
+        """Note a request's usage; called after each delta, before it is sent."""
         ...
 
     async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
-        """Awaited before the last event; what it returns goes to the client under the key "intarsia"."""
+        """Note a request's end; awaited before the last event. The result goes to the client under "intarsia"."""
         ...
 
 

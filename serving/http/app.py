@@ -39,7 +39,7 @@ def create_app(
     shutdown_grace_s: float = 0.0,
     gauges: Sequence[Gauge] = (),
 ) -> Starlette:
-    """The replica's ASGI application; starts the engine with it and stops it at shutdown.
+    """Make the replica's ASGI application, which starts the engine and stops it at shutdown.
 
     lifespans: entered after the engine has started, left before it stops
     gauges: what else /metrics shows

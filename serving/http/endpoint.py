@@ -82,18 +82,18 @@ class Endpoint(ABC, Generic[schema.Body]):
 
     @abstractmethod
     async def begin(self, body: schema.Body, admission: Admission, http_id: str) -> tuple[Work, Any]:
-        """Submits what the body asks for. Raises ApiError or EngineError."""
+        """Submit the requests that the body asks for. Raises ApiError or EngineError."""
 
     @abstractmethod
     async def answer(
         self, work: Work, form: Any, body: schema.Body, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Writes the answer, from the first byte to the last."""
+        """Write the whole answer."""
 
     def work(
         self, requests: Sequence[Request], each: int, prompts: Sequence[Prompt], admission: Admission, http_id: str
     ) -> Work:
-        """Submits. Raises ApiError or EngineError before anything is held."""
+        """Submit requests. Raises ApiError or EngineError before anything is held."""
         size, granted = sum(len(prompt.token_ids) for prompt in prompts), admission.max_prompt_tokens
         if granted is not None and size > granted:
             raise ApiError(
@@ -108,7 +108,7 @@ class Endpoint(ABC, Generic[schema.Body]):
 
 
 async def refuse(work: Work, error: EngineError, scope: Scope, receive: Receive, send: Send) -> None:
-    """An error as the whole answer: nothing was sent yet."""
+    """Send an error as the whole answer; nothing may have been sent yet."""
     extra = await work.fail(error)
     answer = from_engine(error)
     envelope = answer.envelope | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra})

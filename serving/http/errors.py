@@ -39,7 +39,7 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
 
 
 def from_engine(error: errors.EngineError) -> ApiError:
-    """The HTTP answer to an engine's refusal or failure."""
+    """Return the HTTP answer to an engine's refusal or failure."""
     headers = {}
     if isinstance(error, errors.QueueFull):
         headers["Retry-After"] = str(math.ceil(error.retry_after))

@@ -28,7 +28,7 @@ class Gauge:
 
 
 class Metrics:
-    """One registry for each app, so that several apps in one process do not mix."""
+    """One registry per app, so that several apps in one process do not mix."""
 
     def __init__(self, engine: Engine, gauges: Sequence[Gauge] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -47,7 +47,7 @@ class Metrics:
         )
 
     def exposition(self) -> bytes:
-        """Prometheus text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

@@ -67,22 +67,22 @@ class PatientProtocol(HttpToolsProtocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """At the first signal the engine takes nothing new; it stops when all is answered, or after the grace, when what
-    is left ends with an error event. uvicorn waits for that."""
+    """Drains at the first signal: the engine refuses new requests and stops when all are answered. Requests that are
+    left after the grace end with an error event. uvicorn waits for that."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine, grace_s: float) -> None:
         super().__init__(config)
         self._engine, self._grace = engine, grace_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Runs in the main thread, so it only starts what takes time."""
+        """Start a drain. Runs in the main thread, so it does not wait."""
         if not self.should_exit:
             threading.Thread(target=self._engine.stop, args=(self._grace,), name="drain", daemon=True).start()
         super().handle_exit(sig, frame)
 
 
 def make_server(app: ASGIApp, engine: Engine, grace_s: float) -> DrainingServer:
-    """A server for `app` with every limit set; `serve` it on a socket from `limit_stalls`."""
+    """Make a server for `app` with all limits set; `serve` it on a socket from `limit_stalls`."""
     settings: dict[str, Any] = {
         "http": PatientProtocol,
         "ws": "none",
@@ -96,17 +96,17 @@ def make_server(app: ASGIApp, engine: Engine, grace_s: float) -> DrainingServer:
 
 
 def limit_stalls(listener: socket.socket, seconds: float = STALLED_SECONDS) -> None:
-    """Lets the kernel drop accepted connections whose peer takes nothing for so long, where it can (Linux)."""
+    """Let the kernel drop connections whose peer acknowledges nothing for too long, where it can (Linux)."""
     if hasattr(socket, "TCP_USER_TIMEOUT") and listener.family != socket.AF_UNIX:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
 
 
 def run_server(app: ASGIApp, engine: Engine, listener: socket.socket, grace_s: float) -> bool:
-    """Serves until SIGTERM or SIGINT. Returns whether it ever started. Call it in the main thread."""
+    """Serve until SIGTERM or SIGINT. Returns whether it ever started. Call it in the main thread."""
     server = make_server(app, engine, grace_s)
     limit_stalls(listener)
-    # Modules, tokenizer, routes: 200,000 objects that the collector would look at again and again, for 0.1 s in which
-    # every stream waits.
+    # Modules, tokenizer and routes are 200,000 objects that the collector would scan again and again, for 0.1 s in
+    # which all streams wait.
     gc.freeze()
 
     def stop(*_: object) -> None:
@@ -114,7 +114,7 @@ def run_server(app: ASGIApp, engine: Engine, listener: socket.socket, grace_s: f
 
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it is done; the default handler would end the process with the signal's
-        # status, before what comes after the server has run.
+        # status before the code after the server has run.
         signal.signal(number, stop)
     server.run(sockets=[listener])
     return server.started

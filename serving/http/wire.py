@@ -1,4 +1,4 @@
-"""ASGI at its barest: reading a bounded body, noticing that the client has gone, writing server-sent events."""
+"""ASGI helpers: read a bounded body, notice a disconnected client, write server-sent events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.http.errors import ApiError
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Names in lower case; of repeated headers the last counts."""
+    """Return headers by lower-case name; the last of repeated headers counts."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
@@ -39,14 +39,14 @@ ABORT = "intarsia.abort"
 
 
 def abort(scope: Scope) -> None:
-    """Drops the connection with what is still unsent, where the server lets us (serving.http.server does): closing it
+    """Drop the connection and its unsent data, where the server supports that (serving.http.server does): closing it
     would wait for a client that does not read."""
     if (drop := scope.get(ABORT)) is not None:
         drop()
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has gone. Only after the body was read."""
+    """Return when the client has disconnected. Call it after the body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -27,7 +27,7 @@ _RETRY_SECONDS = 0.05
 
 
 class Work:
-    """An admitted request. Whatever happens to it, the observer hears of its end exactly once.
+    """An admitted request. Its observer is told of its end exactly once, in whatever way it ends.
 
     requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
     admission's
@@ -64,7 +64,7 @@ class Work:
 
     @property
     def usage(self) -> Usage:
-        """Over all choices. A prompt counts once, however many completions it has."""
+        """Usage over all choices. A prompt counts once, independent of its number of completions."""
         if len(self._usages) == 1:
             return self._usages[0]
         return Usage(
@@ -75,11 +75,11 @@ class Work:
 
     @property
     def finish_reason(self) -> str:
-        """How all of it ended: the worst of the choices' reasons."""
+        """The finish reason of the whole request: the worst of its choices' reasons."""
         return next((r for r in ("cancelled", "length") if r in self._reasons), "stop")
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Each with its choice. Raises EngineError when one of them fails; the others are then cancelled."""
+        """Yield each delta with its choice. Raises EngineError when a choice fails; the others are then cancelled."""
         if not self._pumps:
             async for delta in self._first:
                 self._record(0, delta)
@@ -106,7 +106,7 @@ class Work:
                     yield index, end
 
     async def close(self, finish_reason: str) -> dict[str, Any] | None:
-        """Tells the observer, once; a client that leaves meanwhile does not interrupt it."""
+        """Tell the observer of the end, once; a client that disconnects meanwhile does not interrupt it."""
         if self._closing is None:
             seconds = time.perf_counter() - self._began
             self._metrics.finished.labels(finish_reason).inc()
@@ -116,13 +116,13 @@ class Work:
         return await asyncio.shield(self._closing)
 
     async def fail(self, error: EngineError) -> dict[str, Any] | None:
-        """`close` with the reason that this error is."""
+        """Close with the finish reason of this error."""
         if isinstance(error, AdapterRevoked):
             return await self.close("revoked")
         return await self.close("interrupted" if isinstance(error, EngineStopped) else "error")
 
     async def abandon(self) -> None:
-        """The client has gone, or does not read: stop computing and settle what was used."""
+        """Stop computing and settle the usage: the client has disconnected or does not read."""
         self._stop()
         await self.close("cancelled")
 
@@ -141,7 +141,7 @@ class Work:
         return handle
 
     async def _pump(self, index: int) -> None:
-        """Submits one choice when it is its turn, and merges its deltas with the others'."""
+        """Submit one choice when it is its turn, and merge its deltas with the others'."""
         first = index - index % self._each
         shared = self._shared[index // self._each]
         try:
@@ -161,7 +161,7 @@ class Work:
             shared.set()
 
     async def _submit_later(self, index: int) -> RequestHandle:
-        """The request was admitted as a whole, so a full queue is waited for, until its deadline."""
+        """Submit a further choice. The request was admitted as a whole, so wait for a full queue until its deadline."""
         deadline = self._admission.deadline
         while True:
             try:
@@ -184,7 +184,7 @@ class Work:
         self._observer.on_progress(self.request_id, self.usage)
 
     def _log(self, finish_reason: str, seconds: float) -> None:
-        """Counts and times: never a prompt, never an output."""
+        """Log counts and times, never a prompt or an output."""
         usage, adapter = self.usage, self._admission.adapter
         log.info(
             "request",

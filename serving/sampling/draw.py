@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from serving.core import SamplingParams
 
-# The tokens that top-p, top-k and min-p leave nearly always number fewer than this; sorting a vocabulary takes
-# milliseconds. One number for all rows: with another, equal probabilities could come in another order.
+# Top-p, top-k and min-p nearly always keep fewer tokens than this; sorting a vocabulary takes milliseconds. It is the
+# same for all rows, because equal probabilities could otherwise come in another order.
 _GUESS = 256
 # The cumulative sum over a vocabulary is taken in two levels, blocks of this many tokens and then one block's.
 _BLOCK = 256
@@ -20,12 +20,12 @@ _BINS = (0x3F800000 >> 16) + 1
 
 
 def draw(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
-    """A token for each row of finite-topped float32 logits [rows, vocab]; temperatures above 0.
+    """Draw a token per row of float32 logits [rows, vocab] whose maximum is finite; temperatures above 0.
 
-    uniforms: one number in [0, 1) for each row; the same number gives the same token.
+    uniforms: one number in [0, 1) per row; the same number gives the same token
     """
     device = logits.device
-    # Below the least temperature the likeliest token has all the mass; dividing by less would overflow.
+    # At the least temperature the likeliest token has all the mass; dividing by a lower one would overflow.
     temperatures = [max(p.temperature, _LEAST_TEMPERATURE) for p in params]
     if any(temperature != 1 for temperature in temperatures):
         logits = logits / torch.tensor(temperatures, device=device)[:, None]
@@ -65,14 +65,14 @@ def _from_cut(probs: torch.Tensor, points: torch.Tensor, params: Sequence[Sampli
 
 
 def _kept(values: torch.Tensor, params: Sequence[SamplingParams]) -> tuple[torch.Tensor, list[bool]]:
-    """bool [rows, n] for probabilities sorted downwards, and which rows may keep some beyond the n given."""
+    """Return bool [rows, n] for probabilities in falling order, and which rows may keep tokens beyond the given n."""
     device, n = values.device, values.shape[1]
     ks = torch.tensor([p.top_k or 1 << 40 for p in params], device=device)[:, None]
     tops = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)[:, None]
     floors = torch.tensor([p.min_p for p in params], device=device)[:, None] * values[:, :1]
     within = torch.arange(n, device=device) < ks
     cumulative = (values * within).cumsum(-1, dtype=torch.float64)
-    # top-p counts shares of what top-k left. Without a top-k that is everything, whose sum is 1.
+    # top-p applies to the mass that top-k leaves; without top-k that is 1.
     mass = torch.where(ks <= n, cumulative[:, -1:], 1.0)
     # The smallest set whose mass reaches top_p: every token whose predecessors fall short of it.
     kept = within & (cumulative - values < tops * mass) & (values >= floors)
@@ -81,7 +81,7 @@ def _kept(values: torch.Tensor, params: Sequence[SamplingParams]) -> tuple[torch
 
 
 def _from_wide(probs: torch.Tensor, points: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """A draw from one row [vocab] that keeps many tokens: sorting all of them would take ten times as long."""
+    """Draw from one row [vocab] that keeps many tokens: sorting all of them would take ten times as long."""
     kept = probs >= params.min_p * probs.max() if params.min_p > 0 else torch.ones_like(probs, dtype=torch.bool)
     amounts = probs.double()
     if params.top_k:
@@ -93,9 +93,9 @@ def _from_wide(probs: torch.Tensor, points: torch.Tensor, params: SamplingParams
 
 
 def _heaviest(probs: torch.Tensor, amounts: torch.Tensor, limit: float) -> torch.Tensor:
-    """bool [vocab]: in falling order of `probs`, ties in order of index, every token that the `amounts` of those before
-    it leave short of `limit`."""
-    bins = probs.view(torch.int32) >> 16  # of numbers that are not negative, a bin is as high as its numbers are
+    """Return bool [vocab]: the tokens whose predecessors' `amounts` sum to less than `limit`, in falling order of
+    `probs`, ties in order of index."""
+    bins = probs.view(torch.int32) >> 16  # bins of non-negative floats are in the order of the floats
     sums = torch.bincount(bins, weights=amounts, minlength=_BINS).flip(0).cumsum(0).flip(0)
     reaching = (sums >= limit).nonzero()
     if not len(reaching):
@@ -116,8 +116,8 @@ def _first_above_share(weights: torch.Tensor, points: torch.Tensor) -> torch.Ten
 
 
 def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Index, in each row, of the first entry of increasing float64 [rows, n] above `target`; never a step of height
-    0."""
+    """Return, per row, the index of the first entry of increasing float64 [rows, n] above `target`; never an entry that
+    equals its predecessor."""
     total = cumulative[:, -1]
     below = torch.minimum(target.clamp_min(0), torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, below[:, None], right=True)[:, 0]

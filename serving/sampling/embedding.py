@@ -10,8 +10,8 @@ from serving.steps import SampledToken
 
 
 def embed(hidden: torch.Tensor) -> Sequence[SampledToken]:
-    """One answer for each row of final-normed hidden states [rows, hidden]; token_id None and no embedding for a row
-    that is not finite."""
+    """Return one answer per row of final-normed hidden states [rows, hidden], without an embedding for rows that are
+    not finite."""
     vectors = torch.nn.functional.normalize(hidden.float(), dim=-1)
     finite = torch.isfinite(vectors).all(-1).tolist()
     rows = vectors.cpu().numpy()
