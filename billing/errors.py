@@ -52,7 +52,7 @@ class DuplicateRequest(BillingError):
 
     def __init__(self, prediction_id: UUID, state: str, same_body: bool) -> None:
         """Name the earlier prediction."""
-        headers = {"x-should-retry": "false", "x-intarsia-prediction": str(prediction_id)}
+        headers = {"x-should-retry": "false"}
         if same_body:
             message = f"This Idempotency-Key belongs to prediction {prediction_id} ({state}); it runs only once."
             super().__init__(message, code="already_processed", status=409, headers=headers)

@@ -107,7 +107,7 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     leased: list[str]
 
 
-# What each action takes and answers.
+# The request and the answer of each action.
 CALLS: dict[str, tuple[type[Request], type[Answer]]] = {
     "verify": (VerifyRequest, Verification),
     "revoke": (RevokeRequest, Revocation),

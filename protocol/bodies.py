@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
@@ -41,6 +41,16 @@ async def _read(receive: Receive, limit: int) -> bytes:
         more = message.get("more_body", False)
     if size > limit:
         raise BodyTooLarge(limit)
+    return bytes(body)
+
+
+async def collect_stream(chunks: AsyncIterable[bytes], *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    """Do what `collect` does with chunks that are still arriving."""
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limit:
+            raise BodyTooLarge(limit)
     return bytes(body)
 
 

@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 def encode_line(record: Record) -> bytes:
     """Return the record as one line with its CRC."""
     body = _encode(record)
-    return b"%08x %b\n" % (zlib.crc32(body), body)
+    return b"%b %b\n" % (_checksum(body), body)
 
 
 def decode_line(line: bytes) -> Record | None:
@@ -56,10 +56,14 @@ def decode_line(line: bytes) -> Record | None:
     if len(line) < 10 or line[8:9] != b" " or not line.endswith(b"\n"):
         return None
     body = line[9:-1]
+    if line[:8] != _checksum(body):
+        return None
     try:
-        if int(line[:8], 16) != zlib.crc32(body):
-            return None
         record: Record = _decoder.decode(body)
     except (ValueError, msgspec.DecodeError):
         return None
     return record
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(body)

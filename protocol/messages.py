@@ -7,13 +7,14 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from protocol.errors import ProtocolError
-from protocol.names import DIGEST_PATTERN, REPLICA_NAME_PATTERN, UUID_PATTERN
+from protocol.names import DIGEST, REPLICA_NAME, UUID
 
-Digest = Annotated[str, msgspec.Meta(pattern=DIGEST_PATTERN)]
-ReplicaName = Annotated[str, msgspec.Meta(pattern=REPLICA_NAME_PATTERN)]
-Id = Annotated[str, msgspec.Meta(pattern=UUID_PATTERN)]
-Key32 = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{43}$")]  # 32 bytes in base64url
-Signature64 = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{86}$")]  # 64 bytes in base64url
+# `\Z`, because `$` would also match before a line feed at the end.
+Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
+ReplicaName = Annotated[str, msgspec.Meta(pattern=rf"^{REPLICA_NAME}\Z")]
+Id = Annotated[str, msgspec.Meta(pattern=rf"^{UUID}\Z")]
+Bytes32 = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]  # 32 bytes in base64url
+Bytes64 = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{86}\Z")]  # 64 bytes in base64url
 
 Message = TypeVar("Message", bound=msgspec.Struct)
 
@@ -50,6 +51,22 @@ class PredictionExtra(Answer, frozen=True):
 
 
 PREDICTION_EXTRA_KEY = "intarsia"
+PREDICTION_HEADER = "x-intarsia-prediction"  # of every answer to a prediction: its id
+
+
+class OpenAIError(Answer, frozen=True):
+    """The inner part of an error under `/v1`, in OpenAI's form."""
+
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAIErrorAnswer(Answer, frozen=True):
+    """What is answered under `/v1` instead of a prediction, by replicas and by the gateway."""
+
+    error: OpenAIError
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -61,6 +78,16 @@ def to_fields(message: msgspec.Struct) -> dict[str, Any]:
     """Return the message as a plain object, nested ones too."""
     fields: dict[str, Any] = msgspec.to_builtins(message)
     return fields
+
+
+def take_prediction_extra(answer: object) -> PredictionExtra | None:
+    """Remove what the replica added from its answer and return it, None if it added nothing; raises ProtocolError."""
+    if not isinstance(answer, dict) or PREDICTION_EXTRA_KEY not in answer:
+        return None
+    try:
+        return msgspec.convert(answer.pop(PREDICTION_EXTRA_KEY), PredictionExtra)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def decode(body: bytes, kind: type[Message]) -> Message:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from protocol.errors import ProtocolError
 
 SLUG = r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
+REPLICA_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+DIGEST = r"[0-9a-f]{64}"
+UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+# As JSON Schema writes them. In Python `$` also matches before a line feed at the end: match with `fullmatch` or `\Z`.
 SLUG_PATTERN = rf"^{SLUG}$"
-REPLICA_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-DIGEST_PATTERN = "^[0-9a-f]{64}$"
-UUID_PATTERN = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+DIGEST_PATTERN = rf"^{DIGEST}$"
 
 _MODEL = re.compile(rf"({SLUG})/({SLUG})(?:@([1-9][0-9]{{0,5}}))?", re.ASCII)
-_REPLICA = re.compile(REPLICA_NAME_PATTERN.strip("^$"), re.ASCII)
-_DIGEST = re.compile(DIGEST_PATTERN.strip("^$"), re.ASCII)
+_REPLICA = re.compile(REPLICA_NAME, re.ASCII)
+_DIGEST = re.compile(DIGEST, re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

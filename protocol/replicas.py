@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.encoding import canonical_json, decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
-from protocol.messages import Answer, Digest, Key32, ReplicaName, Request, Signature64, decode, to_fields
+from protocol.messages import Answer, Bytes32, Bytes64, Digest, ReplicaName, Request, decode, to_fields
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
 INTERNAL_PATH = "/internal/v1/"
@@ -26,7 +26,7 @@ _DOMAIN = b"intarsia/replica/v1"
 class Challenge(Answer, frozen=True):
     """A nonce of 32 bytes in base64url, good once within 60 s."""
 
-    nonce: Key32
+    nonce: Bytes32
 
 
 class BaseDescription(Request, frozen=True):
@@ -45,16 +45,16 @@ class Introduction(Request, frozen=True, kw_only=True):
     name: ReplicaName
     url: Annotated[str, msgspec.Meta(max_length=200)]
     base: BaseDescription
-    hpke_public_key: Key32
-    receipt_public_key: Key32
-    nonce: Key32
+    hpke_public_key: Bytes32
+    receipt_public_key: Bytes32
+    nonce: Bytes32
     evidence: dict[str, Any]
 
 
 class Registration(Introduction, frozen=True, kw_only=True):
     """An introduction with its signature by the receipt key. Keys, nonce and signature are base64url."""
 
-    signature: Signature64
+    signature: Bytes64
 
 
 class Registered(Answer, frozen=True, kw_only=True):
@@ -118,9 +118,10 @@ def decode_keys(keys: dict[str, str]) -> dict[str, bytes]:
     return decoded
 
 
-def require_platform_version(registered: Registered) -> None:
-    """Raise VersionMismatch unless the platform that answered speaks this version."""
-    require_version(registered.protocol_version, sender="the platform", receiver="this replica")
+def read_registered(body: bytes) -> Registered:
+    """Parse the answer to a registration, the version first: raises VersionMismatch or ProtocolError."""
+    require_version(decode(body, _Versioned).protocol_version, sender="the platform", receiver="this replica")
+    return decode(body, Registered)
 
 
 __all__ = [
@@ -140,7 +141,7 @@ __all__ = [
     "Registration",
     "decode_keys",
     "encode_keys",
+    "read_registered",
     "read_registration",
-    "require_platform_version",
     "signed_message",
 ]

@@ -18,7 +18,7 @@ from jwt.types import Options
 
 from protocol.encoding import body_sha256
 from protocol.errors import ProtocolError
-from protocol.messages import Digest, Id
+from protocol.messages import Bytes32, Digest, Id
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
 TICKET_HEADER = "x-intarsia-ticket"
@@ -44,7 +44,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     protocol_version: int
     action: Action
     replica_id: Id
-    body_sha256: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{43}$")]
+    body_sha256: Bytes32
 
     organization_id: Id | None = None
     adapter: Digest | None = None

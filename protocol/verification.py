@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from protocol.leases import PackageIdentity
-from protocol.messages import Digest, Key32, Request
+from protocol.messages import Bytes32, Digest, Request
 
 MAX_JOB_BYTES = 1 << 20
 
@@ -30,7 +30,7 @@ class VerificationJob(Request, frozen=True):
 
     path: str
     digest: Digest
-    creator_public_key: Key32
+    creator_public_key: Bytes32
     identity: PackageIdentity
     base: BaseShapes
     max_plaintext: Annotated[int, msgspec.Meta(gt=0)]

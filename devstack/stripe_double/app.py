@@ -19,6 +19,8 @@ from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, FaultPlan, WebhookFaults
 from devstack.stripe_double.messages import ConnectionDropped, Refused, Request, Response, json_response
 from devstack.stripe_double.pages import checkout_page, success_url
+from protocol.bodies import Receive, read_body
+from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +29,6 @@ WEBHOOK_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -61,14 +62,16 @@ class DoubleApp:
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False) and len(body) <= MAX_BODY_BYTES
+        try:
+            body = await read_body(receive, limit=MAX_BODY_BYTES)
+        except ClientGone:
+            return
+        except BodyTooLarge:
+            await _send(send, Refused(413, "invalid_request_error", "The request is too large.").response())
+            return
+        except BodyTooSlow:
+            await _send(send, Refused(408, "invalid_request_error", "The request took too long.").response())
+            return
         request = Request(
             method=scope["method"],
             path=scope["path"],
@@ -84,14 +87,9 @@ class DoubleApp:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
-        headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
-        headers.append((b"content-length", str(len(response.body)).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body})
+        await _send(send, response)
 
     def _respond(self, request: Request) -> Response:
-        if len(request.body) > MAX_BODY_BYTES:
-            return Refused(413, "invalid_request_error", "The request is too large.").response()
         match (request.method, request.path.strip("/").split("/")):
             case "GET", ["health"]:
                 return json_response(200, {"status": "ok"})
@@ -122,6 +120,13 @@ class DoubleApp:
         except (ValueError, TypeError, KeyError, AttributeError):
             return Refused(400, "invalid_request_error", "This is not a fault plan.").response()
         return json_response(200, {"faults": len(faults)})
+
+
+async def _send(send: Send, response: Response) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
+    headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 async def deliver_webhooks(double: StripeDouble, url: str) -> None:

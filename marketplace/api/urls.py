@@ -5,12 +5,13 @@ from django.urls.converters import StringConverter
 
 from marketplace.api.views import custody, identity, keys, models, money, schema, versions
 from marketplace.api.views.base import UnknownPath
+from protocol.names import SLUG
 
 
 class NameConverter(StringConverter):
     """The name of an organization or a model; what cannot be one never reaches the database."""
 
-    regex = "[a-z0-9-]{1,40}"
+    regex = SLUG
 
 
 register_converter(NameConverter, "name")

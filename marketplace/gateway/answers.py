@@ -11,11 +11,12 @@ import orjson
 
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway import sse
-from marketplace.gateway.errors import envelope, unavailable
+from marketplace.gateway.errors import error_answer, unavailable
 from marketplace.gateway.http import Receive, Send, send_json, start_response, wait_for_disconnect
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, charged_usage, describe, on_disconnect
-from protocol.messages import PREDICTION_EXTRA_KEY
-from protocol.receipts import ReceiptRejected
+from protocol.bodies import collect_stream
+from protocol.errors import ProtocolError
+from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra, to_fields
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +36,13 @@ async def relay_whole(
     disconnected = asyncio.create_task(wait_for_disconnect(receive))
     on_disconnect(disconnected, prediction, tasks)
     try:
-        raw = await response.content.read(MAX_ANSWER_BYTES)
+        raw = await collect_stream(response.content.iter_any(), limit=MAX_ANSWER_BYTES)
         answer: dict[str, Any] = orjson.loads(raw)
-        receipt = prediction.receipt(answer.pop(PREDICTION_EXTRA_KEY, {}).get("receipt"))
-    except (
-        aiohttp.ClientError,
-        TimeoutError,
-        OSError,
-        orjson.JSONDecodeError,
-        AttributeError,
-        ReceiptRejected,
-    ) as error:
+        extra = take_prediction_extra(answer)
+        if extra is None:
+            raise ProtocolError("the replica sent no receipt")
+        receipt = prediction.receipt(extra.receipt)
+    except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError, ProtocolError) as error:
         logger.error("prediction %s: %s", prediction.id, error)
         await prediction.hand_to_sweeper()
         raise unavailable("The replica was lost while answering. Check your usage before trying again.") from None
@@ -103,17 +100,17 @@ async def _pump(
                     await send({"type": "http.response.body", "body": raw, "more_body": True})
                 continue
             data = sse.payload(raw)
-            if not isinstance(data, dict) or not isinstance(extra := data.pop(PREDICTION_EXTRA_KEY, None), dict):
+            if (extra := take_prediction_extra(data)) is None:
                 # Generated text may spell our key's name; only a real key ends the stream.
                 await send({"type": "http.response.body", "body": raw, "more_body": True})
                 continue
-            receipt = prediction.receipt(extra.get("receipt"))
+            receipt = prediction.receipt(extra.receipt)
             break
-    except (sse.StreamBroken, ReceiptRejected, TimeoutError, StopAsyncIteration) as error:
+    except (sse.StreamBroken, ProtocolError, TimeoutError, StopAsyncIteration) as error:
         logger.error("prediction %s: %s", prediction.id, error or "the stream ended early")
         await prediction.hand_to_sweeper()
         lost = Refusal("The replica was lost; what it delivered will be charged.", code="replica_lost", status=503)
-        return sse.event({"error": envelope(lost), PREDICTION_EXTRA_KEY: describe(prediction, None)}) + sse.DONE
+        return sse.event(to_fields(error_answer(lost)) | {PREDICTION_EXTRA_KEY: describe(prediction, None)}) + sse.DONE
     settlement = await asyncio.shield(prediction.settle(receipt))
     data[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
     if "error" not in data:

@@ -28,6 +28,7 @@ from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone
+from protocol.messages import PREDICTION_HEADER
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Gateway:
             await send_json(send, 200, _quote(prediction), headers)
             return
         await prediction.hold(idempotency_key=_idempotency_key(scope), replica_id=candidates[0].id)
-        headers["x-intarsia-prediction"] = str(prediction.id)
+        headers[PREDICTION_HEADER] = str(prediction.id)
         try:
             response = await prediction.dispatch(path, candidates, headers[REQUEST_ID_HEADER])
             relay = relay_stream if request.stream else relay_whole

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
 from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed, NotFound, Refusal
+from protocol.messages import OpenAIError, OpenAIErrorAnswer, encode
 
 # OpenAI's `type` follows from the refusal: from its code where that says more than the status.
 _TYPE_OF_CODE = {"insufficient_funds": "billing_error", "budget_exceeded": "billing_error"}
@@ -16,22 +15,24 @@ _TYPE_OF_STATUS = {401: "authentication_error", 403: "permission_error", 429: "r
 class ReplicaRefusal(Refusal):
     """A replica's refusal, handed on in its own words; `type` is the replica's."""
 
-    def __init__(
-        self, message: str, *, code: str, status: int, type: str, field: str | None, headers: Mapping[str, str]
-    ) -> None:
+    def __init__(self, error: OpenAIError, *, status: int, headers: Mapping[str, str]) -> None:
         """Take over what the replica said."""
-        super().__init__(message, code=code, status=status, field=field, headers=headers)
-        self.type = type
+        super().__init__(
+            error.message, code=error.code or "replica_error", status=status, field=error.param, headers=headers
+        )
+        self.type = error.type
 
 
-def envelope(refusal: Refusal) -> dict[str, str | None]:
-    """Return OpenAI's error object."""
-    return {"message": refusal.message, "type": _type_of(refusal), "param": refusal.field, "code": refusal.code}
+def error_answer(refusal: Refusal) -> OpenAIErrorAnswer:
+    """Return the refusal in OpenAI's form."""
+    return OpenAIErrorAnswer(
+        OpenAIError(message=refusal.message, type=_type_of(refusal), param=refusal.field, code=refusal.code)
+    )
 
 
 def body(refusal: Refusal) -> bytes:
     """Return the JSON body of an answer that is a refusal."""
-    return orjson.dumps({"error": envelope(refusal)})
+    return encode(error_answer(refusal))
 
 
 def _type_of(refusal: Refusal) -> str:

@@ -16,11 +16,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
-import orjson
 from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from billing.errors import BillingError
+from billing.errors import BillingError, DuplicateRequest
 from billing.hotpath import HoldRequest, Settlement, expire_hold, place_hold, release_hold, settle_hold
 from billing.pricing import TokenUsage, worst_case_nano_usd
 from marketplace.accounts.errors import Refusal
@@ -30,7 +29,9 @@ from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
-from protocol.messages import encode
+from protocol.bodies import collect_stream
+from protocol.errors import ProtocolError
+from protocol.messages import PREDICTION_HEADER, OpenAIErrorAnswer, decode, encode
 from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER, prediction_ticket
@@ -104,8 +105,12 @@ class Prediction:
             replica_id=replica_id,
             expires_at=datetime.fromtimestamp(self._deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
         )
-        async with self._parts.database.connection() as connection:
-            await place_hold(connection, request)
+        try:
+            async with self._parts.database.connection() as connection:
+                await place_hold(connection, request)
+        except DuplicateRequest as refusal:
+            refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
+            raise
 
     async def dispatch(self, path: str, candidates: list[ReplicaAddress], request_id: str) -> aiohttp.ClientResponse:
         """Send the ticketed request to the first replica that takes it; its 200 response, body unread. The replica
@@ -155,11 +160,9 @@ class Prediction:
             )
         )
 
-    def receipt(self, token: object) -> SignedReceipt:
+    def receipt(self, token: str) -> SignedReceipt:
         """Verify the receipt that came with the answer. Raises ReceiptRejected."""
         assert self.replica is not None
-        if not isinstance(token, str):
-            raise ReceiptRejected("the replica sent no receipt")
         receipt = verify_receipt(
             token, jti=self.id, replica_id=self.replica.id, public_key=bytes(self.replica.receipt_public_key)
         )
@@ -260,18 +263,14 @@ async def _refusal(response: aiohttp.ClientResponse) -> Refusal:
     """Return the replica's refusal in its own words; anything unexpected is a 502 without its text."""
     headers = {"retry-after": value} if (value := response.headers.get("retry-after")) else {}
     try:
-        error = orjson.loads(await response.read())["error"]
-        message = str(error["message"])
-        code = str(error.get("code") or "replica_error")
-        kind = str(error.get("type") or "invalid_request_error")
-        param = error.get("param")
-    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        error = decode(await collect_stream(response.content.iter_any()), OpenAIErrorAnswer).error
+    except (aiohttp.ClientError, TimeoutError, ProtocolError):
         return replica_failed("The replica failed. Nothing was charged; try again.")
     finally:
         response.release()
-    if code == "adapter_revoked":
+    if error.code == "adapter_revoked":
         return revoked("This model was withdrawn.")
     if response.status == 401:  # our ticket, so our fault: never the client's
-        logger.error("a replica refused our ticket: %s", message)
+        logger.error("a replica refused our ticket: %s", error.message)
         return replica_failed("The replica refused the request. Nothing was charged.")
-    return ReplicaRefusal(message, code=code, status=response.status, type=kind, field=param, headers=headers)
+    return ReplicaRefusal(error, status=response.status, headers=headers)

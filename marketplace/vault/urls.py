@@ -3,6 +3,7 @@
 from django.urls import path, re_path
 
 from marketplace.vault import views
+from protocol.names import DIGEST
 
 app_name = "vault"
 urlpatterns = [
@@ -10,5 +11,5 @@ urlpatterns = [
     path("replicas", views.register),
     path("replicas/<uuid:replica_id>/heartbeat", views.heartbeat),
     path("leases", views.lease),
-    re_path(r"^packages/(?P<digest>[0-9a-f]{64})$", views.package),
+    re_path(rf"^packages/(?P<digest>{DIGEST})\Z", views.package),
 ]

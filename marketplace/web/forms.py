@@ -1,4 +1,4 @@
-"""Forms: text from strangers into typed values. What a form refuses, it shows again with the reason beside it."""
+"""Forms: text from strangers into typed values. A form shows refused values again, with the reason beside each."""
 
 from __future__ import annotations
 

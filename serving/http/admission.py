@@ -66,7 +66,7 @@ class CompletionObserver(Protocol):
         ...
 
     async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
-        """Note a request's end; awaited before the last event. The result goes to the client under "intarsia"."""
+        """Note a request's end, before the last event; the client gets the result under PREDICTION_EXTRA_KEY."""
         ...
 
 

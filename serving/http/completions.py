@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from protocol.messages import PREDICTION_EXTRA_KEY
+from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
 from serving.core import Delta, Request
 from serving.errors import EngineError
 from serving.http import parameters, rules, schema
@@ -122,7 +122,7 @@ async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, r
         async for index, delta in work.deltas():
             if not started:
                 started = True
-                await events.start([(b"x-intarsia-prediction", work.request_id.encode())])
+                await events.start([(PREDICTION_HEADER.encode(), work.request_id.encode())])
             if (chunk := form.chunk(index, delta)) is not None:
                 await events.event(chunk)
     except EngineError as error:

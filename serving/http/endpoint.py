@@ -11,7 +11,7 @@ from typing import Any, Generic
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from protocol.messages import PREDICTION_EXTRA_KEY
+from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
 from serving.constraints import GrammarCompiler
 from serving.core import Request
 from serving.engine import Engine
@@ -117,4 +117,4 @@ async def refuse(work: Work, error: EngineError, scope: Scope, receive: Receive,
 
 def prediction(work: Work) -> dict[str, str]:
     """The header that names this piece of work."""
-    return {"X-Intarsia-Prediction": work.request_id}
+    return {PREDICTION_HEADER: work.request_id}

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from protocol.messages import OpenAIError, OpenAIErrorAnswer, to_fields
 from serving import errors
 
 
@@ -28,7 +29,9 @@ class ApiError(Exception):
 
     @property
     def envelope(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": _type(self.status), "param": self.param, "code": self.code}}
+        """Return the body of the answer, as fields to which a receipt may be added."""
+        error = OpenAIError(message=self.message, type=_type(self.status), param=self.param, code=self.code)
+        return to_fields(OpenAIErrorAnswer(error))
 
     def response(self) -> Response:
         return json_response(self.envelope, self.status, self.headers)

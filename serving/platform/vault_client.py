@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from protocol.bodies import MAX_MESSAGE_BYTES, collect
-from protocol.errors import BodyTooLarge, ProtocolError
+from protocol.errors import BodyTooLarge, ProtocolError, VersionMismatch
 from protocol.leases import LEASES_PATH, PACKAGE_PATH, LeaseAnswer, LeaseRequest, Purpose
 from protocol.messages import Empty, ErrorAnswer, Message, Request, decode, encode
 from protocol.replicas import (
@@ -23,7 +23,7 @@ from protocol.replicas import (
     HeartbeatAnswer,
     Registered,
     Registration,
-    require_platform_version,
+    read_registered,
 )
 from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused, VaultUnreachable
 
@@ -54,11 +54,13 @@ class VaultClient:
 
         Raises PlatformError; ProtocolViolation, which names both versions, for a platform of another protocol.
         """
-        answer = self._post(REGISTER_PATH, registration, Registered, self._enrolment_token)
         try:
-            require_platform_version(answer)
-        except ProtocolError as error:
+            received = self._exchange(REGISTER_PATH, registration, self._enrolment_token)
+            answer = read_registered(received)
+        except VersionMismatch as error:
             raise ProtocolViolation(str(error)) from None
+        except ProtocolError:
+            raise _unreadable(REGISTER_PATH) from None
         self.session_token = answer.session_token
         return answer
 
@@ -106,6 +108,13 @@ class VaultClient:
             raise VaultUnreachable("the download of a package broke off")
 
     def _post(self, path: str, message: Request, answer: type[Message], token: str) -> Message:
+        received = self._exchange(path, message, token)
+        try:
+            return decode(received, answer)
+        except ProtocolError:
+            raise _unreadable(path) from None
+
+    def _exchange(self, path: str, message: Request, token: str) -> bytes:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             with _reachable(), self._client.stream("POST", path, content=encode(message), headers=headers) as response:
@@ -114,10 +123,7 @@ class VaultClient:
             raise ProtocolViolation("the platform's answer is too long") from None
         if response.status_code != 200:
             _raise_refusal(response, received)
-        try:
-            return decode(received, answer)
-        except ProtocolError:
-            raise ProtocolViolation(f"the platform's answer to {path} is not what the protocol says") from None
+        return received
 
 
 @contextmanager
@@ -126,6 +132,10 @@ def _reachable() -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise VaultUnreachable(f"the platform does not answer ({type(error).__name__})") from None
+
+
+def _unreadable(path: str) -> ProtocolViolation:
+    return ProtocolViolation(f"the platform's answer to {path} is not what the protocol says")
 
 
 def _raise_refusal(response: httpx.Response, content: bytes) -> None:

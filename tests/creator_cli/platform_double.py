@@ -6,7 +6,6 @@ switched on by fields: a connection dropped in the middle of a chunk, a 503, a w
 
 from __future__ import annotations
 
-import base64
 import re
 import time
 import uuid
@@ -17,6 +16,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.encoding import decode_base64url, encode_base64url
 from sealed_weights import (
     GENESIS_HASH,
     BaseSpec,
@@ -28,6 +28,7 @@ from sealed_weights import (
     sign_checkpoint,
     unwrap_dek_from_creator,
 )
+from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
 from tests.creator_cli.platform_bodies import NOW, earnings_body, model_body, shown, version_body
 
@@ -45,14 +46,6 @@ class Refuse(Exception):
         self.message = message
         self.field = field
         self.headers = headers
-
-
-def b64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def unb64url(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 @dataclass
@@ -138,7 +131,7 @@ class Platform:
         return 204, None
 
     def register_signing_key(self, body: dict[str, Any]) -> tuple[int, Any]:
-        public = unb64url(body["public_key"])
+        public = decode_base64url(body["public_key"])
         for key_id, known in self.signing_keys.items():
             if known == public:
                 return 201, {"id": key_id, "public_key": body["public_key"], "created_at": NOW, "revoked_at": None}
@@ -186,7 +179,7 @@ class Platform:
 
     def intake_json(self) -> dict[str, str]:
         public = self.intake.public_bytes()
-        return {"public_key": b64url(public), "fingerprint": fingerprint(public)}
+        return {"public_key": encode_base64url(public), "fingerprint": fingerprint(public)}
 
     def version(self, version_id: str) -> dict[str, Any]:
         if version_id not in self.versions:
@@ -233,7 +226,7 @@ class Platform:
             raise Refuse(409, "upload_incomplete", "continue the upload")
         try:
             version["dek"] = unwrap_dek_from_creator(
-                unb64url(body["wrapped_data_key"]),
+                decode_base64url(body["wrapped_data_key"]),
                 self.intake,
                 creator_id=self.organization_id,
                 model_id=uuid.UUID(version["model_id"]),
@@ -261,7 +254,7 @@ class Platform:
         releases = [
             {
                 **entry.to_json(),
-                "entry_hash": b64url(entry.hash()),
+                "entry_hash": encode_base64url(entry.hash()),
                 "replica": "cpu-1",
                 "lease_expires_at": "2099-01-01T00:00:00Z",
                 "lease_revoked_at": NOW if entry.version in ended else None,
@@ -269,7 +262,7 @@ class Platform:
             for entry in reversed(self.chain)
             if str(entry.model_id) == model_id
         ]
-        vault = b64url(self.vault.public_key().public_bytes_raw())
+        vault = encode_base64url(self.vault.public_key().public_bytes_raw())
         return 200, {
             "model": name,
             "creator_id": str(self.organization_id),
@@ -282,7 +275,7 @@ class Platform:
         return 200, {
             "format": "intarsia/custody/v1",
             "creator_id": str(self.organization_id),
-            "vault_public_key": base64.b64encode(self.vault.public_key().public_bytes_raw()).decode(),
+            "vault_public_key": to_base64(self.vault.public_key().public_bytes_raw()),
             "checkpoint": self.checkpoint(),
             "releases": [entry.to_json() for entry in self.chain],
         }

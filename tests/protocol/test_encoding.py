@@ -22,7 +22,7 @@ def test_bytes_survive_and_have_one_spelling(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["A", "AB+/", "A===", "é", "AB", "AAB"])
-def test_what_is_not_canonical_base64url_is_refused(text: str) -> None:
+def test_base64url_that_is_not_canonical_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
         decode_base64url(text)
 

@@ -73,7 +73,7 @@ def test_any_other_is_replaced_by_a_new_uuid(given: str | None) -> None:
     assert str(uuid.UUID(made)) == made != request_id_from(given)
 
 
-def test_what_the_command_line_needs_is_the_standard_library_alone() -> None:
+def test_the_command_line_needs_the_standard_library_alone() -> None:
     code = (
         "import sys; before = set(sys.modules); import protocol.names, protocol.encoding, protocol.request_ids;"
         "print(sorted({m.split('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names)))"

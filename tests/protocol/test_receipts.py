@@ -38,7 +38,7 @@ def sign(key: Any = KEY, kid: Any = REPLICA, algorithm: str = "EdDSA", **changes
     return jwt.encode(CLAIMS | changes, key, algorithm=algorithm, headers={"kid": str(kid)})
 
 
-def test_what_a_replica_signs_is_what_the_platform_reads() -> None:
+def test_the_platform_reads_what_a_replica_signs() -> None:
     signer = ReceiptSigner("ab" * 32)
     token = signer.sign(
         jti=str(JTI),
@@ -83,6 +83,6 @@ def test_a_receipt_that_is_wrong_in_one_thing_is_refused(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "x" * 10_000])
-def test_what_is_no_receipt_is_refused(token: str) -> None:
+def test_anything_but_a_receipt_is_refused(token: str) -> None:
     with pytest.raises(ReceiptRejected):
         check(token)

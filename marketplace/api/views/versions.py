@@ -21,6 +21,7 @@ from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors
 from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
 from marketplace.vault import selectors as vault_selectors
+from protocol.names import DIGEST_PATTERN
 
 UPLOAD_OFFSET = OpenApiParameter(
     "Upload-Offset", OpenApiTypes.INT64, OpenApiParameter.HEADER, required=True, description="where the chunk starts"
@@ -125,7 +126,7 @@ class CompleteVersionView(ControlView):
     scopes: ClassVar = {"POST": ("publish",)}
 
     class CompleteVersion(serializers.Serializer):
-        digest = serializers.RegexField(r"^[0-9a-f]{64}$", help_text="of the package, in hex")
+        digest = serializers.RegexField(DIGEST_PATTERN, help_text="of the package, in hex")
         wrapped_data_key = Base64UrlField(max_length=4000, help_text="wrapped to the intake key for this very package")
 
     @extend_schema(operation_id="complete_version", request=CompleteVersion, responses=OwnVersion)

@@ -150,5 +150,5 @@ def test_an_organization_has_a_limited_number_of_active_keys(monkeypatch) -> Non
         (set(), {"predict"}, False),
     ],
 )
-def test_who_may_hand_out_what(held, wanted, may) -> None:
+def test_scopes_that_a_role_may_hand_out(held, wanted, may) -> None:
     assert policies.may_grant(held, wanted) is may

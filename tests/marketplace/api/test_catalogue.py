@@ -12,9 +12,9 @@ from billing.models import Usage
 from billing.services import credit_promotion
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import services as vault_services
+from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity
 from tests.marketplace.api.client import Api, error_of
-from tests.marketplace.api.test_upload import b64
 from tests.marketplace.catalog.factories import (
     make_base,
     make_key,
@@ -110,7 +110,7 @@ def test_an_evaluation_is_recorded_by_staff_and_shown() -> None:
 
 def test_a_signing_key_is_registered_once() -> None:
     api = Api.of(make_organization("acme"))
-    public = b64(CreatorIdentity.generate().public_bytes())
+    public = encode_base64url(CreatorIdentity.generate().public_bytes())
     first = api.post("organizations/acme/signing-keys", {"public_key": public}).json()
     second = api.post("organizations/acme/signing-keys", {"public_key": public}).json()
     assert first == second and first["public_key"] == public

@@ -223,10 +223,10 @@ def test_a_version_cannot_be_started_with_another_organizations_signing_key(vict
 
 
 def test_another_organizations_public_key_cannot_be_registered(victim, attacker) -> None:
+    from protocol.encoding import encode_base64url
     from sealed_weights import CreatorIdentity
-    from tests.marketplace.api.test_upload import b64
 
-    public = b64(CreatorIdentity.generate().public_bytes())
+    public = encode_base64url(CreatorIdentity.generate().public_bytes())
     registered = Api.of(victim.organization).post("organizations/victim/signing-keys", {"public_key": public})
     assert registered.status_code == 201
     error = error_of(Api.of(attacker).post("organizations/attacker/signing-keys", {"public_key": public}), 409)

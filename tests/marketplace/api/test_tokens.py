@@ -62,7 +62,7 @@ def test_an_address_that_asks_too_often_waits_and_cannot_pretend_to_be_another()
     assert sign_in("ada@example.com").status_code == 201
 
 
-def test_who_belongs_to_several_organizations_names_one() -> None:
+def test_a_member_of_several_organizations_names_one() -> None:
     user = make_user("ada@example.com")
     make_organization("acme", owner=user)
     make_organization("beta", owner=user)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import pytest
 
 from marketplace import publishing
@@ -11,15 +9,12 @@ from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
 from marketplace.publishing import uploads
 from marketplace.vault.models import DataKey
+from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity, generate_key
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import Creator, make_model, set_price
 
 pytestmark = pytest.mark.django_db
-
-
-def b64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 class Upload:
@@ -58,7 +53,7 @@ class Upload:
         wrapped = self.creator.wrap(
             model=self.model, number=self.started["number"], dek=self.dek, digest=self.sealed.digest
         )
-        body = {"digest": self.sealed.digest, "wrapped_data_key": b64(wrapped), **changed}
+        body = {"digest": self.sealed.digest, "wrapped_data_key": encode_base64url(wrapped), **changed}
         return self.api.post(f"{self.path}/complete", body)
 
 
@@ -185,7 +180,7 @@ def test_a_data_key_wrapped_for_something_else_is_refused_and_can_be_corrected(u
     upload.upload()
     wrong = upload.creator.wrap(model=upload.model, number=2, dek=upload.dek, digest=upload.sealed.digest)
     for wrapped in (wrong, b"x" * len(wrong), b"x"):
-        assert error_of(upload.complete(wrapped_data_key=b64(wrapped)), 422)["code"] == "wrong_data_key"
+        assert error_of(upload.complete(wrapped_data_key=encode_base64url(wrapped)), 422)["code"] == "wrong_data_key"
         assert upload.version.state == "uploading"
         assert not DataKey.objects.exists()
         assert not blobs.package_path(upload.sealed.digest).exists()

@@ -17,12 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocol.encoding import body_sha256
+from protocol.messages import PREDICTION_EXTRA_KEY
+from protocol.request_ids import REQUEST_ID_HEADER
+from protocol.tickets import TICKET_HEADER
 
 TOKENS = ["The", " answer", " is", " 42", "."]
 
 
 class ScriptedReplica:
-    """`mode`: normal, refuse (429), die_midway, no_receipt, forged_receipt, slow."""
+    """`mode`: normal, refuse (429), nonsense (500), die_midway, no_receipt, forged_receipt, slow, in_pieces."""
 
     def __init__(self) -> None:
         self.id = uuid.uuid4()
@@ -81,15 +84,17 @@ class ScriptedReplica:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        claims = jwt.decode(request.headers["x-intarsia-ticket"], options={"verify_signature": False})
+        claims = jwt.decode(request.headers[TICKET_HEADER], options={"verify_signature": False})
         assert claims["body_sha256"] == body_sha256(raw)
         assert claims["replica_id"] == str(self.id)
         self.served.append(claims)
-        self.request_ids.append(request.headers["x-request-id"])
+        self.request_ids.append(request.headers[REQUEST_ID_HEADER])
         body = json.loads(raw)
         if self.mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
             return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
+        if self.mode == "nonsense":
+            return web.json_response({"error": {"message": ["not", "text"]}}, status=500)
         usage = {"prompt_tokens": 10, "completion_tokens": len(TOKENS), "total_tokens": 10 + len(TOKENS)}
         if not body.get("stream"):
             answer = {
@@ -97,11 +102,11 @@ class ScriptedReplica:
                 "object": "chat.completion",
                 "choices": [{"index": 0, "message": {"role": "assistant", "content": "".join(TOKENS)}}],
                 "usage": usage,
-                "intarsia": {"receipt": self.receipt(claims, len(TOKENS))},
+                PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
             }
             if self.mode == "no_receipt":
-                del answer["intarsia"]
-            return web.json_response(answer)
+                del answer[PREDICTION_EXTRA_KEY]
+            return await _in_pieces(request, answer) if self.mode == "in_pieces" else web.json_response(answer)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         sent = 0
@@ -123,6 +128,16 @@ class ScriptedReplica:
         finish = "cancelled" if claims["jti"] in self.cancelled else "stop"
         last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": usage}
         if self.mode != "no_receipt":
-            last["intarsia"] = {"receipt": self.receipt(claims, sent, finish)}
+            last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent, finish)}
         await response.write(f"data: {json.dumps(last)}\n\n".encode() + b"data: [DONE]\n\n")
         return response
+
+
+async def _in_pieces(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "application/json"})
+    await response.prepare(request)
+    text = json.dumps(answer).encode()
+    for piece in (text[:20], text[20:]):
+        await response.write(piece)
+        await asyncio.sleep(0.05)
+    return response

@@ -9,6 +9,7 @@ import pytest
 from billing.errors import BudgetExceeded, DuplicateRequest, InsufficientFunds
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway import errors
+from protocol.messages import OpenAIError, OpenAIErrorAnswer, decode
 
 
 @pytest.mark.parametrize(
@@ -30,22 +31,12 @@ from marketplace.gateway import errors
 )
 def test_openais_error_type_follows_from_the_refusal(refusal: Refusal, status: int, code: str, kind: str) -> None:
     assert refusal.status == status
-    assert errors.envelope(refusal) == {
-        "message": refusal.message,
-        "type": kind,
-        "param": refusal.field,
-        "code": code,
-    }
+    assert errors.error_answer(refusal).error == OpenAIError(refusal.message, kind, refusal.field, code)
 
 
 def test_a_replicas_refusal_keeps_the_replicas_words() -> None:
-    refusal = errors.ReplicaRefusal(
-        "full", code="overloaded", status=429, type="overloaded_error", field=None, headers={"retry-after": "1"}
-    )
-    assert errors.envelope(refusal) == {
-        "message": "full",
-        "type": "overloaded_error",
-        "param": None,
-        "code": "overloaded",
-    }
+    error = OpenAIError("full", "overloaded_error", None, "overloaded")
+    refusal = errors.ReplicaRefusal(error, status=429, headers={"retry-after": "1"})
+    assert errors.error_answer(refusal).error == error
+    assert decode(errors.body(refusal), OpenAIErrorAnswer).error == error
     assert refusal.headers == {"retry-after": "1"}

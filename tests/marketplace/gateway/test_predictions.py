@@ -16,6 +16,7 @@ from billing.pricing import Price as Terms
 from billing.pricing import TokenUsage, cost_nano_usd
 from marketplace.accounts.playground_tokens import issue_playground_token
 from marketplace.vault.models import Replica
+from protocol.messages import PREDICTION_HEADER
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money
 
 pytestmark = pytest.mark.asyncio
@@ -39,11 +40,19 @@ async def test_a_whole_answer_is_charged_exactly_and_says_so(world: World) -> No
     assert data["usage"]["cost_nano_usd"] == COST
     assert data["intarsia"]["settled"] is True
     assert "receipt" not in data["intarsia"]
-    assert answer.headers["x-intarsia-prediction"] == data["intarsia"]["prediction_id"]
+    assert answer.headers[PREDICTION_HEADER] == data["intarsia"]["prediction_id"]
     after = await money(world)
     assert after["posted"] == FUNDS - COST and after["held"] == 0
     assert after["creator"] == COST * 8000 // 10_000
     assert after["sum"] == 0 and after["usage"] == 1
+
+
+async def test_a_whole_answer_may_arrive_in_pieces(world: World) -> None:
+    world.replica.mode = "in_pieces"
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 200
+    assert (await answer.json())["choices"][0]["message"]["content"] == "The answer is 42."
+    assert (await money(world))["posted"] == FUNDS - COST
 
 
 async def test_a_stream_ends_with_usage_and_cost_when_asked(world: World) -> None:
@@ -144,6 +153,14 @@ async def test_the_ticket_covers_what_the_hold_covers(world: World) -> None:
     assert hold.creator_bps == 8000
 
 
+async def test_an_unreadable_refusal_of_a_replica_is_502_and_costs_nothing(world: World) -> None:
+    world.replica.mode = "nonsense"
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 502
+    assert (await answer.json())["error"]["code"] == "replica_error"
+    assert await money(world) == UNTOUCHED | {"holds": ["released"]}
+
+
 async def test_an_idempotency_key_runs_once(world: World) -> None:
     headers = {"idempotency-key": "order-1"}
     first = await world.http.post("/v1/chat/completions", json=world.body(), headers=headers)
@@ -151,6 +168,7 @@ async def test_an_idempotency_key_runs_once(world: World) -> None:
     other = await world.http.post("/v1/chat/completions", json=world.body(max_tokens=3), headers=headers)
     assert (first.status, again.status, other.status) == (200, 409, 422)
     assert again.headers["x-should-retry"] == "false"
+    assert again.headers[PREDICTION_HEADER] == other.headers[PREDICTION_HEADER] == first.headers[PREDICTION_HEADER]
     assert len(world.replica.served) == 1
     assert (await money(world))["posted"] == FUNDS - COST
 

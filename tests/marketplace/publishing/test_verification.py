@@ -85,7 +85,7 @@ def test_two_workers_do_not_verify_the_same_version_at_once(replica) -> None:
     assert replica.asked == 0
 
 
-def test_what_is_stuck_is_queued_again_and_what_is_fresh_is_not(monkeypatch) -> None:
+def test_a_stuck_verification_is_queued_again_and_a_fresh_one_is_not(monkeypatch) -> None:
     queued: list[str] = []
     monkeypatch.setattr(tasks.verify_version, "delay", queued.append)
     stuck, fresh = make_version(state="verifying"), make_version(state="verifying")

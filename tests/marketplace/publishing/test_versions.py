@@ -135,7 +135,7 @@ def test_versions_started_at_once_get_different_numbers(tmp_path) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_publish_and_revoke_at_once_revoked_remains(monkeypatch) -> None:
+def test_a_version_published_and_revoked_at_once_ends_revoked(monkeypatch) -> None:
     monkeypatch.setattr("marketplace.vault.tasks.push_revocation.delay", lambda _: None)
     for _ in range(5):
         version = make_version(make_model(slug=f"m{Version.objects.count()}"), state=State.VERIFIED)

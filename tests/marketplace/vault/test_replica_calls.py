@@ -98,7 +98,7 @@ def test_without_a_live_replica_of_its_base_nothing_is_verified(fake: Any) -> No
     assert fake.calls == [] and selectors.live_replicas() == []
 
 
-def test_what_a_journal_knows_is_read(fake: Any) -> None:
+def test_the_journal_of_a_replica_is_read(fake: Any) -> None:
     fake.answers["journal"] = (200, b'{"state": "final", "receipt": "r"}')
     found = replica_client.journal(fake.address, uuid.uuid4())
     assert (found.state, found.receipt) == ("final", "r")

@@ -84,7 +84,7 @@ def test_somebody_elses_model_is_not_found(world: World) -> None:
             assert_clean(response)
 
 
-def test_nobody_else_moves_a_version(world: World) -> None:
+def test_outsiders_cannot_move_a_version(world: World) -> None:
     for action, version in (("publish", world.verified), ("retire", world.published), ("revoke", world.published)):
         path = f"/dashboard/models/transactions/versions/{version.number}/{action}"
         for user in (world.consumer, world.stranger, world.staff):
@@ -94,14 +94,14 @@ def test_nobody_else_moves_a_version(world: World) -> None:
     assert (world.published.state, world.verified.state) == ("published", "verified")
 
 
-def test_nobody_else_sets_a_price(world: World) -> None:
+def test_outsiders_cannot_set_a_price(world: World) -> None:
     before = world.model.prices.count()
     data = {"input": "1", "cached_input": "1", "output": "1", "per_prediction": "0"}
     assert world.client(world.consumer).post("/dashboard/models/transactions", data).status_code == 404
     assert world.model.prices.count() == before
 
 
-def test_nobody_else_revokes_a_key(world: World) -> None:
+def test_outsiders_cannot_revoke_a_key(world: World) -> None:
     path = reverse("web:revoke_key", kwargs={"key_id": world.key.pk})
     assert world.client(world.stranger).post(path).status_code == 404
     world.key.refresh_from_db()
@@ -150,7 +150,7 @@ def test_a_user_switches_only_to_their_own_organizations(world: World) -> None:
     assert client.get("/dashboard/models/transactions").status_code == 404
 
 
-def test_who_belongs_to_no_organization_is_told_so(world: World) -> None:
+def test_a_user_without_an_organization_is_told_so(world: World) -> None:
     Membership.objects.filter(user=world.stranger).delete()
     response = world.client(world.stranger).get("/dashboard/")
     assert response.status_code == 403

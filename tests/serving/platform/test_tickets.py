@@ -13,7 +13,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.encoding import body_sha256
+from protocol.encoding import body_sha256, encode_base64url
 from protocol.tickets import Ticket
 from protocol.version import PROTOCOL_VERSION
 from serving.platform.errors import TicketRefused, TooManyTickets
@@ -68,10 +68,10 @@ def sign(payload: dict[str, Any], key: Any = KEY, algorithm: str = "EdDSA", **he
 
 
 def by_hand(header: dict[str, Any], payload: dict[str, Any], secret: bytes | None) -> str:
-    parts = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in (header, payload)]
+    parts = [encode_base64url(json.dumps(p).encode()).encode() for p in (header, payload)]
     signed = b".".join(parts)
     mac = b"" if secret is None else hmac.new(secret, signed, hashlib.sha256).digest()
-    return (signed + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
+    return signed.decode() + "." + encode_base64url(mac)
 
 
 def refuse(verifier: TicketVerifier, token: str | None, why: str, body: bytes = BODY) -> None:
