@@ -74,10 +74,10 @@ INLINE int64_t place_of(const int dtype, const sk_span *span, const sk_blocks *b
 
 /* scores[rows, count] = q k^T, for the keys from `begin` on. */
 INLINE void score(const int dtype, const sk_span *span, const sk_blocks *blocks, const float *q, int64_t rows,
-                  int64_t begin, int64_t count, float *scores, int64_t ld, upcoming *next) {
+                  int64_t begin, int64_t count, float *scores, int64_t ld) {
     const int64_t size = blocks->size;
     const segments keys = {{blocks->data}, 1, 0, blocks->head_dim, blocks->lanes};
-    const product p = {q, &keys, blocks->padded, ld, 0, NULL, next};
+    const product p = {q, &keys, blocks->padded, ld, 0, NULL};
     for (int64_t at = 0; at < count;) {
         group groups[MOST_GROUPS];
         int found = 0;
@@ -92,7 +92,7 @@ INLINE void score(const int dtype, const sk_span *span, const sk_blocks *blocks,
 
 /* acc[rows, padded] += weights v, of the same keys. */
 INLINE void add_values(const int dtype, const sk_span *span, const sk_blocks *blocks, const float *weights, int64_t rows,
-                       int64_t begin, int64_t count, float *acc, int64_t ld, const float *weight_factors, upcoming *next) {
+                       int64_t begin, int64_t count, float *acc, int64_t ld, const float *weight_factors) {
     const int64_t size = blocks->size, padded = blocks->padded;
     segments values = {.rows = size, .lanes = padded};
     const char *first = blocks->data + sk_head_keys(blocks) * lk_element_size(dtype);
@@ -100,7 +100,7 @@ INLINE void add_values(const int dtype, const sk_span *span, const sk_blocks *bl
         values.begin[values.count] = first + place_of(dtype, span, blocks, (begin + at) / size);
         values.last = count - at < size ? count - at : size;
     }
-    const product p = {weights, &values, ld, padded, 1, weight_factors, next};
+    const product p = {weights, &values, ld, padded, 1, weight_factors};
     for (int64_t d = 0; d < padded;) {
         group groups[MOST_GROUPS];
         int found = 0;
@@ -108,16 +108,6 @@ INLINE void add_values(const int dtype, const sk_span *span, const sk_blocks *bl
             groups[found] = (group){d * lane_bytes(dtype), acc + d};
         multiply_as(dtype, &p, rows, groups, found);
     }
-}
-
-/* One tile after the first. */
-INLINE upcoming first_upcoming(const int dtype, const sk_span *span, const sk_blocks *blocks) {
-    const int64_t last = (span->first + span->queries - 1) / blocks->size, of_tile = sk_tile_tokens(blocks) / blocks->size;
-    upcoming u = {.span = span, .blocks = blocks, .table = span->table, .last = last,
-                  .block = of_tile - 1 < last ? of_tile - 1 : last,
-                  .lines = sk_head_elements(blocks) * lk_element_size(dtype) / LINE};
-    move_on(&u);
-    return u;
 }
 
 /* The factors of a tile's keys and values, side by side; what follows them in the last block's lanes comes along.
@@ -163,7 +153,6 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
         total[r] = 0.0f;
     }
     memset(acc, 0, (size_t)(rows * padded) * sizeof(float));
-    upcoming next = first_upcoming(dtype, span, blocks);
     for (int64_t begin = 0; begin < keys; begin += tile) {
         const int64_t count = keys - begin < tile ? keys - begin : tile;
         float largest = 0.0f;
@@ -171,7 +160,7 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
             gather_factors(span, blocks, begin, count, of_keys, of_values);
             largest = largest_size(of_values, count);
         }
-        score(dtype, span, blocks, q, rows, begin, count, scores, ld, &next);
+        score(dtype, span, blocks, q, rows, begin, count, scores, ld);
         for (int64_t r = 0; r < rows; r++) {
             int64_t valid = span->first + r / span->heads + 1 - begin;
             float *row = scores + r * ld;
@@ -191,7 +180,7 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
             if (shrink != 1.0f)
                 for (int64_t d = 0; d < padded; d += W) store(sums + d, load(sums + d) * splat(shrink));
         }
-        add_values(dtype, span, blocks, scores, rows, begin, count, acc, ld, of_weights, &next);
+        add_values(dtype, span, blocks, scores, rows, begin, count, acc, ld, of_weights);
     }
     for (int64_t r = 0; r < rows; r++) {
         const int64_t to = r / span->heads * span->out_stride + r % span->heads * dim;

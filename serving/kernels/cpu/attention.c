@@ -153,41 +153,32 @@ void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
                  row + (m->heads + h) * dim, row + (rotated + h) * dim);
 }
 
-static int64_t take_task(const sk_run *r) { return sk_team_take(r->team, r->task_count, 1, 1).begin; }
-
-/* A thread takes the next single query before it attends one, to fetch its first keys meanwhile. A task of several
- * queries is so much work that it is left to a thread that is free. */
-void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
+static void attend_heads(const sk_run *r, int64_t layer, const sk_task *t, float *scratch) {
     const sk_model *m = r->model;
     const sk_step *s = r->step;
     int64_t dim = m->head_dim, group = group_heads(m), width = (m->heads + 2 * m->kv_heads) * dim;
-    float scale = 1.0f / sqrtf((float)dim);
+    int64_t row = s->chunk_rows[t->chunk] + t->first;
+    const sk_rows out = r->attended;
+    for (int64_t h = t->kv_head; h < t->kv_head + t->kv_heads; h++) {
+        sk_blocks blocks = layer_blocks(m, layer, h);
+        int64_t to = (t->out * out.stride + h * group * dim) * lk_element_size(out.dtype);
+        sk_span span = {
+            .q = m->qkv + row * width + h * group * dim, .q_stride = width, .out = (char *)out.data + to,
+            .out_stride = out.stride, .out_dtype = out.dtype, .queries = t->count, .heads = group,
+            .first = s->chunk_starts[t->chunk] + t->first, .table = s->blocks + s->chunk_tables[t->chunk],
+            .scale = 1.0f / sqrtf((float)dim),
+        };
+        r->ops->attend(&span, &blocks, scratch);
+    }
+}
+
+void sk_attend_rows(const sk_run *r, int64_t layer, int64_t thread) {
     const sk_rows out = r->attended;
     float *scratch = r->attend_scratch + thread * r->attend_floats;
-    int64_t next = take_task(r);
-    for (int64_t i = next; i < r->task_count; i = next) {
-        sk_task t = r->tasks[i];
-        next = t.count == 1 ? take_task(r) : r->task_count;
-        const sk_task *then = next < r->task_count ? &r->tasks[next] : NULL;
-        int64_t row = s->chunk_rows[t.chunk] + t.first, last = t.kv_head + t.kv_heads - 1;
-        for (int64_t h = t.kv_head; h <= last; h++) {
-            sk_blocks blocks = layer_blocks(m, layer, h);
-            int64_t to = (t.out * out.stride + h * group * dim) * lk_element_size(out.dtype);
-            sk_span span = {
-                .q = m->qkv + row * width + h * group * dim, .q_stride = width, .out = (char *)out.data + to,
-                .out_stride = out.stride, .out_dtype = out.dtype, .queries = t.count, .heads = group,
-                .first = s->chunk_starts[t.chunk] + t.first, .table = s->blocks + s->chunk_tables[t.chunk],
-                .scale = scale, .more = h < last,
-            };
-            if (then && h == last) {
-                span.then = s->blocks + s->chunk_tables[then->chunk];
-                span.then_first = s->chunk_starts[then->chunk] + then->first;
-                span.then_head = then->kv_head - h;
-            }
-            r->ops->attend(&span, &blocks, scratch);
-        }
-        for (int64_t at = t.out; out.prepared && at < t.out + t.count; at++)
-            sk_linear_prepare(&m->layer[layer].linear[SK_O], sk_row_of(&out, at), at, r->linear_scratch);
-        if (!then) next = take_task(r);
+    for (int64_t i; (i = sk_team_take(r->team, r->task_count, 1, 1).begin) < r->task_count;) {
+        const sk_task *t = &r->tasks[i];
+        attend_heads(r, layer, t, scratch);
+        for (int64_t at = t->out; out.prepared && at < t->out + t->count; at++)
+            sk_linear_prepare(&r->model->layer[layer].linear[SK_O], sk_row_of(&out, at), at, r->linear_scratch);
     }
 }

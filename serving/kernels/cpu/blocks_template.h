@@ -23,20 +23,6 @@ enum { INTEGERS = 0 };
 /* Return whether pairs are multiplied with pairs. */
 INLINE int takes_pairs(const int dtype) { return (dtype == SK_BF16 && DOTS) || (dtype == SK_INT8 && INTEGERS); }
 
-/* The lines that will be read one tile from now, in order: blocks lie scattered, so the processor's own prefetch begins
- * anew at each, and a burst of prefetches would stall what it should hide behind. Into the second-level cache: fetched
- * into the first, lines on their way from memory hold up what is in the second already, and attention of 16 and 32 rows
- * takes 16 % longer on Zen 4, with AVX2 9. */
-typedef struct {
-    const char *at;
-    int64_t left;  /* lines of the block from there on */
-    const sk_span *span;
-    const sk_blocks *blocks;
-    const int32_t *table;
-    int64_t block, last, lines, head;  /* lines: of a head's share of a block; head: how many from that of `blocks` */
-    int moved;                         /* to what comes after the span */
-} upcoming;
-
 /* Rows of a matrix b: `rows` of each segment, `last` of the last one. They lie in lines of so many lanes: one in a
  * line, or two of bfloat16 or 8 bits, woven into pairs. */
 typedef struct {
@@ -58,7 +44,6 @@ typedef struct {
     int64_t lda, ldc;
     int add;
     const float *factors;
-    upcoming *next;
 } product;
 
 typedef vf tile_sums[WIDE ? 12 : 6][MOST_GROUPS][NV];
@@ -132,46 +117,12 @@ INLINE void multiply_line(const int R, const int G, const int dtype, const int l
     if (dtype != SK_F32 && !lone) multiply_row(R, G, dtype, 1, factors + 1, lda, b, at, sums);
 }
 
-/* The block after this one; after the last, those of the first tile that is attended next, then nothing new. */
-INLINE void move_on(upcoming *u) {
-    const sk_span *span = u->span;
-    const sk_blocks *b = u->blocks;
-    if (u->block == u->last && !u->moved && (span->more || span->then)) {
-        u->moved = 1;
-        const int64_t of_tile = sk_tile_tokens(b) / b->size - 1;
-        if (!span->more) {
-            u->table = span->then;
-            u->last = span->then_first / b->size;
-        }
-        u->head = span->more ? 1 : span->then_head;
-        u->block = -1;
-        u->last = u->last < of_tile ? u->last : of_tile;
-    }
-    if (u->block < u->last) u->block++;
-    u->at = b->data + u->head * u->lines * LINE + u->table[u->block] * b->stride * lk_element_size(b->dtype);
-    u->left = u->lines;
-}
-
-INLINE void fetch_lines(const int count, upcoming *u) {
-#pragma GCC unroll 4
-    for (int i = 0; i < count; i++) __builtin_prefetch(u->at + i * LINE, 0, 2);
-    u->at += count * LINE;
-    u->left -= count;
-    if (u->left <= 0) move_on(u);
-}
-
-/* Return whether line `line` of b fetches a cache line for each group: 8-bit lines are half as long, and factors are
- * read too. */
-INLINE int fetches_at(const int dtype, int64_t line) { return dtype != SK_INT8 || line % 2 == 0 || line % 16 == 1; }
-
-/* R rows of a from `row` on, G groups; the first rows fetch what is next. Every number of c is one chain of sums over
- * b's rows, or of integers, whatever R and G are. */
+/* R rows of a from `row` on, G groups. Every number of c is one chain of sums over b's rows, or of integers, whatever R
+ * and G are. */
 INLINE void multiply(const int R, const int G, const int dtype, const product *p, int64_t row, const group *groups) {
     const int pairs = dtype != SK_F32, integers = dtype == SK_INT8 && INTEGERS;
     const segments *s = p->b;
     const char *a = (const char *)((const float *)p->a + row * p->lda);
-    upcoming next = *p->next;
-    const int64_t fetches = row ? 0 : INT64_MAX;
     tile_sums sums;
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++)
@@ -185,13 +136,10 @@ INLINE void multiply(const int R, const int G, const int dtype, const product *p
         const char *b[MOST_GROUPS];
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) b[g] = s->begin[i] + groups[g].offset;
-        for (int64_t line = 0; line < lines; line++) {
-            if (line < fetches && fetches_at(dtype, line)) fetch_lines(G, &next);
+        for (int64_t line = 0; line < lines; line++)
             multiply_line(R, G, dtype, 0, a, p->lda, b, line, s->lanes, sums);
-        }
         if (pairs && rows % 2) multiply_line(R, G, dtype, 1, a, p->lda, b, lines, s->lanes, sums);
     }
-    if (!row) *p->next = next;
     /* Groups in order: the second may begin where unused lanes of the first end up. */
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++)

@@ -54,11 +54,6 @@ typedef struct {
     int64_t first;          /* position of the first query; it sees keys 0..first */
     const int32_t *table;   /* the sequence's blocks, in order */
     float scale;
-    /* What is attended right after this: the next KV head of the same blocks, or `then`. */
-    int more;
-    const int32_t *then;    /* another sequence's blocks, or NULL */
-    int64_t then_first;     /* its `first` */
-    int64_t then_head;      /* how many KV heads from this one; may be negative */
 } sk_span;
 
 typedef struct {

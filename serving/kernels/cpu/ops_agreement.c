@@ -49,7 +49,7 @@ static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
     static const int32_t table[TABLE] = {2, 0, 3, 1};
     char *kv = dtype == SK_INT8 ? p->byte_kv : dtype == SK_BF16 ? (char *)p->half_kv : (char *)p->kv;
     sk_blocks blocks = {kv, dtype == SK_INT8 ? HEAD_BYTES : HEAD, BLOCK, LANES, DIM, PADDED, dtype};
-    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, SK_F32, QUERIES, HEADS, FIRST, table, 0.5f, 0};
+    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, SK_F32, QUERIES, HEADS, FIRST, table, 0.5f};
     uint16_t normed[N], activated[N], attended[QUERIES * HEADS * DIM];
     float *scratch = malloc((size_t)sk_attend_floats(&blocks, QUERIES * HEADS) * sizeof(float));
     if (!scratch) return 0;

@@ -26,8 +26,6 @@ typedef int8_t vb __attribute__((vector_size(W)));
 
 /* Vectors in a group of SK_GROUP lanes. */
 enum { NV = SK_GROUP / W };
-/* Bytes of a cache line. */
-enum { LINE = 64 };
 
 /* Bytes of a lane in the cache of keys and values: a float, or a pair. */
 INLINE int64_t lane_bytes(const int dtype) { return dtype == SK_INT8 ? 2 : 4; }
