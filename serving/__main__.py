@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         platform = platform_settings.from_args(arguments)
         if platform is None and not config.insecure:
             raise ConfigError(
-                "--insecure is required to serve plain folders: whoever reaches the port may call every adapter"
+                "--insecure is required to serve plain folders: anyone who reaches the port may call every adapter"
             )
         if platform is not None and (config.insecure or config.adapters is not None):
             raise ConfigError("--insecure and --adapters are for plain folders, not with --platform-url")
