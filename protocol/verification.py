@@ -5,12 +5,13 @@ Its answer, one JSON object on stdout, is `protocol.admin.Verification`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 
+from protocol.errors import ProtocolError
 from protocol.leases import PackageIdentity
-from protocol.messages import Bytes32, Digest, Request
+from protocol.messages import Bytes32, Digest, Request, decode, encode
 
 MAX_JOB_BYTES = 1 << 20
 
@@ -35,3 +36,19 @@ class VerificationJob(Request, frozen=True):
     base: BaseShapes
     max_plaintext: Annotated[int, msgspec.Meta(gt=0)]
     cpu_seconds: Annotated[int, msgspec.Meta(gt=0)]
+
+
+def frame_job(job: VerificationJob, key: bytearray) -> bytearray:
+    """Return what the child reads. The key is in it once, so that wiping the result leaves no copy of it."""
+    body = encode(job)
+    framed = bytearray(len(body).to_bytes(4, "big") + body)
+    framed += key
+    return framed
+
+
+def read_job(stream: BinaryIO) -> VerificationJob:
+    """Read up to the key, which the caller reads next. Raises ProtocolError."""
+    size = int.from_bytes(stream.read(4), "big")
+    if not 0 < size <= MAX_JOB_BYTES:
+        raise ProtocolError(f"a job has 1 to {MAX_JOB_BYTES} bytes")
+    return decode(stream.read(size), VerificationJob)

@@ -17,8 +17,8 @@ import serving
 from protocol.admin import Refused, Verification
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError
-from protocol.messages import decode, encode
-from protocol.verification import BaseShapes, VerificationJob
+from protocol.messages import decode
+from protocol.verification import BaseShapes, VerificationJob, frame_job
 from sealed_weights import BaseSpec
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
@@ -134,7 +134,7 @@ def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = 
 
     Raises VerificationFailed when the child could not do its work for a reason that is not the adapter's.
     """
-    job = encode(_job(path, key, base, max_plaintext))
+    job = _job(path, key, base, max_plaintext)
     root = str(Path(serving.__file__).resolve().parents[1])
     # OpenBLAS would start threads, which the child may not: they count as processes.
     environment = {"PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PATH": os.defpath}
@@ -146,7 +146,7 @@ def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = 
         env=environment,
         cwd=root,
     ) as child:
-        message = bytearray(len(job).to_bytes(4, "big") + job + key.dek)
+        message = frame_job(job, key.dek)
         try:
             # A bytearray, unlike bytes, can be wiped afterwards; Popen takes any buffer.
             out, err = child.communicate(message, timeout=CHILD_SECONDS)  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 
 from protocol.admin import Refused, Verification
 from protocol.encoding import decode_base64url
-from protocol.messages import decode, encode
-from protocol.verification import MAX_JOB_BYTES, VerificationJob
+from protocol.errors import ProtocolError
+from protocol.messages import encode
+from protocol.verification import VerificationJob, read_job
 from sealed_weights import BaseSpec, IntakeError, SealError, check_adapter, open_package
 
 DEK_BYTES = 32
@@ -24,10 +25,10 @@ ADDRESS_SPACE_BASE = 2 << 30
 
 def main() -> int:
     """Do one job from stdin. Exit code 0 whenever there is an answer, a refusal included."""
-    size = int.from_bytes(sys.stdin.buffer.read(4), "big")
-    if not 0 < size <= MAX_JOB_BYTES:
+    try:
+        job = read_job(sys.stdin.buffer)
+    except ProtocolError:
         return 2
-    job = decode(sys.stdin.buffer.read(size), VerificationJob)
     confine(memory=ADDRESS_SPACE_BASE + 2 * job.max_plaintext, cpu_seconds=job.cpu_seconds)
     sys.stdout.buffer.write(encode(_verify(job, _read_key(sys.stdin.buffer))))
     sys.stdout.flush()
