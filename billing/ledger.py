@@ -41,8 +41,10 @@ def post_transaction(
     row.save(force_insert=True)
     try:
         with transaction.atomic():
-            for account, amount in lines:
-                Entry.objects.create(transaction=row, account=account, amount=amount)
+            # One statement: the database refuses any that leaves the transaction unbalanced.
+            Entry.objects.bulk_create(
+                [Entry(transaction=row, account=account, amount=amount) for account, amount in lines]
+            )
     except IntegrityError as error:
         if "billing_account_never_overdrawn" not in str(error):
             raise

@@ -8,7 +8,7 @@ from django.db import DatabaseError, connection, transaction
 from billing.integrity import find_discrepancies
 from billing.models import Account, Entry, Hold, LedgerTransaction, Usage
 from billing.services import settle_hold_sync
-from tests.billing.support import USAGE, hold_request, make_organization
+from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
 
 pytestmark = pytest.mark.django_db
 
@@ -53,6 +53,7 @@ def books() -> dict[str, int]:
     run()  # nothing is left pending for the tests to stumble over
     accounts = {f"{account.kind}:{account.organization_id}": account.pk for account in Account.objects.all()}
     return {
+        "revenue": accounts["platform_revenue:None"],
         "customer": accounts[f"customer_credit:{buyer.pk}"],
         "creator": accounts[f"creator_payable:{creator.pk}"],
         "promotion": accounts["promotion:None"],
@@ -65,39 +66,90 @@ def opening(reference: str = "attack") -> str:
     return f"INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('promotion', '{reference}')"
 
 
-def entry(account: int, amount: int, transaction_id: str = "currval('billing_ledgertransaction_id_seq')") -> str:
-    return (
-        f"INSERT INTO billing_entry (transaction_id, account_id, amount) VALUES ({transaction_id}, {account}, {amount})"
-    )
+def entries(*lines: tuple[int, int], transaction_id: str = "currval('billing_ledgertransaction_id_seq')") -> str:
+    values = ", ".join(f"({transaction_id}, {account}, {amount})" for account, amount in lines)
+    return f"INSERT INTO billing_entry (transaction_id, account_id, amount) VALUES {values}"
 
 
 def test_a_transaction_that_does_not_sum_to_zero(books: dict[str, int]) -> None:
     customer, promotion = books["customer"], books["promotion"]
-    refused("sum to 1", opening(), entry(customer, 501), entry(promotion, -500))
-    refused("sum to 500", opening(), entry(customer, 500))
+    refused("sum to 1", opening(), entries((customer, 501), (promotion, -500)))
+    refused("sum to 500", opening(), entries((customer, 500)))
     refused("0 entries", opening())
-    run(opening(), entry(customer, 500), entry(promotion, -500))
+    run(opening(), entries((customer, 500), (promotion, -500)))
+
+
+def test_entries_added_after_an_early_check(books: dict[str, int]) -> None:
+    customer, promotion, creator = books["customer"], books["promotion"], books["creator"]
+    early = (opening(), entries((customer, 500), (promotion, -500)), "SET CONSTRAINTS ALL IMMEDIATE")
+    refused("sum to 777", *early, entries((creator, 777)))
+    refused("sum to 777", *early, "SET CONSTRAINTS ALL DEFERRED", entries((creator, 777)))
+    refused("sum to 2", opening(), entries((customer, 500), (promotion, -498)), entries((creator, -2)))
 
 
 def test_an_entry_of_nothing_or_twice_on_one_account(books: dict[str, int]) -> None:
     customer, promotion = books["customer"], books["promotion"]
-    refused("billing_entry_not_zero", opening(), entry(customer, 0))
+    refused("billing_entry_not_zero", opening(), entries((customer, 0), (promotion, 0)))
     refused(
         "billing_entry_unique_account",
         opening(),
-        entry(customer, 1),
-        entry(customer, 1),
-        entry(promotion, -2),
+        entries((customer, 1), (customer, 1), (promotion, -2)),
     )
 
 
 @pytest.mark.django_db(transaction=True)  # a transaction closes when it commits
 def test_adding_entries_to_a_closed_transaction_even_if_they_cancel_out(books: dict[str, int]) -> None:
     closed = str(books["other_transaction"])
-    refused("closed or unknown", entry(books["creator"], 5, closed), entry(books["promotion"], -5, closed))
-    refused("closed or unknown", entry(books["creator"], 5, "999999999"))
+    refused("closed or unknown", entries((books["creator"], 5), (books["promotion"], -5), transaction_id=closed))
+    refused("closed or unknown", entries((books["creator"], 5), transaction_id="999999999"))
     forged = "UPDATE billing_ledgertransaction SET database_transaction = pg_current_xact_id()::text::bigint"
-    refused("append-only", forged, entry(books["creator"], 5, closed), entry(books["promotion"], -5, closed))
+    refused("append-only", forged, entries((books["creator"], 5), (books["promotion"], -5), transaction_id=closed))
+
+
+def test_the_entries_of_a_prediction_that_are_not_those_of_its_hold(books: dict[str, int]) -> None:
+    customer, creator, revenue = books["customer"], books["creator"], books["revenue"]
+    booked = "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('prediction', '{}')"
+    lines = entries((customer, -10), (creator, 8), (revenue, 2))
+    settled, still_open = (str(Hold.objects.get(state=state).pk) for state in ("settled", "open"))
+    for reference in ("not an id", "00000000-0000-4000-8000-000000000000", still_open):
+        refused("names no settled prediction", booked.format(reference), lines)
+    refused("unique_reference", booked.format(settled), lines)
+    close = "UPDATE billing_hold SET state = 'settled', closed_at = now(), cost_nano_usd = 10, creator_nano_usd = {} "
+    for creator_share, wrong in (
+        (8, ((customer, -11), (creator, 9), (revenue, 2))),
+        (9, ((customer, -10), (creator, 10))),
+    ):
+        refused(
+            "are not those of prediction",
+            close.format(creator_share) + "WHERE state = 'open'",
+            booked.format(still_open),
+            entries(*wrong),
+        )
+
+
+def test_a_hold_settled_by_hand(books: dict[str, int]) -> None:
+    close = "UPDATE billing_hold SET state = 'settled', closed_at = now(), cost_nano_usd = {}, creator_nano_usd = {} "
+    for cost, creator in ((0, 0), (10, 8)):
+        refused("settled without usage", close.format(cost, creator) + "WHERE state = 'open'")
+    refused("settled without usage", "SET CONSTRAINTS ALL IMMEDIATE", close.format(10, 8) + "WHERE state = 'open'")
+    usage = copy_of_usage(prediction_id=f"'{Hold.objects.get(state='open').pk}'", created_at="now()", replica_id="NULL")
+    refused("settled without entries", close.format(USAGE_COST, 35) + "WHERE state = 'open'", usage)
+    cheap = copy_of_usage(
+        prediction_id=f"'{Hold.objects.get(state='open').pk}'",
+        created_at="now()",
+        cost_nano_usd="10",
+        creator_nano_usd="8",
+        platform_nano_usd="2",
+    )
+    refused("not that of its tokens", close.format(10, 8) + "WHERE state = 'open'", cheap)
+
+
+def test_usage_of_an_invented_open_or_already_charged_prediction(books: dict[str, int]) -> None:
+    refused("not that of a settled hold", copy_of_usage(prediction_id="gen_random_uuid()"))
+    still_open = Hold.objects.get(state="open").pk
+    refused("not that of a settled hold", copy_of_usage(prediction_id=f"'{still_open}'", created_at="now()"))
+    refused("not that of a settled hold", copy_of_usage(created_at="created_at + interval '1 s'"))
+    refused("pkey", copy_of_usage())
 
 
 @pytest.mark.parametrize("table", ["billing_entry", "billing_ledgertransaction", "billing_usage"])
@@ -115,6 +167,17 @@ def test_a_partition_of_usage_is_as_protected_as_the_table(books: dict[str, int]
     assert partition.startswith("billing_usage_20")
     refused("append-only", f"UPDATE {partition} SET cost_nano_usd = 0")
     refused("append-only", f"DELETE FROM {partition}")
+    refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", f"TRUNCATE {partition}")
+
+
+def test_partitions_made_later_and_balances_cannot_be_truncated(books: dict[str, int]) -> None:
+    for table in ("billing_usage_default", "billing_usage_2031_07", "billing_account", "billing_keybudget"):
+        refused(
+            "append-only",
+            "SELECT billing_create_usage_partition('2031-07-15')",
+            "SET LOCAL billing.guard_truncate = 'on'",
+            f"TRUNCATE {table} CASCADE",
+        )
 
 
 def test_the_same_event_booked_twice(books: dict[str, int]) -> None:
@@ -125,8 +188,8 @@ def test_the_same_event_booked_twice(books: dict[str, int]) -> None:
 def test_spending_more_than_is_available(books: dict[str, int]) -> None:
     customer, creator = books["customer"], books["creator"]
     available = Account.objects.get(pk=customer).available
-    refused("never_overdrawn", opening(), entry(customer, -available - 1), entry(creator, available + 1))
-    run(opening(), entry(customer, -available), entry(creator, available))
+    refused("never_overdrawn", opening(), entries((customer, -available - 1), (creator, available + 1)))
+    run(opening(), entries((customer, -available), (creator, available)))
     assert Account.objects.get(pk=customer).available == 0
 
 
@@ -157,6 +220,13 @@ def copy_of_open_hold(**changes: str) -> str:
     return f"INSERT INTO billing_hold ({', '.join(columns)}) SELECT {chosen} FROM billing_hold WHERE state = 'open'"
 
 
+def copy_of_usage(**changes: str) -> str:
+    """An INSERT that copies the one usage row with some columns replaced by SQL expressions."""
+    columns = [field.column for field in Usage._meta.concrete_fields if field.column]
+    chosen = ", ".join(changes.get(column, column) for column in columns)
+    return f"INSERT INTO billing_usage ({', '.join(columns)}) SELECT {chosen} FROM billing_usage"
+
+
 def test_holding_more_than_is_available_or_on_another_kind_of_account(books: dict[str, int]) -> None:
     refused("never_overdrawn", copy_of_open_hold(amount_nano_usd="10000"))
     refused("held_is_customers", copy_of_open_hold(account_id=str(books["creator"])))
@@ -173,6 +243,7 @@ def test_changing_the_terms_of_a_hold_or_reopening_it(books: dict[str, int]) -> 
     refused("is closed", "UPDATE billing_hold SET state = 'open', closed_at = NULL WHERE state = 'settled'")
     refused("is closed", "UPDATE billing_hold SET cost_nano_usd = 1 WHERE state = 'settled'")
     refused("cannot be deleted", "DELETE FROM billing_hold WHERE state = 'open'")
+    refused("cannot be deleted", "DELETE FROM billing_hold WHERE state = 'settled'")
     refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", "TRUNCATE billing_hold CASCADE")
 
 
@@ -191,16 +262,13 @@ def test_a_hold_settled_without_cost_above_its_amount_or_never_closed(books: dic
 
 
 def test_usage_whose_shares_or_tokens_do_not_add_up(books: dict[str, int]) -> None:
-    columns = [field.column for field in Usage._meta.concrete_fields if field.column]
     for changes in (
         {"platform_nano_usd": "platform_nano_usd + 1"},
         {"creator_nano_usd": "-1", "platform_nano_usd": "cost_nano_usd + 1"},
         {"cached_tokens": "prompt_tokens + 1"},
         {"completion_tokens": "0"},
     ):
-        chosen = ", ".join(({"prediction_id": "gen_random_uuid()"} | changes).get(name, name) for name in columns)
-        copy = f"INSERT INTO billing_usage ({', '.join(columns)}) SELECT {chosen} FROM billing_usage"
-        refused("shares_make_cost|tokens_fit", copy)
+        refused("shares_make_cost|tokens_fit|settled hold|its tokens", copy_of_usage(**changes))
 
 
 def test_a_reversal_that_is_not_the_exact_negative_or_names_nothing(books: dict[str, int]) -> None:
@@ -209,8 +277,8 @@ def test_a_reversal_that_is_not_the_exact_negative_or_names_nothing(books: dict[
         "INSERT INTO billing_ledgertransaction (kind, reference, reverses_id) "
         f"VALUES ('reversal', '{original}', {original})"
     )
-    refused("does not undo", reverse, entry(books["customer"], -1), entry(books["promotion"], 1))
-    refused("does not undo", reverse, entry(books["creator"], -10_000), entry(books["promotion"], 10_000))
+    refused("does not undo", reverse, entries((books["customer"], -1), (books["promotion"], 1)))
+    refused("does not undo", reverse, entries((books["creator"], -10_000), (books["promotion"], 10_000)))
     refused("names_original", "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('reversal', 'x')")
 
 
