@@ -90,11 +90,10 @@ def test_a_month_without_partition_loses_no_usage_and_is_left_where_it_is() -> N
     with connection.cursor() as cursor:
         columns = [field.column for field in Usage._meta.concrete_fields if field.column]
         chosen = ", ".join("'2040-05-31T23:00Z'" if name == "created_at" else name for name in columns)
-        # A prediction is posted to the month in which it is settled; with the trigger off it can be another one.
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute("ALTER TABLE billing_usage DISABLE TRIGGER billing_usage_settles_hold")
+        # A prediction is posted to the month in which it is settled; with the triggers off it can be another one.
+        cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(f"INSERT INTO billing_usage ({', '.join(columns)}) SELECT {chosen} FROM billing_usage")
-        cursor.execute("ALTER TABLE billing_usage ENABLE TRIGGER billing_usage_settles_hold")
+        cursor.execute("SET LOCAL session_replication_role = origin")
         cursor.execute("SELECT count(*) FROM billing_usage_default")
         assert cursor.fetchone() == (1,)
         cursor.execute("SELECT billing_create_usage_partition(%s)", [date(2040, 5, 1)])

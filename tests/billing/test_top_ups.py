@@ -374,7 +374,7 @@ def test_money_that_is_spent_cannot_be_reversed(double: StripeDouble, organizati
     assert credited is not None
     customer = get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=organization)
     revenue = get_account(kind=Account.Kind.PLATFORM_REVENUE)
-    post_transaction(kind=LedgerTransaction.Kind.PREDICTION, reference="p", amounts={customer: -1, revenue: 1})
+    post_transaction(kind=LedgerTransaction.Kind.PROMOTION, reference="p", amounts={customer: -1, revenue: 1})
     with pytest.raises(InsufficientFunds) as refused:
         reverse_transaction(transaction_id=credited.pk, memo="refund")
     assert refused.value.available == 25 * 10**9 - 1

@@ -8,12 +8,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from billing.models import Usage
 from billing.services import credit_promotion
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import services as vault_services
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity
+from tests.billing.support import insert_usage
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import (
     make_base,
@@ -144,7 +144,7 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
     key, _ = make_key(buyer)
     now = timezone.now()
     for number in range(3):
-        Usage.objects.create(
+        insert_usage(
             prediction_id=uuid.uuid4(),
             created_at=now,
             organization_id=buyer.id,

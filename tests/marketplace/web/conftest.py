@@ -19,6 +19,7 @@ from marketplace.catalog import services as catalog
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
+from tests.billing.support import insert_usage
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
 from tests.marketplace.vault.factories import Booted, make_replica, make_sold
 
@@ -145,7 +146,7 @@ def _usage(
 ) -> Usage:
     cost = 30_000 + 7_000 * (days * 5 % 9)
     prediction_id = uuid.uuid4()
-    return Usage.objects.create(
+    return insert_usage(
         prediction_id=prediction_id,
         created_at=timezone.now() - timedelta(days=days),
         organization_id=buyer.pk,
