@@ -1,4 +1,4 @@
-"""Where our numbers leave transformers': the hidden state after each layer, ours beside the reference's.
+"""Find the layer where our numbers leave those of transformers, by comparing the hidden states after each layer.
 
 `python -m serving.debug.layers --model FOLDER [--adapter PEFT_FOLDER] [--dtype float32] [--text TEXT]`
 
@@ -44,7 +44,7 @@ class LayerDifference:
 
 
 def compare(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> list[LayerDifference]:
-    """Both: float32 [positions, hidden] after each layer, first layer first."""
+    """Compare states after each layer, first layer first; both lists hold float32 [positions, hidden]."""
     out = []
     for layer, (mine, theirs) in enumerate(zip(ours, reference, strict=True), start=1):
         difference = mine - theirs
@@ -55,7 +55,7 @@ def compare(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> list[Lay
 
 
 def table(differences: list[LayerDifference], tolerance: float) -> str:
-    """One line a layer; the first beyond `tolerance` (relative) is pointed at."""
+    """Return a table of one line per layer that points at the first layer beyond `tolerance` (relative)."""
     lines = ["layer   relative      worst     cosine"]
     first = next((d.layer for d in differences if not d.relative <= tolerance), None)
     for d in differences:
@@ -67,7 +67,7 @@ def table(differences: list[LayerDifference], tolerance: float) -> str:
 def our_states(
     folder: Path, config: ModelConfig, tensors: AdapterTensors | None, ids: list[int], dtype: str
 ) -> Iterator[torch.Tensor]:
-    """float32 [positions, hidden] after each layer, from the runner that a replica on this machine would use."""
+    """Return float32 [positions, hidden] after each layer, from the runner that a replica on this machine would use."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = choose_precision(dtype, device)
     blocks = -(-len(ids) // BLOCK)
@@ -106,7 +106,7 @@ def our_states(
 
 
 def reference_states(folder: Path, adapter: Path | None, ids: list[int]) -> list[torch.Tensor]:
-    """The same from transformers (and PEFT) in float32."""
+    """Return the states of transformers (and PEFT) after each layer, in float32."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -141,7 +141,7 @@ class _NoText:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: every layer within the tolerance; 1: one is not; 2: something is missing."""
+    """Return 0 if every layer is within the tolerance, 1 if a layer is not, 2 if something is missing."""
     parser = argparse.ArgumentParser(prog="python -m serving.debug.layers", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the base model")
     parser.add_argument("--adapter", type=Path, help="PEFT folder")

@@ -44,7 +44,7 @@ class Admission:
 
 
 class RequestAuthorizer(Protocol):
-    """Decides what an HTTP request may do."""
+    """The policy that decides what an HTTP request may do."""
 
     async def authorize(self, request: IncomingRequest) -> Admission:
         """Return the request's grant. Raises ApiError to refuse it."""
@@ -56,7 +56,7 @@ class RequestAuthorizer(Protocol):
 
 
 class CompletionObserver(Protocol):
-    """Observes all admitted requests, in the server's event loop. `on_finish` is called exactly once for each.
+    """An observer of all admitted requests, in the server's event loop. `on_finish` is called once per request.
 
     finish_reason: stop, length, cancelled (by the client or an administrator), revoked, or error.
     """
@@ -71,7 +71,7 @@ class CompletionObserver(Protocol):
 
 
 class SilentObserver:
-    """Observes nothing: a replica without a platform."""
+    """An observer that does nothing, for a replica without a platform."""
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
         pass
@@ -81,7 +81,7 @@ class SilentObserver:
 
 
 class InsecureAuthorizer:
-    """`--insecure`: everyone may call every adapter in the folder by its name, blends of them
+    """The authorizer of `--insecure`: everyone may call every adapter in the folder by its name, blends of them
     (`a:0.7+b:0.3`), and the bare base as `base`."""
 
     BASE = "base"
@@ -95,7 +95,7 @@ class InsecureAuthorizer:
         if name != self.BASE:
             try:
                 found = await asyncio.to_thread(self._source.resolve_model, name)
-            except ValueError:  # not the name of anything
+            except ValueError:  # not a known name
                 found = None
             if found is None:
                 raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")

@@ -42,7 +42,7 @@ def create_app(
     """Make the replica's ASGI application, which starts the engine and stops it at shutdown.
 
     lifespans: entered after the engine has started, left before it stops
-    gauges: what else /metrics shows
+    gauges: further values that /metrics shows
     """
     metrics = Metrics(engine, gauges)
     grammars = GrammarCompiler(tokenizer.backend.to_str, engine.vocab_size, tokenizer.eos_token_ids)

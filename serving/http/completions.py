@@ -25,12 +25,12 @@ Generation = TypeVar("Generation", schema.CompletionBody, schema.ChatBody)
 
 
 class CompletionEndpoint(Endpoint[Generation]):
-    """Both of them: they differ in how prompts come and how answers are written."""
+    """Either completion endpoint; the two differ in how prompts come and how answers are written."""
 
     async def begin(self, body: Generation, admission: Admission, http_id: str) -> tuple[Work, Format]:
         parts = self.parts
         use = rules.tool_use(body)
-        # Numbers first: what is wrong in them should not cost a compilation.
+        # Check the numbers first, so that an error in them does not cost a compilation of the grammar.
         parameters.sampling_params(body, parts.engine.vocab_size, None)
         latency = parameters.latency_class(body)
         if isinstance(body, schema.ChatBody):
@@ -116,7 +116,7 @@ async def _whole(work: Work, form: Format, scope: Scope, receive: Receive, send:
 
 
 async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, receive: Receive, send: Send) -> None:
-    """Errors before the first token still get their HTTP status; later ones are an event of the stream."""
+    """Stream the answer. Errors before the first token get their HTTP status; later errors are events of the stream."""
     events, started = EventStream(send), False
     try:
         async for index, delta in work.deltas():

@@ -21,7 +21,7 @@ _SAMPLING = SamplingParams(temperature=0)
 
 
 class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
-    """One vector for each input."""
+    """The endpoint that returns one vector per input."""
 
     async def begin(self, body: schema.EmbeddingBody, admission: Admission, http_id: str) -> tuple[Work, None]:
         latency = parameters.latency_class(body)
@@ -71,7 +71,7 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
 
 
 def _written(vector: bytes, encoding: str) -> Any:
-    """base64: little-endian float32, as OpenAI's client reads it."""
+    """Return the vector as JSON; base64 means little-endian float32, as OpenAI's client reads it."""
     values = struct.unpack(f"={len(vector) // 4}f", vector)
     if encoding == "float":
         return list(values)

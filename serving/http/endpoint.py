@@ -43,7 +43,7 @@ class Parts:
 
 
 class Endpoint(ABC, Generic[schema.Body]):
-    """ASGI application of one path; `kind` says what bodies it takes."""
+    """ASGI application of one path; `kind` is the type of its request bodies."""
 
     def __init__(self, kind: type[schema.Body], parts: Parts) -> None:
         self._kind: type[schema.Body] = kind
@@ -116,5 +116,5 @@ async def refuse(work: Work, error: EngineError, scope: Scope, receive: Receive,
 
 
 def prediction(work: Work) -> dict[str, str]:
-    """The header that names this piece of work."""
+    """Return the header that names this piece of work."""
     return {PREDICTION_HEADER: work.request_id}

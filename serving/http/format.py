@@ -1,4 +1,4 @@
-"""Completions in OpenAI's words: one class for each endpoint, stateful in what a choice has said so far."""
+"""Completions in OpenAI's format: one class per endpoint, which keeps the state of each choice so far."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Style:
 
     include_usage: every chunk has a "usage" key, null but for the last
     echo: the text of each choice's prompt, to begin the answer with
-    first_tokens: where prompts are echoed with log-probabilities, the token each begins with, which has none
+    first_tokens: the first token of each prompt that is echoed with log-probabilities; it has no log-probability
     tools: calls are looked for; named: one function was named, which OpenAI ends with "stop" all the same
     """
 
@@ -44,7 +44,7 @@ class Style:
 
 
 class Format(ABC):
-    """How one endpoint writes its answers."""
+    """The form in which one endpoint writes its answers."""
 
     prefix: str
     stream_object: str
@@ -59,14 +59,14 @@ class Format(ABC):
 
     @abstractmethod
     def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
-        """The event for what one step added to a choice; None when there is nothing to say yet."""
+        """Return the event for one step's addition to a choice, or None when there is nothing to send yet."""
 
     @abstractmethod
     def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
-        """The answer that does not stream."""
+        """Return the answer of a request that does not stream."""
 
     def closing(self, usage: Usage) -> dict[str, Any]:
-        """The chunk that carries usage and no choice."""
+        """Return the chunk that carries usage and no choice."""
         return {**self._head, "object": self.stream_object, "choices": [], "usage": usage_json(usage)}
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
@@ -91,19 +91,19 @@ class Format(ABC):
 
     @abstractmethod
     def _logprobs(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any] | None:
-        """The "logprobs" of a choice in this endpoint's dialect."""
+        """Return the "logprobs" of a choice in this endpoint's format."""
 
     def _says_something(self, delta: Delta) -> bool:
         return bool(delta.finish_reason or delta.logprobs or self._style.token_ids)
 
 
 def _reason(reason: str | None) -> str | None:
-    """OpenAI's clients know no "cancelled": to them the text simply ends."""
+    """Return the finish reason in OpenAI's terms; its clients do not know "cancelled", so the text simply ends."""
     return "stop" if reason == "cancelled" else reason
 
 
 class CompletionFormat(Format):
-    """/v1/completions."""
+    """The answers of /v1/completions."""
 
     prefix, stream_object, whole_object = "cmpl-", "text_completion", "text_completion"
 
@@ -152,7 +152,7 @@ class CompletionFormat(Format):
 
 @dataclass(slots=True)
 class _Said:
-    """A chat choice so far."""
+    """The state of a chat choice so far."""
 
     parser: ToolCallParser | None
     opened: bool = False
@@ -160,7 +160,7 @@ class _Said:
 
 
 class ChatFormat(Format):
-    """/v1/chat/completions."""
+    """The answers of /v1/chat/completions."""
 
     prefix, stream_object, whole_object = "chatcmpl-", "chat.completion.chunk", "chat.completion"
 
@@ -204,7 +204,7 @@ class ChatFormat(Format):
         return events + said.parser.finish() if delta.finish_reason else events
 
     def _message(self, said: _Said, events: Sequence[Event]) -> dict[str, Any]:
-        """The fields of a delta, or of a message, that these events make."""
+        """Return the fields of a delta, or of a message, that these events make."""
         content, calls = "", list[dict[str, Any]]()
         for event in events:
             if isinstance(event, str):

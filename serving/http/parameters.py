@@ -1,4 +1,4 @@
-"""From the numbers of a body to `SamplingParams`, each checked against its range."""
+"""Conversion of a body's numbers to `SamplingParams`, with each number checked against its range."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLASSES = {
 
 
 def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constraint | None) -> SamplingParams:
-    """Raises ApiError 400 for values out of range."""
+    """Return the sampling settings of a body. Raises ApiError 400 for values out of range."""
     require(1 <= body.choices <= MAX_CHOICES, "n", f"must be from 1 to {MAX_CHOICES}")
     stop = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
     require(
@@ -56,7 +56,7 @@ def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constrain
 
 
 def of_choice(params: SamplingParams, index: int) -> SamplingParams:
-    """The settings of the `index`-th of several completions: their seeds differ, and follow from the request's."""
+    """Return the settings of the `index`-th completion; each completion's seed is derived from the request's seed."""
     if index == 0 or params.seed is None:
         return params
     digest = hashlib.sha256(f"{params.seed}/{index}".encode()).digest()
@@ -64,7 +64,7 @@ def of_choice(params: SamplingParams, index: int) -> SamplingParams:
 
 
 def max_tokens(body: GenerationBody, default: int) -> int:
-    """Tokens to generate at most. Raises ApiError 400 unless positive."""
+    """Return the most tokens to generate. Raises ApiError 400 unless the number is positive."""
     asked = body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         asked = body.max_completion_tokens
@@ -73,7 +73,7 @@ def max_tokens(body: GenerationBody, default: int) -> int:
 
 
 def latency_class(body: AnyBody) -> LatencyClass:
-    """`service_tier` in the scheduler's words. Raises ApiError 400 for one that is not offered."""
+    """Return the scheduler's class for `service_tier`. Raises ApiError 400 for a tier that is not offered."""
     require(body.service_tier in _CLASSES, "service_tier", "must be auto, default, flex or priority")
     return _CLASSES[body.service_tier]
 

@@ -1,4 +1,4 @@
-"""From the prompts, messages and inputs of a body to token ids."""
+"""Conversion of a body's prompts, messages and inputs to token ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.tokenization.chat_template import ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
 from serving.tokenization.tools import Tool
 
-# Longer texts are tokenized off the event loop, where they would hold up everyone's tokens.
+# Longer texts are tokenized off the event loop, because they would delay the tokens of all other requests.
 _INLINE_CHARS = 8_192
 MAX_PROMPTS = 128
 MAX_INPUTS = 2048
@@ -22,28 +22,28 @@ _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt. text: what it was before it was tokenized; None where token ids came."""
+    """One prompt. text: its text before tokenization; None if the request sent token ids."""
 
     token_ids: tuple[int, ...]
     text: str | None
 
 
 class PromptReader:
-    """Tokenizes for one model."""
+    """The reader that turns requests into prompts for one model."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer, self._vocab = tokenizer, vocab_size
 
     async def completion(self, body: CompletionBody) -> list[Prompt]:
-        """Raises ApiError 400."""
+        """Return the prompts of a completion request. Raises ApiError 400."""
         return await self._read(_several(body.prompt, "prompt", MAX_PROMPTS), "prompt")
 
     async def embedding(self, body: EmbeddingBody) -> list[Prompt]:
-        """Raises ApiError 400."""
+        """Return the inputs of an embedding request. Raises ApiError 400."""
         return await self._read(_several(body.input, "input", MAX_INPUTS), "input")
 
     async def chat(self, body: ChatBody, tools: tuple[Tool, ...]) -> list[Prompt]:
-        """Raises ApiError 400, also when the template refuses the messages."""
+        """Return the prompt of a chat request. Raises ApiError 400, also when the template refuses the messages."""
         template = self._tokenizer.chat_template
         if template is None:
             raise ApiError(400, "This model has no chat template; use /v1/completions.", code="no_chat_template")
@@ -79,8 +79,10 @@ class PromptReader:
 
 
 def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
-    """Messages as a chat template reads them; text parts are joined, arguments of calls become objects. Raises
-    ApiError 400 for anything but text."""
+    """Return the messages as a chat template reads them: text parts are joined, arguments of calls become objects.
+
+    Raises ApiError 400 for anything but text.
+    """
     require(bool(body.messages), "messages", "must hold at least one message")
     out = []
     for index, message in enumerate(body.messages):
@@ -128,7 +130,10 @@ def _arguments(text: str, at: str) -> dict[str, Any]:
 
 
 def _several(value: Any, param: str, most: int) -> list[str | list[int]]:
-    """A text, token ids, or a list of either. Raises ApiError 400 for none, too many, or a mixture within one."""
+    """Return a list from a text, token ids, or a list of either.
+
+    Raises ApiError 400 for an empty list, too many entries, or a mixture within one entry.
+    """
     if isinstance(value, str):
         return [value]
     rule = "must be a string, a list of token ids, or a list of those"
@@ -145,5 +150,5 @@ def _several(value: Any, param: str, most: int) -> list[str | list[int]]:
 
 
 async def _apart(size: int, work: Any, *arguments: Any) -> Any:
-    """Runs `work` here when it is short, on a thread when it would hold up the event loop."""
+    """Run `work` here when it is short, and on a thread when it would block the event loop."""
     return await asyncio.to_thread(work, *arguments) if size > _INLINE_CHARS else work(*arguments)

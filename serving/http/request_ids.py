@@ -1,4 +1,4 @@
-"""X-Request-ID: the client's, where it sent one that can be logged, or a new one; on every answer."""
+"""X-Request-ID on every answer: the client's id if it can be logged, otherwise a new one."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Functions of one request. told: those that the prompt describes; callable: those that may be called."""
+    """The functions of one request. told: functions in the prompt; callable: functions that may be called."""
 
     told: tuple[Tool, ...] = ()
     callable: tuple[Tool, ...] = ()
@@ -27,12 +27,12 @@ class ToolUse:
 
     @property
     def parses(self) -> bool:
-        """Whether calls are looked for in the answer."""
+        """Return whether the answer is searched for calls."""
         return bool(self.callable)
 
 
 def tool_use(body: GenerationBody) -> ToolUse:
-    """Raises ApiError 400."""
+    """Return the functions that a body offers and allows. Raises ApiError 400."""
     if not isinstance(body, ChatBody):
         return ToolUse()
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
@@ -62,12 +62,14 @@ def tool_use(body: GenerationBody) -> ToolUse:
 
 
 async def constraint(body: GenerationBody, use: ToolUse, compiler: GrammarCompiler) -> Constraint | None:
-    """The grammar that the answer must follow; None for free text. Raises ApiError 400 for one that does not
-    compile."""
+    """Return the grammar that the answer must follow, or None for free text.
+
+    Raises ApiError 400 for a grammar that does not compile.
+    """
     wanted = [name for name in ("guided_regex", "guided_grammar") if getattr(body, name) is not None]
     kind = (body.response_format or {}).get("type", "text")
     wanted += ["response_format"] if kind != "text" else []
-    # Strict functions bind even a model that is free to call or not.
+    # Strict functions constrain the model's calls even when calling is optional.
     bound = use.forced or any(tool.strict for tool in use.callable)
     wanted += ["tools"] if bound else []
     require(len(wanted) <= 1, wanted[-1] if wanted else "", f"cannot be combined with {wanted[0] if wanted else ''}")

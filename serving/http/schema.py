@@ -1,5 +1,8 @@
-"""Request bodies, parsed once into typed values. What OpenAI accepts and we cannot do is refused by name, never ignored
-where it would change the answer; what is only a remark (user, metadata, store) is ignored."""
+"""Request bodies, parsed once into typed values.
+
+Unsupported OpenAI fields that would change the answer are refused by name. Fields that would not change it (user,
+metadata, store) are ignored.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class _Model(msgspec.Struct, kw_only=True):
 
 
 class _Generation(_Model, kw_only=True):
-    """Fields of both completion endpoints. Unknown fields are ignored, as OpenAI's clients send them freely."""
+    """The fields of both completion endpoints. Unknown fields are ignored, because OpenAI's clients send many."""
 
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -48,12 +51,12 @@ class _Generation(_Model, kw_only=True):
 
     @property
     def choices(self) -> int:
-        """Completions of each prompt."""
+        """Return the number of completions per prompt."""
         return 1 if self.n is None else self.n
 
 
 class CompletionBody(_Generation, kw_only=True):
-    """POST /v1/completions. prompt: text, token ids, or a list of either."""
+    """The body of POST /v1/completions. prompt: text, token ids, or a list of either."""
 
     prompt: Any
     logprobs: int | None = None
@@ -108,7 +111,7 @@ class NamedChoice(msgspec.Struct):
 
 
 class ChatBody(_Generation, kw_only=True):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: list[Message]
     max_completion_tokens: int | None = None
@@ -124,7 +127,7 @@ class ChatBody(_Generation, kw_only=True):
 
 
 class EmbeddingBody(_Model, kw_only=True):
-    """POST /v1/embeddings. input: text, token ids, or a list of either."""
+    """The body of POST /v1/embeddings. input: text, token ids, or a list of either."""
 
     input: Any
     encoding_format: str = "float"
@@ -137,7 +140,7 @@ AnyBody = CompletionBody | ChatBody | EmbeddingBody
 
 
 def parse(data: bytes, kind: type[Body]) -> Body:
-    """Raises ApiError 400 naming what is wrong."""
+    """Parse a body. Raises ApiError 400, which names the error."""
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -150,7 +153,7 @@ def parse(data: bytes, kind: type[Body]) -> Body:
 
 
 def require(holds: bool, param: str, rule: str) -> None:
-    """Raises ApiError 400 "'param' rule." unless it holds."""
+    """Raise ApiError 400 "'param' rule." unless the rule holds."""
     if not holds:
         raise ApiError(400, f"'{param}' {rule}.", code="invalid_value", param=param)
 

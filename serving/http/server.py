@@ -1,5 +1,5 @@
-"""uvicorn, patient with requests and impatient with clients: time and size limits on request heads, an end to clients
-that do not read, a drain at SIGTERM that drops no stream."""
+"""uvicorn with limits: time and size limits on request heads, disconnection of clients that do not read, and a drain
+at SIGTERM that drops no stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDING_SECONDS = 5  # for the last events of streams that the grace was too sho
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """One connection."""
+    """The protocol of one connection."""
 
     _limit: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -67,8 +67,10 @@ class PatientProtocol(HttpToolsProtocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """Drains at the first signal: the engine refuses new requests and stops when all are answered. Requests that are
-    left after the grace end with an error event. uvicorn waits for that."""
+    """A server that drains at the first signal: the engine refuses new requests and stops when all are answered.
+
+    Requests still running after the grace period end with an error event. uvicorn waits for those events.
+    """
 
     def __init__(self, config: uvicorn.Config, engine: Engine, grace_s: float) -> None:
         super().__init__(config)
@@ -86,7 +88,7 @@ def make_server(app: ASGIApp, engine: Engine, grace_s: float) -> DrainingServer:
     settings: dict[str, Any] = {
         "http": PatientProtocol,
         "ws": "none",
-        "log_config": None,  # its messages go where all others go
+        "log_config": None,  # uvicorn's messages go to the program's own log
         "access_log": False,
         "server_header": False,
         "timeout_keep_alive": _KEEP_ALIVE_SECONDS,

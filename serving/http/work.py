@@ -27,7 +27,7 @@ _RETRY_SECONDS = 0.05
 
 
 class Work:
-    """An admitted request. Its observer is told of its end exactly once, in whatever way it ends.
+    """An admitted request. Its observer is told of its end exactly once, however it ends.
 
     requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
     admission's
@@ -64,7 +64,7 @@ class Work:
 
     @property
     def usage(self) -> Usage:
-        """Usage over all choices. A prompt counts once, independent of its number of completions."""
+        """Return usage over all choices. A prompt counts once, independent of its number of completions."""
         if len(self._usages) == 1:
             return self._usages[0]
         return Usage(
@@ -75,7 +75,7 @@ class Work:
 
     @property
     def finish_reason(self) -> str:
-        """The finish reason of the whole request: the worst of its choices' reasons."""
+        """Return the finish reason of the whole request: the worst of its choices' reasons."""
         return next((r for r in ("cancelled", "length") if r in self._reasons), "stop")
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
@@ -97,7 +97,7 @@ class Work:
                 break
             if item.finish_reason is not None:
                 left -= 1
-        if "cancelled" in self._reasons:  # one of them was, so all are: also those that were not submitted yet
+        if "cancelled" in self._reasons:  # one choice was cancelled, so all are, also choices not submitted yet
             self._stop()
             for index, reason in enumerate(self._reasons):
                 if reason is None:

@@ -97,13 +97,13 @@ class CStep(ctypes.Structure):
 
 
 def scratch_bytes(library: KernelLibrary, model: CModel, threads: int) -> int:
-    """Bytes that `model.scratch` must have for steps on up to `threads` threads."""
+    """Return the bytes that `model.scratch` must have for steps on up to `threads` threads."""
     function = library.handle.sk_scratch_bytes
     function.argtypes, function.restype = (Pointer, Integer), Integer
     return int(function(ctypes.byref(model), threads))
 
 
 def forward(library: KernelLibrary, model: CModel, step: CStep) -> None:
-    """One whole forward pass. Raises ValueError, with nothing written, for a token, position or block out of range."""
+    """Run a whole forward pass. Raises ValueError before any write for a token, position or block out of range."""
     if library.handle.sk_forward(ctypes.byref(model), ctypes.byref(step)):
         raise ValueError("a step names a token, a position, a row or a KV block that this model does not have")

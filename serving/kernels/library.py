@@ -29,9 +29,9 @@ class KernelLibrary:
         self.instruction_set = next(name for name in INSTRUCTION_SETS if self.use(name))
 
     def use(self, name: str) -> bool:
-        """Switch to one instruction set for the whole process; False where it does not run right on this processor.
+        """Switch the whole process to one instruction set; return False if it does not run correctly on this processor.
 
-        Not to be called while a step runs.
+        Do not call this while a step runs.
         """
         statuses = [self.handle.sk_linear_use(name.encode()), self.handle.sk_forward_use(name.encode())]
         if _DISAGREED in statuses:
@@ -44,9 +44,9 @@ class KernelLibrary:
 
 @functools.cache
 def load_library() -> KernelLibrary | None:
-    """The library, compiled if need be; None, with one log line saying why, where that fails."""
+    """Return the library, compiled if needed, or None after a log line that says why that failed."""
     if load_lora_library() is None:
-        return None  # it said why
+        return None  # load_lora_library has logged the reason
     try:
         with built_library(SOURCE_FOLDER, "serving", HEADERS) as path:
             library = KernelLibrary(ctypes.CDLL(str(path)))

@@ -30,18 +30,18 @@ class CLinear(ctypes.Structure):
 class WeightArena:
     """One stretch of memory for many packed weights, on large pages where the system gives them.
 
-    The memory goes back to the system when the arena and everything that was taken from it are gone.
+    The memory returns to the system when the arena and all weights in it are gone.
     """
 
     def __init__(self, capacity: int) -> None:
-        """`capacity` in bytes; see `packed_bytes`. Memory is not touched before it is written."""
+        """Reserve `capacity` bytes; see `packed_bytes`. Memory is not touched before it is written."""
         self._memory = mapped(capacity + LARGE_PAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._next = -(-start // LARGE_PAGE) * LARGE_PAGE
         self._end = self._next + capacity
 
     def take(self, nbytes: int) -> int:
-        """Address of `nbytes` bytes, aligned to a cache line. Raises MemoryError when the arena is full."""
+        """Return the address of `nbytes` bytes, aligned to a cache line. Raises MemoryError when the arena is full."""
         address = self._next
         if address + nbytes > self._end:
             raise MemoryError(f"{nbytes} bytes asked of an arena that has {self._end - address} left")
@@ -50,7 +50,7 @@ class WeightArena:
 
 
 def packed_bytes(n: int, k: int, dtype: str) -> int:
-    """Bytes that an arena needs for one packed weight [n, k], its scales and the alignment of both."""
+    """Return the bytes that an arena needs for one packed weight [n, k], its scales and the alignment of both."""
     columns = -(-n // _PANEL) * _PANEL
     return _weight_bytes(columns, k, dtype) + columns * 4 + 2 * _ALIGNMENT
 
@@ -64,9 +64,9 @@ def _weight_bytes(columns: int, k: int, dtype: str) -> int:
 class PackedLinear:
     """A weight [n, k] in the layout of linear.h; the source is read once and not kept.
 
-    "bfloat16" rounds a float32 source to nearest even. "int8" is symmetric, one scale an output column; activations
-    then become 8-bit integers too, one scale for each 16 of a row: together they lose not quite twice what the weights
-    alone would.
+    "bfloat16" rounds a float32 source to nearest even. "int8" is symmetric, one scale per output column; activations
+    then become 8-bit integers too, one scale per 16 values of a row. The error of both is almost twice the error of the
+    weights alone.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PackedLinear:
         arena: WeightArena | None = None,
         threads: int | None = None,
     ) -> None:
-        """`weight`: float32 or bfloat16 on the CPU. Without an arena the weight gets one of its own.
+        """Pack `weight`, float32 or bfloat16 on the CPU. Without an arena the weight gets its own.
 
         Raises ValueError for another shape or type, an odd k, or a weight that is not finite (int8).
         """
@@ -126,9 +126,9 @@ class PackedLinear:
     def __call__(
         self, x: torch.Tensor, out: torch.Tensor | None = None, accumulate: bool = False, threads: int | None = None
     ) -> torch.Tensor:
-        """x [rows, k] float32 times the transposed weight: [rows, n] float32, into `out` or added to it.
+        """Multiply x [rows, k] float32 by the transposed weight: [rows, n] float32, into `out` or added to it.
 
-        Rows may lie apart, columns not. Raises ValueError for other shapes and types.
+        Rows may be strided, columns may not. Raises ValueError for other shapes and types.
         """
         if out is None:
             if accumulate:
@@ -168,7 +168,7 @@ def run_products(
     threads: int,
     accumulate: bool = False,
 ) -> None:
-    """`sk_linear_run`: the products one after another, each from x into y, which have room for the largest."""
+    """Run the products in order with `sk_linear_run`, each from x into y; x and y have room for the largest."""
     pointers = (Pointer * len(weights))(*(ctypes.addressof(weight.c) for weight in weights))
     run = library.handle.sk_linear_run
     run.argtypes = (
@@ -184,7 +184,7 @@ def run_products(
 
 
 def scratch_bytes(library: KernelLibrary, k: int, rows: int, threads: int) -> int:
-    """Bytes of scratch that `sk_linear_team` needs for up to `rows` rows of any weight with this k."""
+    """Return the bytes of scratch that `sk_linear_team` needs for up to `rows` rows of any weight with this k."""
     function = library.handle.sk_linear_scratch
     function.argtypes, function.restype = (Integer,) * 3, Integer
     return int(function(k, rows, threads))

@@ -11,7 +11,7 @@ MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class ModelConfigError(ValueError):
-    """config.json describes a model this engine does not compute correctly; the message names the field."""
+    """A config.json of a model this engine does not compute correctly; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ModelConfig:
 
     @classmethod
     def from_dir(cls, folder: Path) -> ModelConfig:
-        """Raises ModelConfigError for a missing file, a missing field, or a variant that would be computed wrongly."""
+        """Read config.json. Raises ModelConfigError for a missing file or field, or an unsupported variant."""
         path = folder / "config.json"
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ class ModelConfig:
 
 
 def _rope(raw: dict[str, Any]) -> tuple[float, RopeScaling | None]:
-    """transformers 5 writes `rope_parameters`; earlier versions `rope_theta` and `rope_scaling`."""
+    """Read `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (earlier versions)."""
     parameters = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     theta = float(parameters.get("rope_theta") or raw.get("rope_theta") or 10000.0)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"

@@ -42,13 +42,13 @@ _LAYER = {
 
 
 class ConversionError(ValueError):
-    """The file cannot be converted, or the destination is something else's folder."""
+    """A file that cannot be converted, or a destination folder that this program did not write."""
 
 
 def convert(source: Path, dest: Path, report: Callable[[str], None] = print) -> bool:
-    """Converts `source` into the folder `dest`; returns False if it had been done already.
+    """Convert `source` into the folder `dest`; return False if it was converted already.
 
-    Raises ConversionError for a file that is not a supported llama, or a destination that this did not write.
+    Raises ConversionError for a file that is not a supported llama, or a destination that this program did not write.
     """
     dest.parent.mkdir(parents=True, exist_ok=True)
     with (dest.parent / f".{dest.name}.lock").open("w") as lock:
@@ -107,8 +107,7 @@ def _write_folder(source: Path, folder: Path, report: Callable[[str], None]) -> 
 
 
 def _half_split(values: np.ndarray, heads: int) -> np.ndarray:
-    """GGUF pairs rotary dimensions (0,1), (2,3), …; Hugging Face pairs (0, d/2), (1, d/2 + 1), …: reorder rows to
-    match."""
+    """Reorder rows from GGUF's rotary pairs (0, 1), (2, 3), … to Hugging Face's (0, d/2), (1, d/2 + 1), …"""
     rows, columns = values.shape
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -124,7 +123,7 @@ def _hf_name(name: str) -> str:
 
 
 def _model_config(fields: dict[str, Any], tied: bool) -> dict[str, Any]:
-    """config.json as Hugging Face writes it."""
+    """Return config.json as Hugging Face writes it."""
     for key in fields:
         if key.startswith("llama.rope.scaling.") or key.startswith("llama.expert_"):
             raise ConversionError(f"{key} is not supported")
@@ -143,7 +142,7 @@ def _model_config(fields: dict[str, Any], tied: bool) -> dict[str, Any]:
             "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
             "head_dim": fields.get("llama.rope.dimension_count", fields["llama.embedding_length"] // heads),
             "max_position_embeddings": fields["llama.context_length"],
-            # Stored as float32: its shortest decimal is the number that was meant.
+            # GGUF stores float32: the shortest decimal of that value is the intended number.
             "rms_norm_eps": float(str(np.float32(fields["llama.attention.layer_norm_rms_epsilon"]))),
             "rope_theta": fields.get("llama.rope.freq_base", 10000.0),
             "tie_word_embeddings": tied,
@@ -168,7 +167,7 @@ def _sha256(path: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 1 when the file cannot be read or converted; the reason is on stderr."""
+    """Return exit code 1 when the file cannot be read or converted, with the reason on stderr."""
     parser = argparse.ArgumentParser(prog="python -m serving.models.convert_gguf", description=__doc__)
     parser.add_argument("source", type=Path, help="a .gguf file")
     parser.add_argument("dest", type=Path, help="the Hugging Face folder to write")

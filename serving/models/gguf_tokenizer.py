@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 
 class TokenizerConversionError(ValueError):
-    """The file's tokenizer is of a kind that would be converted wrongly."""
+    """A tokenizer of a kind that would be converted wrongly."""
 
 
 # Token types of the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
@@ -17,19 +17,19 @@ _CONTROL = 3
 
 
 def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
-    """How text is cut before merging. `tokenizer.ggml.pre` names the original tokenizer's rule."""
+    """Return the rule that splits text before merging; `name` is `tokenizer.ggml.pre`."""
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in ("gpt-2", "default"):
         return bytes_
     if name == "smollm":
-        # Every digit by itself. Digits come first: the blanks before a number are then cut as blanks at the end of
-        # text.
+        # Each digit is split off by itself. Digits come first, so that blanks before a number are cut like blanks at
+        # the end of text.
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_])
     raise TokenizerConversionError(f"tokenizer.ggml.pre {name!r}: only smollm and gpt-2 are converted")
 
 
 def convert_tokenizer(fields: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokenizer and the content of tokenizer_config.json. `fields` is the metadata of the file.
+    """Return the tokenizer and the content of tokenizer_config.json. `fields` is the metadata of the file.
 
     Raises TokenizerConversionError for anything but byte-level BPE with a known pre-tokenizer.
     """

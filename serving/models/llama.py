@@ -14,20 +14,20 @@ from serving.models.rope import rope_tables, rotate
 
 
 def pool_spec(config: ModelConfig) -> PoolSpec:
-    """The adapter sites of this model: one per fused linear, slices in the order the parts are stacked."""
+    """Return the adapter sites of this model: one per fused linear, slices in the order the parts are stacked."""
     sites = tuple(SiteSpec(name, width, sizes) for name, (width, sizes) in part_sizes(config).items())
     return PoolSpec(sites=sites, num_layers=config.num_layers)
 
 
 class Llama:
-    """Stateless but for its weights: KV and adapters come with each call."""
+    """A llama whose only state is its weights: KV and adapters come with each call."""
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, max_len: int) -> None:
         self.config, self.weights = config, weights
         self._rope = rope_tables(config, max_len, weights.embed.dtype, weights.embed.device)
 
     def forward(self, step: StepInputs, kv: PagedKV, adapters: BatchMetadata | None) -> torch.Tensor:
-        """Hidden states [rows, hidden] before the final norm. adapters None: no row has one."""
+        """Return hidden states [rows, hidden] before the final norm. adapters is None if all rows use the bare base."""
         config, eps = self.config, self.config.rms_norm_eps
         q_end, k_end = config.q_size, config.q_size + config.kv_size
         cos, sin = self._rope[step.positions].unsqueeze(2).unbind(1)
@@ -55,16 +55,16 @@ class Llama:
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [rows, vocab] of the given hidden states."""
+        """Return the logits of the given hidden states, float32 [rows, vocab]."""
         return functional.linear(self.final_norm(hidden), self.weights.head).float()
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What the head and embeddings are made from."""
+        """Return the normed hidden states, the input of the head and of embeddings."""
         return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x · weight / rms(x), computed in float32 (Zhang & Sennrich, arXiv 1910.07467)."""
+    """Return x · weight / rms(x), computed in float32 (Zhang & Sennrich, arXiv 1910.07467)."""
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 

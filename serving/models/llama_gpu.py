@@ -1,4 +1,4 @@
-"""The llama forward pass for a GPU: torch's matrix products, our kernels between them, nothing the host waits for."""
+"""The llama forward pass for a GPU: torch's matrix products, our kernels between them, and no waiting on the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeviceStep:
     """One step's rows on the device, all int32. The first `tokens` rows are one token of a sequence each.
 
     token_ids, positions, slots: [rows]; slots index KV by block · block_size + offset
-    units: [tokens + tiles, 4] as `serving.kernels.triton.attention` reads them: one a token, then the chunks' tiles
+    units: [tokens + tiles, 4] as `serving.kernels.triton.attention` reads them: one per token, then the chunks' tiles
     tables: [chunks, blocks], block ids, padded with block 0
     """
 
@@ -37,7 +37,7 @@ class DeviceStep:
 
 
 class GpuLlama:
-    """Stateless but for its weights and scratch: KV and adapters come with each call.
+    """A llama whose only state is its weights and scratch: KV and adapters come with each call.
 
     interpreted: under Triton's interpreter, on CPU tensors
     """
@@ -52,7 +52,7 @@ class GpuLlama:
         self._upcast = interpreted
 
     def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None) -> torch.Tensor:
-        """Hidden states [rows, hidden] after the final norm. KV of every row is written."""
+        """Return hidden states [rows, hidden] after the final norm, and write the KV of every row."""
         config, eps = self.config, self.config.rms_norm_eps
         residual = functional.embedding(step.token_ids, self.weights.embed)
         x = torch.empty_like(residual)
@@ -68,7 +68,7 @@ class GpuLlama:
         return add_rms_norm(residual, delta, self.weights.norm, eps, x)
 
     def logits(self, final: torch.Tensor) -> torch.Tensor:
-        """[rows, vocab] in the weights' dtype, of hidden states after the final norm."""
+        """Return logits [rows, vocab] in the weights' dtype, from hidden states after the final norm."""
         return functional.linear(final, self.weights.head)
 
     def _attention(

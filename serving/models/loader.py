@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to the fused tensors the forward pass reads. Which parts fuse into what is data, below."""
+"""Loading of a Hugging Face folder into the fused tensors of the forward pass. A table below lists each fusion."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ class ModelWeights:
 
 
 class Checkpoint:
-    """*.safetensors of a folder (one file or sharded), read as they are asked for. Tensors come as they are stored and
-    may be views of the mapped file: it stays in memory as long as one of them does."""
+    """The *.safetensors of a folder (one file or sharded), read on demand.
+
+    Tensors keep their stored dtype and may be views of the mapped file, which stays in memory as long as any view.
+    """
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self.config, self._folder = config, folder
@@ -56,7 +58,7 @@ class Checkpoint:
         self._handles = {path: safe_open(path, framework="pt") for path in set(self._files.values())}
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
-        """Raises ModelConfigError for a missing or misshapen tensor."""
+        """Return a tensor. Raises ModelConfigError if it is missing or misshapen."""
         if name not in self._files:
             raise ModelConfigError(f"{self._folder}: no tensor {name}")
         tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
@@ -65,21 +67,21 @@ class Checkpoint:
         return tensor
 
     def embed(self) -> torch.Tensor:
-        """[vocab, hidden]"""
+        """Return the embedding [vocab, hidden]."""
         return self.get("model.embed_tokens.weight", self.config.vocab_size, self.config.hidden_size)
 
     def head(self) -> torch.Tensor:
-        """[vocab, hidden]; the embedding where the two are tied."""
+        """Return the head [vocab, hidden], which is the embedding if the two are tied."""
         if self.config.tied_embeddings:
             return self.embed()
         return self.get("lm_head.weight", self.config.vocab_size, self.config.hidden_size)
 
     def norm(self) -> torch.Tensor:
-        """[hidden], after the last layer."""
+        """Return the norm [hidden] after the last layer."""
         return self.get("model.norm.weight", self.config.hidden_size)
 
     def layer(self, index: int) -> LayerWeights:
-        """One layer, its parts fused."""
+        """Return one layer with its parts fused."""
         config, prefix = self.config, f"model.layers.{index}."
         linears = {}
         for name, (width, sizes) in part_sizes(config).items():
@@ -104,11 +106,11 @@ class Checkpoint:
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """The whole model on one device. Raises ModelConfigError for a missing or misshapen tensor."""
+    """Load the whole model on one device. Raises ModelConfigError for a missing or misshapen tensor."""
     checkpoint = Checkpoint(folder, config)
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
-        # Copied always: a view would keep the whole mapped file in memory.
+        # Always copied: a view would keep the whole mapped file in memory.
         return tensor.to(device=device, dtype=dtype, copy=True)
 
     def placed_layer(layer: LayerWeights) -> LayerWeights:
@@ -125,7 +127,7 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 
 
 def part_sizes(config: ModelConfig) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Fused weight → (input size, output size of each part)."""
+    """Return, per fused weight, its input size and the output size of each part."""
     return {
         "qkv": (config.hidden_size, (config.q_size, config.kv_size, config.kv_size)),
         "o": (config.q_size, (config.hidden_size,)),

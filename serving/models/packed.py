@@ -21,8 +21,12 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedModel:
-    """embed: [vocab, hidden], float32 or bfloat16, None where the head holds the same numbers; norm: float32 [hidden];
-    layers: `sk_layer`s without their adapter sites; `kept` is what their pointers lead to."""
+    """Packed weights of a model.
+
+    embed: [vocab, hidden], float32 or bfloat16; None if the head holds the same numbers
+    norm: float32 [hidden]
+    layers: `sk_layer`s without their adapter sites; `kept` owns the memory that their pointers refer to
+    """
 
     config: ModelConfig
     embed: torch.Tensor | None
@@ -35,7 +39,7 @@ class PackedModel:
 def load_packed(
     library: KernelLibrary, folder: Path, config: ModelConfig, weights: torch.dtype, threads: int
 ) -> PackedModel:
-    """Reads a Hugging Face folder into packed weights of type float32, bfloat16 or int8.
+    """Read a Hugging Face folder into packed weights of type float32, bfloat16 or int8.
 
     The embedding is kept in float32 with float32 weights, else in bfloat16; tied to a head of that type it is not held
     a second time. Raises ModelConfigError for a missing or misshapen tensor.
@@ -68,7 +72,7 @@ def load_packed(
 
 
 def _linear_sizes(config: ModelConfig) -> Iterator[tuple[int, int]]:
-    """(outputs, inputs) of every linear."""
+    """Yield (outputs, inputs) of every linear."""
     for width, sizes in part_sizes(config).values():
         for _ in range(config.num_layers):
             yield sum(sizes), width

@@ -10,7 +10,7 @@ from serving.models.config import ModelConfig
 
 
 def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
-    """float32 [head_dim / 2], with Llama 3.1's scaling where the config asks for it."""
+    """Return float32 [head_dim / 2], with Llama 3.1's scaling where the config asks for it."""
     exponent = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
     inverse = 1.0 / (config.rope_theta**exponent)
     scaling = config.rope_scaling
@@ -28,7 +28,7 @@ def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
 
 
 def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """[length, 2, head_dim]: cos and (sign-folded) sin, so that rotation is x·cos + swap_halves(x)·sin."""
+    """Return [length, 2, head_dim]: cos and (sign-folded) sin, so that rotation is x·cos + swap_halves(x)·sin."""
     angles = torch.outer(torch.arange(length).float(), inverse_frequencies(config))
     cos, sin = angles.cos(), angles.sin()
     table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
@@ -36,13 +36,13 @@ def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: to
 
 
 def rope_halves(config: ModelConfig, length: int) -> torch.Tensor:
-    """float32 [length, 2, head_dim / 2]: cosines and sines, for the C kernels."""
+    """Return float32 [length, 2, head_dim / 2]: cosines and sines, for the C kernels."""
     angles = torch.outer(torch.arange(length).float(), inverse_frequencies(config))
     return torch.stack((angles.cos(), angles.sin()), 1)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [tokens, heads, head_dim], cos and sin [tokens, 1, head_dim] of `rope_tables`; returns a new tensor."""
+    """Rotate x [tokens, heads, head_dim] by cos and sin [tokens, 1, head_dim] of `rope_tables` into a new tensor."""
     half = x.shape[-1] // 2
     swapped = torch.cat((x[..., half:], x[..., :half]), -1)
     return torch.addcmul(x * cos, swapped, sin)

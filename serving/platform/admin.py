@@ -1,5 +1,4 @@
-"""`/admin/*`: what the platform may tell a replica to do (docs/protocol.md section 2). Every call shows a ticket for
-it."""
+"""`/admin/*`: the platform's commands to a replica (docs/protocol.md section 2). Every call needs its own ticket."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from serving.platform.verify import Verifier
 
 
 class Administration:
-    """Carries out the calls. Lives in the server's event loop."""
+    """The handlers of the calls, which run in the server's event loop."""
 
     def __init__(
         self, engine: Engine, tickets: TicketVerifier, leases: LeaseTable, desk: PredictionDesk, verifier: Verifier
@@ -83,30 +82,30 @@ class Administration:
         return Route(ADMIN_PATH.format(action=action), endpoint, methods=["POST"])
 
     async def verify(self, message: VerifyRequest) -> Verification:
-        """Verify a package. A lease or download that cannot be had is a 503: it says nothing about the adapter."""
+        """Verify a package. A failed lease or download is a 503, because it is no fault of the adapter."""
         try:
             return await self._verifier.verify(message.digest)
         except PlatformError as error:
             raise ApiError(503, str(error), code=error.code) from None
 
     async def revoke(self, message: RevokeRequest) -> Revocation:
-        """Refuse, abort, evict and zero; answers when it is done."""
+        """Refuse, abort, evict and zero the adapters, then answer."""
         pending = [asyncio.wrap_future(self._engine.revoke(digest)) for digest in message.digests]
-        self._leases.revoke(message.digests)  # from here on no lease on them is accepted either
+        self._leases.revoke(message.digests)  # new leases on these digests are refused from here on
         return Revocation(list(message.digests), aborted=sum(await asyncio.gather(*pending)))
 
     async def prefetch(self, message: PrefetchRequest) -> Prefetched:
-        """Load adapters that may be asked for soon, where no request loses by it. Does not wait for the loads."""
+        """Load adapters that may be needed soon, if no request suffers. Does not wait for the loads."""
         self._engine.adapters.hint(message.digests)
         return Prefetched(len(message.digests))
 
     async def cancel(self, message: CancelRequest) -> Cancelled:
-        """Stop one prediction; its stream ends with a receipt. An unknown one is no error: it may just have ended."""
+        """Stop one prediction; its stream ends with a receipt. An unknown id is no error: it may have ended."""
         self._engine.cancel(message.jti)
         return Cancelled(message.jti)
 
     async def journal(self, message: JournalRequest) -> JournalState:
-        """Tell what became of a prediction."""
+        """Return the state of a prediction."""
         state, receipt = await asyncio.to_thread(self._desk.state, message.jti)
         return JournalState(state, receipt)
 
@@ -121,7 +120,7 @@ class Administration:
 
 
 def replica_stats(engine: Engine, leases: LeaseTable) -> ReplicaStats:
-    """Return what heartbeats and /admin/stats report."""
+    """Return the figures that heartbeats and /admin/stats report."""
     stats = engine.stats
     return ReplicaStats(
         steps=stats.steps,

@@ -26,17 +26,17 @@ class PlatformConfig:
     enrolment_token: str
 
     def __repr__(self) -> str:
-        """Everything but the token."""
+        """Return the settings without the token."""
         return f"PlatformConfig({self.platform_url}, {self.advertise_url}, {self.state_dir}, {self.replica_name})"
 
     @property
     def journal_dir(self) -> Path:
-        """Where this name's usage journal is kept."""
+        """Return the folder of this replica name's usage journal."""
         return self.state_dir / "journals" / self.replica_name
 
     @property
     def package_dir(self) -> Path:
-        """Where sealed packages (ciphertext) are kept."""
+        """Return the folder of sealed packages (ciphertext)."""
         return self.state_dir / "packages"
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a replica and the platform. Messages are safe to show and to log."""
+"""Errors between a replica and the platform. Messages are safe to show and to log."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ class PlatformError(Exception):
 
 
 class TicketRefused(PlatformError):
-    """A ticket is missing, forged, expired, meant for another replica, or was used before."""
+    """A ticket that is missing, forged, expired, meant for another replica, or used before."""
 
     code = "invalid_ticket"
 
 
 class TooManyTickets(PlatformError):
-    """The replay memory is full of unexpired tickets; refusing is the only safe answer."""
+    """A replay memory full of unexpired tickets; refusing is the only safe answer."""
 
     code = "overloaded"
 
 
 class VaultUnreachable(PlatformError):
-    """The platform did not answer, or not in time; worth retrying."""
+    """A platform that did not answer in time; worth retrying."""
 
     code = "vault_unreachable"
 
 
 class SessionRefused(PlatformError):
-    """The platform does not know this session (any more): register again."""
+    """A session that the platform does not know (any more): register again."""
 
     code = "session_refused"
 
 
 class LeaseRefused(PlatformError):
-    """The platform will not release this key; `code` is its reason."""
+    """The platform's refusal to release a key; `code` is its reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -42,12 +42,12 @@ class LeaseRefused(PlatformError):
 
 
 class ProtocolViolation(PlatformError):
-    """The other side sent something outside docs/protocol.md."""
+    """A message from the other side that violates docs/protocol.md."""
 
     code = "protocol_violation"
 
 
 class JournalUnavailable(PlatformError):
-    """The usage journal cannot be written (disk full, I/O error): no new work until it can."""
+    """A usage journal that cannot be written (disk full, I/O error): no new work until it can be."""
 
     code = "journal_unavailable"

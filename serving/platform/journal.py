@@ -35,7 +35,7 @@ class UsageJournal:
     """One folder, one writer. Every method may be called from any thread."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, keep_segments: int = KEEP_SEGMENTS) -> None:
-        """Lock the folder, read what is there and start writing after it.
+        """Lock the folder, read its records and start writing after them.
 
         Raises JournalUnavailable if another process holds the folder or it cannot be read or written.
         """
@@ -62,11 +62,11 @@ class UsageJournal:
 
     @property
     def accepting(self) -> bool:
-        """Whether new predictions may be taken: false while the disk refuses writes."""
+        """Return whether new predictions may be accepted: false while the disk refuses writes."""
         return self._accepting and not self._closing
 
     def lag(self) -> float:
-        """Seconds since everything was last on the disk; 0 while nothing waits for it."""
+        """Return the seconds since all records were last on the disk; 0 while no record waits."""
         waits = self._owed or self._dirty or self._dropped
         return time.monotonic() - self._committed_at if waits else 0.0
 
@@ -76,7 +76,7 @@ class UsageJournal:
             return list(self._interrupted.values())
 
     def progress(self, progress: Progress) -> None:
-        """Note how far a prediction is; reaches the disk with the next checkpoint."""
+        """Note a prediction's progress, which reaches the disk with the next checkpoint."""
         with self._changed:
             if progress.jti in self._owed:
                 return
@@ -87,8 +87,10 @@ class UsageJournal:
                 self._changed.notify()
 
     def finish(self, jti: str, receipt: str) -> Future[None]:
-        """Record the receipt; the future resolves when it is on the disk. A prediction ends once: later calls change
-        nothing."""
+        """Record the receipt; the future resolves when the receipt is on the disk.
+
+        The first receipt of a prediction stands: later calls change nothing.
+        """
         with self._changed:
             if jti in self._owed:
                 return self._owed[jti][1]
@@ -123,7 +125,7 @@ class UsageJournal:
         return "final", record.receipt
 
     def close(self) -> None:
-        """Write what is left and stop. Idempotent."""
+        """Write the remaining records and stop. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -184,7 +186,7 @@ class UsageJournal:
                 time.sleep(RETRY_SECONDS)
 
     def _commit(self) -> bool:
-        """Write everything there is to write with one fsync; returns whether the disk took it."""
+        """Write all waiting records with one fsync; return whether the write succeeded."""
         with self._changed:
             moved = [self._running[jti] for jti in self._dirty if jti in self._running and jti not in self._owed]
             owed, dropped = dict(self._owed), list(self._dropped)
@@ -255,7 +257,7 @@ class UsageJournal:
             _resolve(done)
 
     def _rotate(self) -> None:
-        """Start the next segment with a snapshot of what is running, so that old segments can go."""
+        """Start the next segment with a snapshot of the running predictions, so that old segments can be deleted."""
         with self._changed:
             snapshot = list(self._running.values()) + list(self._interrupted.values())
         old, size = self._descriptor, self._size

@@ -28,8 +28,10 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def read_segment(path: Path, *, last: bool) -> Iterator[tuple[int, Record]]:
-    """Yield (byte offset, record). In the last segment a damaged tail is cut off the file; a damaged line that has good
-    ones after it is disk corruption: it is skipped, loudly."""
+    """Yield (byte offset, record). In the last segment a damaged tail is cut off the file.
+
+    A damaged line before good lines is disk corruption: the line is skipped with a log message.
+    """
     good_end, damaged = 0, 0
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):

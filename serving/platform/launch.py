@@ -1,4 +1,4 @@
-"""Puts the platform's side of a replica together and runs it: `python -m serving --platform-url …`."""
+"""Assembly and start of a replica's platform side: `python -m serving --platform-url …`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def build_replica(
 
     Raises JournalUnavailable, and what `Base.from_dir` and `build_engine` raise.
     """
-    journal = UsageJournal(platform.journal_dir)  # first: it is the one with a lock
+    journal = UsageJournal(platform.journal_dir)  # first, because the journal takes a lock
     try:
         return _build(config, platform, journal, fingerprint)
     except BaseException:
@@ -76,8 +76,8 @@ def _build(
     signer, tickets, leases = ReceiptSigner(base.fingerprint), TicketVerifier(), LeaseTable()
     client = VaultClient(platform.platform_url, platform.enrolment_token)
     packages = PackageStore(platform.package_dir, client)
-    # Link, source and engine know each other in a ring: the link's callbacks name what is made below, and are called
-    # only after `start`.
+    # Link, source and engine refer to each other in a ring: the link's callbacks use objects that are made below, and
+    # are called only after `start`.
     link = PlatformLink(
         client,
         signer,
@@ -147,7 +147,7 @@ def _describe(platform: PlatformConfig, base: Base, context_length: int) -> Desc
 
 
 def build_digest() -> str:
-    """Return SHA-256 over name and content of every source file of this program: which build says it is running."""
+    """Return SHA-256 over name and content of every source file of this program, which identifies the build."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for package in _PROGRAM:

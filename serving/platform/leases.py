@@ -1,7 +1,7 @@
-"""Leases as a replica counts them: on its own monotonic clock, from the moment before it asked.
+"""Leases on the replica's own monotonic clock, counted from the moment before the replica asks.
 
-Counting from before the question means that this side never holds a key longer than the vault thinks, whatever the
-network does; the vault's clock is never compared with ours.
+Counting from before the request means that the replica never holds a key longer than the vault assumes, however slow
+the network is. The vault's clock is never compared with the replica's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Lease:
 
 
 class LeaseTable:
-    """Which digests this replica may hold right now. Thread-safe.
+    """The digests that this replica may hold right now. Thread-safe.
 
     `on_end` is called, outside the lock, with each digest whose last lease is over.
     """
@@ -43,8 +43,7 @@ class LeaseTable:
         return self._clock()
 
     def grant(self, release_id: str, digest: str, seconds: float, *, asked_at: float) -> bool:
-        """Note a new lease asked for at `asked_at`; false if it is over already, or the digest was revoked
-        meanwhile."""
+        """Note a new lease asked for at `asked_at`; return false if it has expired or the digest is revoked."""
         with self._lock:
             if digest in self._revoked or asked_at + seconds <= self._clock():
                 return False
@@ -52,8 +51,10 @@ class LeaseTable:
             return True
 
     def renew(self, held: Iterable[str], seconds_left: Mapping[str, float], *, asked_at: float) -> None:
-        """Take a heartbeat's answer about the leases `held` that it asked for: those missing from it are over. A lease
-        granted after the question is not touched."""
+        """Apply a heartbeat's answer about the leases `held`: leases missing from the answer end.
+
+        A lease granted after the heartbeat was sent is not touched.
+        """
         with self._lock:
             self._answered_at = max(self._answered_at, asked_at)
             for release_id in held:
@@ -73,7 +74,7 @@ class LeaseTable:
         self._announce(ended)
 
     def expire(self) -> None:
-        """End what has run out; everything, if no heartbeat was answered for 30 s."""
+        """End the leases that have run out, or all leases if no heartbeat was answered for 30 s."""
         now = self._clock()
         with self._lock:
             dark = now - self._answered_at >= PARTITION_SECONDS
@@ -87,7 +88,7 @@ class LeaseTable:
         self._announce(ended)
 
     def give_back(self, digest: str) -> None:
-        """Forget the leases on `digest` because nothing of it is held any more; `on_end` is not called."""
+        """Forget the leases on `digest`, which is no longer held; `on_end` is not called."""
         with self._lock:
             self._take(lambda lease: lease.digest == digest)
 

@@ -70,7 +70,7 @@ class HeldKey:
 
 
 class PlatformLink:
-    """Everything between this boot and the vault. `start` once, `close` at the end.
+    """The connection between this boot and the vault. `start` once, `close` at the end.
 
     stats: called for every heartbeat, which carries its figures
     on_registered: called in the link's thread after every registration, with the replica id
@@ -89,7 +89,7 @@ class PlatformLink:
         self._client, self._signer = client, signer
         self._tickets, self.leases = tickets, leases
         self._stats, self._on_registered = stats, on_registered
-        self._keypair = ReplicaKeypair.generate()  # this boot's; it is never written anywhere
+        self._keypair = ReplicaKeypair.generate()  # this boot's key pair, which is never written anywhere
         self._session: Registered | None = None
         self._stop = threading.Event()
         self._description: Description | None = None
@@ -101,7 +101,7 @@ class PlatformLink:
 
     @property
     def registered(self) -> bool:
-        """Whether the platform knows this boot."""
+        """Return whether the platform knows this boot."""
         return self._session is not None
 
     @property
@@ -182,7 +182,7 @@ class PlatformLink:
                 pause = backoff
             except PlatformError as error:
                 log.warning("platform %s: %s", "heartbeat" if self._session else "registration", error)
-                # Spread over the replicas, so that a platform coming back is not met by all of them at once.
+                # Delays differ between replicas, so that they do not all contact a recovering platform at once.
                 pause = backoff * random.uniform(0.5, 1.0)
                 limit = self._session.heartbeat_seconds if self._session else MAX_BACKOFF_SECONDS
                 backoff = min(backoff * 2, limit)

@@ -24,8 +24,10 @@ class PackageStore:
         self._lock = threading.Lock()
 
     def fetch(self, digest: str, size: int) -> Path:
-        """Return the path of package `digest`, downloading what is missing of its `size` bytes. Two threads that want
-        the same package share one download. Raises PlatformError or OSError."""
+        """Return the path of package `digest`, after downloading the missing part of its `size` bytes.
+
+        Two threads that want the same package share one download. Raises PlatformError or OSError.
+        """
         if not is_digest(digest):
             raise ValueError("a package digest is 64 hex digits")
         with self._lock:
@@ -60,5 +62,5 @@ class PackageStore:
                 total -= size
 
     def discard(self, digest: str) -> None:
-        """Forget a package that did not open, so that the next try downloads it anew."""
+        """Forget a package that did not open, so that the next try downloads the package again."""
         (self._folder / digest).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Ticket in, receipt out: the platform's side of the HTTP front's seams (serving.http.admission)."""
+"""The platform's implementation of serving.http.admission: ticket in, receipt out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from serving.platform.tickets import TicketVerifier
 log = logging.getLogger(__name__)
 
 JOURNAL_SECONDS = 10.0  # how long a receipt waits for the disk before the answer goes out without it
-# Ends that a client gets as an error status when they come before the first token: nothing is owed then.
+# Finish reasons that become an error status before the first token; the client then owes nothing.
 _REFUSALS = frozenset({"error", "revoked", "interrupted"})
 
 
@@ -41,7 +41,7 @@ class _Running:
 
 
 class PredictionDesk:
-    """Predictions between their ticket and their receipt. Lives in the server's event loop; `state` is thread-safe."""
+    """Predictions between ticket and receipt. Runs in the server's event loop; `state` is thread-safe."""
 
     def __init__(
         self, engine: Engine, tickets: TicketVerifier, leases: LeaseTable, journal: UsageJournal, signer: ReceiptSigner
@@ -53,8 +53,10 @@ class PredictionDesk:
     # -- serving.http.admission.RequestAuthorizer -------------------------------------------------------------------
 
     async def authorize(self, request: IncomingRequest) -> Admission:
-        """Verify and spend the ticket. Raises ApiError: 401 invalid_ticket, 403 adapter_revoked, 404 for what is not
-        metered, 503."""
+        """Verify and spend the ticket.
+
+        Raises ApiError: 401 invalid_ticket, 403 adapter_revoked, 404 for a path that is not metered, 503.
+        """
         if isinstance(request.body, EmbeddingBody):
             raise ApiError(404, "Embeddings are not sold: nothing meters them.", code="not_offered")
         if not self._journal.accepting:
@@ -88,7 +90,7 @@ class PredictionDesk:
         )
 
     async def model_names(self) -> list[str]:
-        """List nothing: names are the platform's, this tier knows digests."""
+        """Return an empty list: names belong to the platform, and a replica knows only digests."""
         return []
 
     async def _readmit(self, digest: str) -> None:
@@ -111,7 +113,7 @@ class PredictionDesk:
     # -- serving.http.admission.CompletionObserver ------------------------------------------------------------------
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
-        """Checkpoint; the journal batches."""
+        """Checkpoint the usage; the journal batches checkpoints."""
         known = self._running.get(request_id)
         if known is None:
             return
@@ -129,10 +131,10 @@ class PredictionDesk:
         )
 
     async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
-        """Sign the receipt, wait until the journal has it on the disk, hand it over.
+        """Sign the receipt, wait until it is on the disk, and return it.
 
-        None when nothing was delivered (the refusal's status says so), or when the disk does not take it in time: then
-        the platform asks for it later.
+        Returns None if no token was delivered (the refusal's status says so), or if the disk is too slow: the platform
+        then asks for the receipt later.
         """
         known = self._running.get(request_id)
         if known is None:
@@ -164,7 +166,7 @@ class PredictionDesk:
     # -- asked by administration and by the link's thread -----------------------------------------------------------
 
     def state(self, jti: str) -> tuple[Literal["unknown", "running", "final"], str | None]:
-        """Return what became of a prediction, as /admin/journal answers."""
+        """Return the state of a prediction, as /admin/journal answers."""
         state, receipt = self._journal.lookup(jti)
         known = self._running.get(jti)
         if state == "unknown" and known is not None and known.expires > time.time():
@@ -172,8 +174,10 @@ class PredictionDesk:
         return state, receipt
 
     def settle_interrupted(self, replica_id: str) -> None:
-        """Give what an earlier process left unfinished a receipt by this boot's key: the tokens of its last
-        checkpoint."""
+        """Sign receipts, with this boot's key, for predictions that an earlier process left unfinished.
+
+        Each receipt counts the tokens of the prediction's last checkpoint.
+        """
         for progress in self._journal.interrupted():
             receipt = self._signer.sign(
                 jti=progress.jti,

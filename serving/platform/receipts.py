@@ -1,4 +1,4 @@
-"""Receipts as a replica signs them, with its per-boot Ed25519 key (docs/protocol.md)."""
+"""Receipts signed with the replica's per-boot Ed25519 key (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.receipts import FinishReason, Receipt, sign_receipt
 
 
 class ReceiptSigner:
-    """Signs receipts as the replica. The key lives and dies with the process."""
+    """The replica's signer of receipts. Its key exists only in this process."""
 
     def __init__(self, base_fingerprint: str) -> None:
         """Make the boot's key; `base_fingerprint` is hex."""

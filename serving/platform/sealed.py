@@ -1,4 +1,4 @@
-"""Sealed adapters: lease → ciphertext → plaintext in memory → the kernel pool. Nothing in plaintext touches a disk."""
+"""Sealed adapters: lease → ciphertext → plaintext in memory → the kernel pool. Plaintext never touches a disk."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MAX_PLAINTEXT = 2 << 30  # bytes; rank 256 on every module of a 7B model is abou
 
 
 class SealedAdapterSource:
-    """`serving.adapters.source.AdapterSource` over the platform's vault. One lease for each load."""
+    """A `serving.adapters.source.AdapterSource` over the platform's vault, with one lease per load."""
 
     leased = True
 
     def __init__(self, link: PlatformLink, packages: PackageStore, base: BaseSpec) -> None:
-        """Load adapters for `base` alone."""
+        """Make a source of adapters for `base` only."""
         self.seconds = LevelSeconds()
         self._link, self._packages, self._base = link, packages, base
         self._reader = PeftReader(base)
@@ -113,12 +113,12 @@ class SealedAdapterSource:
             opened.wipe()
 
     def release(self, digest: str) -> None:
-        """Wipe what is left and give the lease back: the adapter is not resident any more."""
+        """Wipe the remaining memory and return the lease: the adapter is no longer resident."""
         self.copied(digest)
         self._link.leases.give_back(digest)
 
     def locked_bytes(self) -> int:
-        """Bytes of plaintext that RLIMIT_MEMLOCK let the kernel lock; what is over the limit could reach swap."""
+        """Return the plaintext bytes that the kernel locked under RLIMIT_MEMLOCK; the rest could reach swap."""
         with self._lock:
             return sum(len(opened.tensors) for opened in self._opened.values() if opened.locked)
 

@@ -1,4 +1,4 @@
-"""Tickets as a replica sees them: verified against the platform's keys, and each spent once (docs/protocol.md)."""
+"""Verification of tickets against the platform's keys; each ticket is spent once (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_REMEMBERED = 200_000  # about 30 MB; at 100 predictions per second, half an 
 
 
 class TicketVerifier:
-    """Verifies tickets and remembers the accepted ones until they expire. Thread-safe."""
+    """A verifier that remembers accepted tickets until they expire. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.time, capacity: int = MAX_REMEMBERED) -> None:
         """Start with no identity: every ticket is refused until `adopt`."""

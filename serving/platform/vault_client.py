@@ -32,10 +32,10 @@ MIN_DOWNLOAD_BYTES_PER_SECOND = 1 << 20
 
 
 class VaultClient:
-    """One platform. Thread-safe."""
+    """A client of one platform. Thread-safe."""
 
     def __init__(self, platform_url: str, enrolment_token: str) -> None:
-        """Connects on the first call. The enrolment token is used for registering alone."""
+        """Make a client that connects on its first call. The enrolment token is used only to register."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
         self._client = httpx.Client(base_url=f"{platform_url}{INTERNAL_PATH}", timeout=timeout, trust_env=False)
         self._enrolment_token = enrolment_token
@@ -65,7 +65,7 @@ class VaultClient:
         return answer
 
     def heartbeat(self, replica_id: str, beat: Heartbeat) -> HeartbeatAnswer:
-        """Say that this replica lives. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
+        """Report that this replica is alive. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
         return self._post(HEARTBEAT_PATH.format(replica_id=replica_id), beat, HeartbeatAnswer, self.session_token)
 
     def lease(self, digest: str, purpose: Purpose) -> LeaseAnswer:
@@ -75,7 +75,7 @@ class VaultClient:
     def download(self, digest: str, size: int, partial: Path) -> None:
         """Fetch a package of exactly `size` bytes into `partial`, after the bytes that are already there.
 
-        Raises VaultUnreachable (what has come stays for the next try), SessionRefused, LeaseRefused, ProtocolViolation
+        Raises VaultUnreachable (received bytes stay for the next try), SessionRefused, LeaseRefused, ProtocolViolation
         and OSError.
         """
         deadline = time.monotonic() + 30.0 + size / MIN_DOWNLOAD_BYTES_PER_SECOND

@@ -49,13 +49,13 @@ def _over_limits(message: str) -> Verification:
 
 
 class VerificationFailed(PlatformError):
-    """The verification itself could not be carried out; it says nothing about the adapter and is worth retrying."""
+    """A verification that could not be carried out. It is no verdict on the adapter and is worth retrying."""
 
     code = "verification_failed"
 
 
 class Verifier:
-    """Verifies one package at a time: each may take as much memory as the largest adapter."""
+    """A verifier of one package at a time, because each may take as much memory as the largest adapter."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Verifier:
             raise VerificationFailed(f"the smoke prompts could not be run ({type(error).__name__})") from None
         finally:
             self._source.withdraw_candidate(key.digest)
-            # Out of the accelerator's memory: a published version is loaded under a lease of its own.
+            # Free the accelerator's memory: a published version is loaded under its own lease.
             await asyncio.wrap_future(self._engine.revoke(key.digest))
             await asyncio.wrap_future(self._engine.readmit(key.digest))
         return Verification(ok=True, report=(answer.report or {}) | {"smoke": "ok"})
@@ -130,7 +130,7 @@ class Verifier:
 
 
 def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = MAX_PLAINTEXT) -> Verification:
-    """Open and check a package in a confined child process; returns its answer, a refusal if it broke its limits.
+    """Open and check a package in a confined child process; return its answer, a refusal if it broke its limits.
 
     Raises VerificationFailed when the child could not do its work for a reason that is not the adapter's.
     """

@@ -17,7 +17,7 @@ from serving.tokenization.tools import OPEN, Tool, as_text
 
 
 class ChatTemplateError(ValueError):
-    """The template refused these messages (its own `raise_exception`, or a field it needs is missing)."""
+    """The template's refusal of messages (its own `raise_exception`, or a field it needs is missing)."""
 
 
 def _raise_exception(message: str) -> None:
@@ -42,12 +42,14 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"chat template does not parse: {error}") from error
         self._special = dict(special_tokens)
-        # Whether it writes functions and calls in the notation of `serving.tokenization.tools`.
+        # Whether the template writes functions and calls in the notation of `serving.tokenization.tools`.
         self.knows_tools = "tools" in variables and OPEN in source
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = ()) -> str:
-        """The prompt text for `messages` (each with "role" and "content", tool messages as OpenAI's but with arguments
-        as objects), ending where the assistant starts to speak."""
+        """Return the prompt text for `messages`, up to where the assistant starts to speak.
+
+        Each message has "role" and "content"; tool messages are OpenAI's, but with arguments as objects.
+        """
         known: dict[str, Any] = dict(self._special)
         if not self.knows_tools:
             messages = as_text(messages, tools)

@@ -1,5 +1,5 @@
-"""From generated tokens to text that may be shown: whole UTF-8 characters only, and nothing that might yet turn out to
-be the start of a stop string."""
+"""Conversion of generated tokens to text that may be shown: whole UTF-8 characters only, with any possible start of a
+stop string held back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_HELD_TOKENS = 8
 
 
 class Detokenizer:
-    """Decodes one token at a time. Its answers, joined, equal the decoding of all the tokens at once.
+    """A decoder of one token at a time. Its results, joined, equal the decoding of all tokens at once.
 
     Each step decodes a short window that starts a few tokens back, because a token's text can depend on its neighbours.
     """
@@ -24,7 +24,7 @@ class Detokenizer:
         self._shown = 0  # tokens whose text has been returned
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` completes; empty while a character is incomplete."""
+        """Return the text that `token_id` completes; empty while a character is incomplete."""
         self._ids.append(token_id)
         text = self._pending()
         if text.endswith(REPLACEMENT) and len(self._ids) - self._shown < _MAX_HELD_TOKENS:
@@ -32,11 +32,11 @@ class Detokenizer:
         if text:
             self._window, self._shown = self._shown, len(self._ids)
         else:
-            self._ids.pop()  # A special token, not shown: it must neither grow the window nor become its only context.
+            self._ids.pop()  # A special token is not shown and must neither grow the window nor be its only context.
         return text
 
     def finish(self) -> str:
-        """The rest, with U+FFFD for bytes that never became a character."""
+        """Return the remaining text, with U+FFFD for bytes that did not form a character."""
         text = self._pending()
         self._window = self._shown = len(self._ids)
         return text
@@ -47,7 +47,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Cuts a text stream before the first occurrence of any stop string, wherever the pieces are split."""
+    """A filter that cuts a text stream before the first stop string, wherever the pieces are split."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -55,7 +55,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The part of the text so far that can be shown: no stop string starts in it or at its end."""
+        """Return the part of the text that can be shown: no stop string starts in that part or at its end."""
         if not self._stops:
             return text
         self._held += text
@@ -69,12 +69,12 @@ class StopStrings:
         return shown
 
     def finish(self) -> str:
-        """Return text that was held back needlessly."""
+        """Return the text that was held back and did not become a stop string."""
         shown, self._held = self._held, ""
         return shown
 
     def _longest_tail(self) -> int:
-        """Length of the longest end of the held text that a stop string starts with."""
+        """Return the length of the longest end of the held text that a stop string starts with."""
         longest = 0
         for stop in self._stops:
             for size in range(min(len(stop) - 1, len(self._held)), longest, -1):
@@ -85,7 +85,7 @@ class StopStrings:
 
 
 class CompletionText:
-    """`serving.core.OutputText` for one completion: detokenizer, then stop strings."""
+    """The `serving.core.OutputText` of one completion: detokenizer, then stop strings."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str]) -> None:
         self._detokenizer, self._stops = Detokenizer(decode), StopStrings(stops)
@@ -98,7 +98,7 @@ class CompletionText:
         return self._stops.push(self._detokenizer.push(token_id))
 
     def finish(self) -> str:
-        """Everything still held; may itself complete a stop string."""
+        """Return the text still held, which may itself complete a stop string."""
         if self.stopped:
             return ""
         text = self._stops.push(self._detokenizer.finish())

@@ -14,7 +14,7 @@ from serving.tokenization.chat_template import ChatTemplate
 
 
 class TokenizerError(ValueError):
-    """The folder's tokenizer files are missing or malformed."""
+    """Missing or malformed tokenizer files in a folder."""
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -30,14 +30,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _content(token: Any) -> str | None:
-    """tokenizer_config.json writes a special token as a string or as an object with "content"."""
+    """Return the text of a special token, in tokenizer_config.json a string or an object with "content"."""
     value = token.get("content") if isinstance(token, dict) else token
     return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Encodes and decodes; thread-safe. eos_token_ids end a completion unless it asks to ignore them."""
+    """A thread-safe encoder and decoder. eos_token_ids end a completion unless the request ignores them."""
 
     backend: tokenizers.Tokenizer
     eos_token_ids: frozenset[int]
@@ -45,7 +45,7 @@ class Tokenizer:
 
     @classmethod
     def from_dir(cls, folder: Path) -> Tokenizer:
-        """Reads tokenizer.json, tokenizer_config.json, chat_template.jinja and the eos ids of the model's configs.
+        """Read tokenizer.json, tokenizer_config.json, chat_template.jinja and the eos ids of the model's configs.
 
         Raises TokenizerError when tokenizer.json is missing or a file is malformed.
         """
@@ -82,12 +82,12 @@ class Tokenizer:
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`. Chat templates write their own special tokens, so their output is encoded without."""
+        """Return the token ids of `text`. Chat templates write special tokens: add none to their output."""
         return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
     def token_text(self, token_id: int) -> str:
-        """One token as text, special tokens included; for logprobs."""
+        """Return one token as text, special tokens included; for logprobs."""
         return self.decode([token_id], skip_special_tokens=False)

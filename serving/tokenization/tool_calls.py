@@ -1,4 +1,4 @@
-"""Finds function calls in generated text, piece by piece, as they are written."""
+"""A parser that finds function calls in generated text, piece by piece, as the model writes them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from serving.tokenization.tools import CLOSE, OPEN
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
 _BETWEEN = re.compile(r"\s*\}?\s*")
-# A call whose name has not come by then is text.
+# A call without a name after this many characters is text.
 _MAX_HEAD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """The `index`-th call begins; its arguments follow."""
+    """The beginning of the `index`-th call; its arguments follow."""
 
     index: int
     name: str
@@ -24,7 +24,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the JSON text of the `index`-th call's arguments."""
+    """A piece of the JSON text of the `index`-th call's arguments."""
 
     index: int
     text: str
@@ -34,7 +34,7 @@ Event = str | CallStart | CallArguments
 
 
 class ToolCallParser:
-    """What `push` and `finish` return, in order: content (str), starts of calls, pieces of their arguments.
+    """A parser whose `push` and `finish` return, in order: content (str), starts of calls, pieces of their arguments.
 
     White space next to a call is dropped. Text that only looks like a call comes out as content.
     """
@@ -57,7 +57,7 @@ class ToolCallParser:
         """Return the text that was held back."""
         events: list[Event] = []
         if self._state == self._head:
-            # Not closed: the text may have ended for want of tokens, or the model forgot.
+            # The call is not closed: the completion ran out of tokens, or the model forgot.
             rest, self._buffer = self._buffer, ""
             if not self._whole_call(rest, events):
                 self._content(OPEN + rest, events)
@@ -115,13 +115,13 @@ class ToolCallParser:
         if rest.startswith(CLOSE):
             self._buffer, self._state = rest[len(CLOSE) :], self._text
             return True
-        if CLOSE.startswith(rest):  # also when nothing came yet
+        if CLOSE.startswith(rest):  # also true of an empty rest
             return False
         self._buffer, self._state = rest, self._text
         return True
 
     def _whole_call(self, text: str, events: list[Event]) -> bool:
-        """A call with its fields in another order, or with arguments that are no object."""
+        """Parse a call with its fields in another order, or with arguments that are not an object."""
         try:
             call = json.loads(text)
         except ValueError:
@@ -145,14 +145,14 @@ class ToolCallParser:
 
 
 class _Braces:
-    """Where a JSON object ends, in text that comes in pieces."""
+    """A search for the end of a JSON object in text that comes in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = self._escaped = False
 
     def end(self, text: str) -> int | None:
-        """Index behind the closing brace, or None when it is not in `text`."""
+        """Return the index behind the closing brace, or None when the brace is not in `text`."""
         for index, char in enumerate(text):
             if self._in_string:
                 if self._escaped:

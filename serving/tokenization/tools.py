@@ -1,7 +1,7 @@
-"""Functions that a model may call: how they are told to it, and how its calls are written.
+"""Functions that a model may call: how a prompt describes them, and how the model writes its calls.
 
-One notation is spoken, that of Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. A chat template
-that knows it renders functions, calls and results itself; for every other template they are written as text.
+The only notation is that of Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. A chat template
+that knows this notation renders functions, calls and results itself; every other template gets them as text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Tool:
     strict: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As OpenAI writes it, which is what chat templates read."""
+        """Return the function in OpenAI's form, which chat templates read."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
@@ -48,8 +48,10 @@ class Tool:
 
 
 def as_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """`messages` for a template that knows no functions: described in the system message, calls written out in the
-    assistant's text, results as a user's message."""
+    """Return `messages` for a template without functions.
+
+    The system message describes the functions, the assistant's text contains the calls, and results are user messages.
+    """
     out: list[dict[str, Any]] = []
     for message in messages:
         content = message["content"]
@@ -76,10 +78,10 @@ def as_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> lis
 
 
 def call_grammar(tools: Sequence[Tool], *, parallel: bool, free_text: bool) -> GrammarSpec:
-    """Calls of these functions whose arguments follow their schemas.
+    """Return the grammar for calls of these functions with arguments that follow their schemas.
 
-    free_text: any text may surround them, and there may be none; otherwise the answer is one call, or with `parallel`
-    one after another. Raises serving.constraints.GrammarError.
+    free_text: any text may surround the calls, and calls are optional; otherwise the answer is one call, or with
+    `parallel` several calls in a row. Raises serving.constraints.GrammarError.
     """
     names = [f"call_{index}" for index in range(len(tools))]
     lines = ["%llguidance {}"]

@@ -1,1 +1,1 @@
-"""GPU kernels of the forward pass around the matrix products, in Triton: one operation per file. None synchronises."""
+"""GPU kernels of the forward pass around the matrix products, in Triton: one operation per file, no synchronisation."""

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-# Elements a program: 1024 bfloat16 are 2 KB, four warps of 16-byte loads.
+# Elements per program: 1024 bfloat16 are 2 KB, four warps of 16-byte loads.
 BLOCK = 1024
 
 
@@ -21,7 +21,7 @@ def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):
 
 
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """gate_up [rows, 2 · width] → out [rows, width], both contiguous. Computed in float32. Returns out."""
+    """Compute gate_up [rows, 2 · width] → out [rows, width] in float32, both contiguous. Returns out."""
     rows, width = out.shape
     _silu_mul[(rows, triton.cdiv(width, BLOCK))](gate_up, out, width, BLOCK=BLOCK)
     return out

@@ -1,4 +1,4 @@
-"""The likeliest token of each row, and whether the row is a number at all, without the logits leaving the device."""
+"""The likeliest token of each row, with a check for NaN and infinity, while the logits stay on the device."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-# Logits a step: 8192 float32 are 32 KB, in registers of eight warps.
+# Logits per step: 8192 float32 are 32 KB, in registers of eight warps.
 BLOCK = 8192
 
 
 @triton.jit
 def _argmax(logits, stride, vocab, out, BLOCK: tl.constexpr):
-    """One program a row; the first of equals wins; -1 when a value is NaN or the largest is infinite."""
+    """Find one row's argmax per program; the first of equals wins; -1 if a value is NaN or the largest is infinite."""
     row = tl.program_id(0).to(tl.int64)
     best = float("-inf")
     place = 0
@@ -31,7 +31,7 @@ def _argmax(logits, stride, vocab, out, BLOCK: tl.constexpr):
 
 
 def argmax(logits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """logits [rows, vocab], rows may be strided → out int32 [rows]. Returns out."""
+    """Write the argmax of logits [rows, vocab], whose rows may be strided, to out int32 [rows]. Returns out."""
     rows, vocab = logits.shape
     _argmax[(rows,)](logits, logits.stride(0), vocab, out, BLOCK=min(BLOCK, triton.next_power_of_2(vocab)), num_warps=8)
     return out

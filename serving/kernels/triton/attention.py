@@ -2,7 +2,7 @@
 block tables (Kwon et al., arXiv 2309.06180), with the context split over programs for single tokens (flash-decoding).
 
 The query heads that share a KV head stand side by side on the tile's rows, so KV is read once for all of them. Tiles
-and splits begin at fixed positions, never where the batch would have them: a row does not depend on its neighbours.
+and splits begin at fixed positions, independent of the batch, so a row's result does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-# Keys a step of the loop: a tile of 64 keys of 128 dimensions in bfloat16 is 16 KB of shared memory, twice for K and V.
+# Keys per loop step: a tile of 64 keys of 128 dimensions in bfloat16 is 16 KB of shared memory, twice for K and V.
 BLOCK_KV = 64
 # Keys of one split: a lone request of 4096 tokens still fills 8 programs for each KV head. Not tuned on a GPU yet.
 SPLIT_KEYS = 512
@@ -44,7 +44,7 @@ def _attend(
     SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """A unit is int32 [4]: first row, query positions, position of the first, row of its block table.
+    """Attend for one unit, int32 [4]: first row, query positions, position of the first, row of its block table.
 
     SPLIT: out is float32 [splits, rows, heads, head_dim], unnormalised, and stats [splits, rows, heads, 2] holds each
     row's maximum and sum. UPCAST: the interpreter's bfloat16 dot is silently wrong (Triton 3.6 and 3.9).
@@ -102,7 +102,7 @@ def _attend(
             tl.store(stats + target * 2, highest, mask=used)
             tl.store(stats + target * 2 + 1, total, mask=used)
         else:
-            # Rows beyond the unit have seen no key; they are not stored.
+            # Rows beyond the unit have no keys and are not stored.
             result = (acc / tl.where(used, total, 1.0)[:, None]).to(out.dtype.element_ty)
             tl.store(
                 out + row[:, None] * out_stride + head[:, None] * HEAD_DIM + dim[None, :], result, mask=used[:, None]
@@ -121,7 +121,7 @@ def _combine(
     HEAD_DIM: tl.constexpr,
     SPLIT_KEYS: tl.constexpr,
 ):
-    """One program a row and head: splits are added in order of position."""
+    """Add the splits of one row and head per program, in order of position."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     dim = tl.arange(0, HEAD_DIM)
@@ -161,12 +161,12 @@ def attend_chunks(
     *,
     upcast: bool = False,
 ) -> None:
-    """Causal attention of prefill chunks, each unit one tile of query positions.
+    """Compute causal attention of prefill chunks, each unit one tile of query positions.
 
     q: [rows, ≥ heads · head_dim], rows may be strided; keys, values: [num_slots, kv_heads, head_dim] of one layer
     units: int32 [n, 4], as `_attend` reads them, at most `queries_a_tile` positions each
     tables: int32 [sequences, blocks]
-    out: [rows, heads · head_dim]; rows of no unit are not written. head_dim is a power of two, at least 16.
+    out: [rows, heads · head_dim]; rows outside all units are not written. head_dim is a power of two, at least 16.
     """
     kv_heads, head_dim = keys.shape[1:]
     group = heads // kv_heads
@@ -210,7 +210,7 @@ def attend_tokens(
     *,
     upcast: bool = False,
 ) -> None:
-    """As `attend_chunks` where every unit is one row, unit i row i, at positions[i] (int32 [rows])."""
+    """Compute `attend_chunks` for units of one row: unit i is row i at positions[i] (int32 [rows])."""
     kv_heads, head_dim = keys.shape[1:]
     rows, group = q.shape[0], heads // kv_heads
     _attend[(rows, kv_heads, scratch.splits)](
@@ -252,10 +252,10 @@ def attend_tokens(
 
 
 def queries_a_tile(group: int) -> int:
-    """Query positions of one prefill unit when `group` heads share a KV head."""
+    """Return the query positions of one prefill unit when `group` heads share a KV head."""
     return max(1, TILE_ROWS // group)
 
 
 def _tile_rows(group: int, queries: int) -> int:
-    """Rows of the tile: a power of two, and at least the 16 that a tensor core takes."""
+    """Return the rows of the tile: a power of two, and at least the 16 that a tensor core takes."""
     return max(16, triton.next_power_of_2(group * queries))

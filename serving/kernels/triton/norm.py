@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def _add_rms_norm(residual, delta, weight, out, hidden, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr):
-    """One program a row; sums in float32."""
+    """Add and normalise one row per program, with sums in float32."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < hidden
@@ -25,13 +25,13 @@ def _add_rms_norm(residual, delta, weight, out, hidden, eps, HAS_DELTA: tl.const
 def add_rms_norm(
     residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, out: torch.Tensor
 ) -> torch.Tensor:
-    """residual += delta in place (None: nothing to add), then out = residual · weight / rms(residual).
+    """Add delta to residual in place (None: skip), then write out = residual · weight / rms(residual).
 
     residual, delta, out: [rows, hidden], contiguous, one floating dtype; weight [hidden]. Returns out.
     """
     rows, hidden = residual.shape
     block = triton.next_power_of_2(hidden)
-    # A warp for each 512 elements: 16 bytes a lane and load in bfloat16, twice.
+    # One warp per 512 elements: two loads of 16 bytes per lane in bfloat16.
     warps = min(16, max(1, block // 512))
     _add_rms_norm[(rows,)](
         residual,

@@ -22,7 +22,7 @@ def _rope_and_store(
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """One program a row and head: query heads are rotated in place, key heads into the cache, value heads copied.
+    """Process one row and head per program: rotate queries in place, rotate keys into the cache, copy values there.
 
     HALF: half of the head, rounded up to a power of two.
     """
@@ -64,7 +64,7 @@ def rope_and_store(
     values: torch.Tensor,
     heads: int,
 ) -> None:
-    """Rotates queries in place; writes rotated keys, and values, to their slots.
+    """Rotate queries in place; write rotated keys, and values, to their slots.
 
     qkv: [rows, (heads + 2 · kv_heads) · head_dim], rows may be strided
     positions, slots: int32 [rows]; a slot is block · block_size + offset
