@@ -59,7 +59,7 @@ async def test_tokens_are_counted_however_their_events_are_cut() -> None:
         ([HEAD, chunk(b'data: {"choices":[{"token_ids":[5]}]}\n\n')], "the connection was lost"),
     ],
 )
-async def test_what_is_no_answer_is_an_error(answers: list[bytes], error: str) -> None:
+async def test_an_invalid_answer_is_an_error(answers: list[bytes], error: str) -> None:
     (record,) = await asked(answers)
     assert record.error is not None and error in record.error
 

@@ -30,7 +30,7 @@ def test_a_peer_measured_once_is_held_against_the_median() -> None:
     assert results.ratio((OURS, *PLACE), (VLLM_LORA, *PLACE)) == pytest.approx(3)
 
 
-def test_what_did_not_run_has_no_ratio() -> None:
+def test_a_configuration_that_did_not_run_has_no_ratio() -> None:
     results = _results(ours=[90])
     assert results.ratio((OURS, *PLACE), (VLLM_LORA, *PLACE)) is None
     assert _results().ratio((OURS, *PLACE), (VLLM_LORA, *PLACE)) is None

@@ -153,7 +153,7 @@ def test_a_card_in_the_cards_folder_is_found(creator: Machine, adapter: str, tmp
     assert creator.platform.models["acme/triage"]["card_markdown"] == "# Beside"
 
 
-def test_what_a_platform_says_cannot_steer_the_terminal(creator: Machine, adapter: str, listing: str) -> None:
+def test_a_platforms_text_cannot_steer_the_terminal(creator: Machine, adapter: str, listing: str) -> None:
     creator.platform.refusal = {"field": "x", "rule": "bad", "message": "\x1b]0;owned\x07\x1b[31m[bold]hello"}
     refused = creator.run("push", adapter, "--listing", listing)
     assert refused.exit_code == 2 and "\x1b" not in refused.output and "\x07" not in refused.output

@@ -91,7 +91,7 @@ def test_two_adapters_trained_in_one_batch_become_what_each_becomes_alone_and_se
         mine = [i for i, adapter in enumerate(owner) if adapter == j]
         for _ in range(5):
             alone.zero_grad()
-            # What PEFT's Linear.forward computes.
+            # PEFT's Linear.forward computes this.
             x = sequences[mine]
             y = functional.linear(x, base) + functional.linear(functional.linear(x, a), b) * together.scales[j]
             (y - wanted[mine]).pow(2).sum().backward()
@@ -167,6 +167,6 @@ def test_gradients_of_x_and_y_flow_through_the_serving_operation() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(error, call) -> None:
+def test_mismatched_inputs_are_refused(error, call) -> None:
     with pytest.raises(error):
         call()

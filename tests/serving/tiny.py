@@ -106,7 +106,7 @@ class Tiny:
         return out[0, len(prompt) :].tolist()
 
     def reference_logprobs(self, adapter: str | None, prompt: list[int]) -> list[float]:
-        """Of the prompt's tokens, from the second on."""
+        """Return the logprobs of the prompt's tokens, from the second on."""
         with self._using(adapter):
             logits = self._peft(input_ids=torch.tensor([prompt])).logits[0, :-1]
         return torch.log_softmax(logits, -1).gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist()

@@ -20,7 +20,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_run_against_a_server(live_server, tmp_path, monkeypatch) -> None:
     def verified_at_once(version_id: str) -> None:
-        # What the worker and a replica do; their own tests cover how.
+        # The worker and a replica do this; their own tests cover how.
         publishing.record_verification(version=Version.objects.get(pk=version_id), ok=True, report={"rank": 8})
 
     pushed: list[str] = []

@@ -104,7 +104,7 @@ async def test_a_huge_body_is_413(world: World) -> None:
     assert answer.status == 413
 
 
-async def test_what_is_not_metered_is_refused_by_name(world: World) -> None:
+async def test_an_unmetered_endpoint_is_refused_by_name(world: World) -> None:
     answer = await world.http.post("/v1/embeddings", json={"model": "maker/thing", "input": "a"})
     assert answer.status == 404 and (await answer.json())["error"]["code"] == "not_offered"
     assert await money(world) == UNTOUCHED | {"holds": []}

@@ -18,7 +18,7 @@ from tests.marketplace.gateway.test_predictions import UNTOUCHED, money
 
 pytestmark = pytest.mark.asyncio
 
-# What two delivered tokens cost: 6 uncached and 4 cached prompt tokens, 2 output tokens, .5 µ$ a prediction.
+# The cost of two delivered tokens: 6 uncached and 4 cached prompt tokens, 2 output tokens, .5 µ$ a prediction.
 TWO_TOKENS = 6 * 1000 + 4 * 100 + 2 * 3000 + 500
 
 

@@ -117,7 +117,7 @@ def test_a_key_from_a_later_peft_passes_at_its_off_default() -> None:
         {"loftq_config": {"loftq_bits": 4}},
     ],
 )
-def test_what_only_the_trainer_needed_is_neither_read_nor_run(change: dict[str, Any]) -> None:
+def test_fields_only_the_trainer_needs_are_neither_read_nor_run(change: dict[str, Any]) -> None:
     assert parse(**change) == parse()
 
 

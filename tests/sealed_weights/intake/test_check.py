@@ -179,7 +179,7 @@ def test_tensors_of_other_formats_are_named_as_what_they_are(name: str, kind: st
 
 
 @pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "a.zip"])
-def test_what_a_trainer_leaves_beside_the_two_files_is_not_looked_at(tmp_path: Path, name: str) -> None:
+def test_other_files_a_trainer_leaves_are_ignored(tmp_path: Path, name: str) -> None:
     folder = write_adapter(tmp_path / "a")
     (folder / name).write_bytes(pickle.dumps({"weights": 1}))
     (folder / "checkpoint-500").mkdir()

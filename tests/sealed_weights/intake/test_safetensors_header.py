@@ -178,7 +178,7 @@ def test_metadata_over_64_kibibytes_is_refused() -> None:
         (3).to_bytes(8, "little") + b"\xff\xfe\xfd",
     ],
 )
-def test_what_is_not_safetensors_is_refused(data: bytes) -> None:
+def test_data_that_is_not_safetensors_is_refused(data: bytes) -> None:
     with pytest.raises(IntakeError):
         parse_safetensors_header(data)
 

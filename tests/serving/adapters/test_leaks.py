@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 # Half a minute alone; beside two busy processes its three threads wait for cores and for each other five times as long.
-# What hangs is found by the 20 s of each wait.
+# The 20 s limit of each wait finds a hang.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ten_thousand_cycles_leak_nothing() -> None:
@@ -78,7 +78,7 @@ def test_ten_thousand_cycles_leak_nothing() -> None:
 
 class _Forgetful(list[object]):
     def append(self, item: object) -> None:
-        """What was wiped is not kept: it would look like a leak."""
+        """Drop the wiped item: keeping it would look like a leak."""
 
 
 def _held() -> tuple[int, int, int]:

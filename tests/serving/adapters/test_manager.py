@@ -113,7 +113,7 @@ def test_an_adapter_that_a_request_waits_for_is_not_evicted_before_it_was_served
     run.close()
 
 
-def test_nobody_starves_beside_an_adapter_that_is_always_in_use() -> None:
+def test_adapters_do_not_starve_beside_one_that_is_always_in_use() -> None:
     clock = Clock()
     run = Running(pages=1, slots=1, clock=clock)
     run.manager.expect(AdapterRef(A))
@@ -238,7 +238,7 @@ def test_host_copies_stay_within_their_budget_and_those_that_go_are_wiped() -> N
     assert run.source.memory == {} and run.plaintext_left() == 0
 
 
-def test_what_lies_idle_is_zeroed_and_its_lease_goes_back_but_not_what_is_used() -> None:
+def test_idle_adapters_are_zeroed_and_their_leases_released_but_used_ones_stay() -> None:
     clock = Clock()
     run = Running(idle=60.0, clock=clock)
     run.load(A)

@@ -26,7 +26,7 @@ def drain(found: GreedyDual) -> list[str]:
     return list(iter(found.evict, None))
 
 
-def test_what_is_used_least_goes_first_and_what_is_held_never_goes() -> None:
+def test_the_least_used_adapter_goes_first_and_a_held_one_never_goes() -> None:
     found = order(rare=1, popular=9, some=3)
     for key in ("popular", "rare", "some"):
         found.release(key, ONE, 0.0)
@@ -48,7 +48,7 @@ def test_at_the_same_rate_the_cheaper_loss_goes_first(cheap: EvictionCost, dear:
     assert drain(found) == ["b", "a"]
 
 
-def test_what_was_popular_long_ago_gives_way_to_what_is_used_now() -> None:
+def test_adapters_popular_long_ago_give_way_to_those_used_now() -> None:
     found = order(old=50)
     found.release("old", ONE, 0.0)
     for turn in range(600):  # others come and go, and the clock rises with each

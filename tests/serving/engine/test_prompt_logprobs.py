@@ -49,7 +49,7 @@ async def test_they_are_the_reference_s_and_the_same_bits_again(
     assert [token for delta in alone[0] for token in delta.token_ids] == plain
 
 
-async def test_what_they_computed_is_cached_for_those_who_do_not_ask(tiny: Tiny) -> None:
+async def test_prompt_logprobs_requests_fill_the_cache_for_requests_without_them(tiny: Tiny) -> None:
     prompt = prompts(1, low=70)[0][:70]
     async with running(tiny) as run:
         await scored(run, prompt, "r4")
@@ -79,7 +79,7 @@ async def test_a_prompt_of_one_token_has_none(tiny: Tiny) -> None:
     assert deltas[0].prompt_logprobs == () and len(deltas) == 2
 
 
-async def test_what_is_not_finite_is_an_error(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_logprob_that_is_not_finite_is_an_error(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tiny) as run:
         poison(run, monkeypatch, "r8-attention")
         with pytest.raises(NonFiniteOutput):

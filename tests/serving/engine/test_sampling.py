@@ -84,7 +84,7 @@ def test_top_k_min_p_and_top_p_cut_one_after_the_other() -> None:
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
     assert {draw(logits, seed, top_k=2) for seed in range(200)} == {0, 1}
     assert {draw(logits, seed, min_p=0.45) for seed in range(200)} == {0, 1, 2}
-    # Of the two that top-k leaves, the first holds 4/7 of the mass.
+    # The first of the two tokens that top-k leaves holds 4/7 of the mass.
     assert {draw(logits, seed, top_k=2, top_p=0.57) for seed in range(200)} == {0}
     assert {draw(logits, seed, top_k=2, top_p=0.6) for seed in range(200)} == {0, 1}
     assert len({draw(torch.zeros(2000), seed, top_k=600) for seed in range(2000)}) > 500

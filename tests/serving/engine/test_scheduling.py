@@ -137,7 +137,7 @@ async def test_an_impossible_deadline_is_refused_at_once_and_holds_nothing() -> 
         assert built.admission.refused["deadline_unmeetable"] == 1
 
 
-async def test_what_each_class_waited_for_is_counted() -> None:
+async def test_the_waits_of_each_class_are_counted() -> None:
     async with engine(0) as built:
         for i, latency_class in enumerate(LatencyClass):
             await tokens(built, request(f"r{i}", [i] * 9, 3, latency_class=latency_class))

@@ -46,7 +46,7 @@ BAD: list[tuple[str, bytes, str]] = [
         "content",
     ),
 ]
-# What follows the messages of a chat, and what the refusal names.
+# The text after the messages of a chat, and the field that the refusal names.
 BAD_CHAT: list[tuple[bytes, str]] = [
     (b'"tools": [{}]}', "tools"),
     (b'"tools": [{"type": "function", "function": {"name": "a b"}}]}', "name"),

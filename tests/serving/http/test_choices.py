@@ -163,7 +163,7 @@ async def test_the_observer_hears_of_all_choices_as_one(tiny: Tiny) -> None:
     assert counts == sorted(counts) and counts[-1] == 30
 
 
-async def test_what_was_granted_is_shared_among_the_choices(tiny: Tiny) -> None:
+async def test_the_granted_tokens_are_shared_among_the_choices(tiny: Tiny) -> None:
     async with serving(tiny, authorizer=LimitedAuthorizer) as server:
         body = {"model": "r4", "prompt": "abc", "n": 2, "max_tokens": 50, "ignore_eos": True}
         answer = (await server.http.post("/v1/completions", json=body)).json()

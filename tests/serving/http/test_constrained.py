@@ -77,7 +77,7 @@ def judge(choice: Any, schema: Any) -> bool:
     return True
 
 
-async def test_what_ends_by_itself_validates(tiny: Tiny) -> None:
+async def test_output_that_ends_by_itself_validates(tiny: Tiny) -> None:
     async with serving(tiny) as server:
         for schema in SCHEMAS:
             bodies = [

@@ -59,7 +59,7 @@ async def test_hundreds_of_inputs_pass_a_small_queue_and_count_as_one_request(ti
     assert (usage.prompt_tokens, usage.completion_tokens, reason) == (600, 0, "stop")
 
 
-async def test_what_cannot_be_embedded_is_refused(tiny: Tiny) -> None:
+async def test_input_that_cannot_be_embedded_is_refused(tiny: Tiny) -> None:
     async with serving(tiny) as server:
         with pytest.raises(openai.BadRequestError) as long:
             await server.openai.embeddings.create(model="base", input=[[5] * 3, [5] * 600])

@@ -1,4 +1,4 @@
-"""What /metrics shows is what docs/operations.md lists, name for name."""
+"""/metrics shows the names that docs/operations.md lists, and no others."""
 
 from __future__ import annotations
 

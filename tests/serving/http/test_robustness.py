@@ -164,7 +164,7 @@ async def test_a_drained_replica_says_so_and_refuses(tiny: Tiny) -> None:
         assert (await running).json()["usage"]["completion_tokens"] == 400
 
 
-def test_what_a_replica_starts_with_is_never_looked_at_by_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_ignores_the_objects_a_replica_starts_with(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(http_server.DrainingServer, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))
     monkeypatch.setattr(http_server.signal, "signal", lambda number, handler: None)

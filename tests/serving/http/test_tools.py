@@ -124,7 +124,7 @@ async def test_functions_that_may_not_be_called_are_only_told(roomy: Tiny) -> No
         assert answer.choices[0].message.tool_calls is None
         assert without is not None and answer.usage is not None
         assert answer.usage.prompt_tokens > without.prompt_tokens + len(json.dumps(WEATHER)) / 2
-        # Nobody forbids both an answer in JSON and functions that are only told.
+        # A JSON answer may be combined with functions that cannot be called.
         await create(**SETTINGS | {"max_tokens": 4}, tool_choice="none", response_format={"type": "json_object"})
         with pytest.raises(openai.BadRequestError):
             await create(**SETTINGS, response_format={"type": "json_object"})

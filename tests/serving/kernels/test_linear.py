@@ -243,7 +243,7 @@ def test_a_scale_for_each_block_loses_less_than_one_for_each_row(library: Kernel
     exact, row_wise = (
         each[:, others].double() @ weight[:, others].double().T for each in (x, (x / step).round() * step)
     )
-    # What the other channels add: the outlier's own product taken away from the sum of all.
+    # The other channels' contribution: the outlier's own product taken away from the sum of all.
     y = PackedLinear(weight, "int8", library)(x)
     outlier = eight_bit_rows(x, library.instruction_set)[:, 3:4] * eight_bit_columns(weight)[:, 3]
     assert relative_error(y.double() - outlier, exact) < 0.2 < relative_error(row_wise, exact)
@@ -259,7 +259,7 @@ def test_rows_of_zeros_and_rows_as_small_as_floats_get(any_library: Any) -> None
     assert not PackedLinear(torch.zeros(32, 64), "int8", any_library)(x).any()
 
 
-def test_what_cannot_be_packed_is_refused(library: KernelLibrary) -> None:
+def test_a_weight_that_cannot_be_packed_is_refused(library: KernelLibrary) -> None:
     good = torch.ones(8, 8)
     for weight, dtype in (
         (good[:, :7], "float32"),

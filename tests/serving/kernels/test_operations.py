@@ -75,7 +75,7 @@ def test_8_bits_have_a_step_that_fits_their_largest_value(library: KernelLibrary
             row = rows[1].clone()
             row[size // 2] = bad
             assert not math.isfinite(operations.quantise(row.data_ptr(), size, found.data_ptr()))
-        # What lies too close to 0 to be told from it is 0, in place as well.
+        # Values too close to 0 to be told from it become 0, in place as well.
         row = torch.full((size,), 1e-40)
         assert operations.quantise(row.data_ptr(), size, row.data_ptr()) == 0
         assert not row.view(torch.int8)[:size].any()

@@ -169,7 +169,7 @@ def test_items_with_homes_are_done_once_too(
     assert run_home(threads, rounds, count, least)[0] == 0
 
 
-def test_what_a_late_thread_leaves_undone_is_done_by_others(run_home: Callable[..., tuple[int, int]]) -> None:
+def test_other_threads_do_the_work_a_late_thread_leaves_undone(run_home: Callable[..., tuple[int, int]]) -> None:
     # One of two does all 90 items, of which 45 are its own.
     assert run_home(2, 50, 90, 1, late=1) == (0, 50 * 45)
 

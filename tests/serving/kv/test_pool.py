@@ -84,7 +84,7 @@ def test_within_a_limit_the_oldest_cached_block_is_reused_though_others_are_free
     assert first not in pool.free_blocks() and len(pool.free_blocks()) == 6
 
 
-def test_what_is_computed_again_because_it_was_reclaimed_is_counted() -> None:
+def test_tokens_computed_again_after_reclaim_are_counted() -> None:
     pool = BlockPool(2, 4)
     for key in (b"1", b"2", b"1", b"3", b"1"):
         block = pool.allocate(1)[0]

@@ -113,7 +113,7 @@ def test_an_embedding_tied_to_the_head_is_not_held_twice(name: str, weights: tor
     ],
     ids=str,
 )
-def test_what_would_be_computed_wrongly_is_refused(change: dict[str, object]) -> None:
+def test_a_config_that_would_be_computed_wrongly_is_refused(change: dict[str, object]) -> None:
     raw = {**SIZES, "model_type": "llama", "rms_norm_eps": 1e-6, **change}
     with pytest.raises(ModelConfigError):
         ModelConfig.from_hf(raw)

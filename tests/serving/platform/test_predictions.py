@@ -159,14 +159,16 @@ def test_a_receipt_is_on_the_disk_before_it_is_handed_over(setup: Setup, tmp_pat
 
 
 @pytest.mark.parametrize("reason", ["error", "revoked", "interrupted"])
-def test_what_was_refused_before_its_first_token_leaves_no_receipt(setup: Setup, reason: str) -> None:
+def test_a_prediction_refused_before_its_first_token_leaves_no_receipt(setup: Setup, reason: str) -> None:
     jti = setup.authorize(setup.ticket()).request_id
     assert setup.finish(jti, 0, reason) is None
     assert setup.desk.state(jti) == ("unknown", None)
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [(3, "error"), (3, "revoked"), (0, "cancelled"), (2, "cancelled")])
-def test_what_ended_early_after_work_was_done_has_a_receipt(setup: Setup, tokens: int, reason: str) -> None:
+def test_a_prediction_that_ended_early_after_work_was_done_has_a_receipt(
+    setup: Setup, tokens: int, reason: str
+) -> None:
     jti = setup.authorize(setup.ticket()).request_id
     answer = setup.finish(jti, tokens, reason)
     assert answer is not None

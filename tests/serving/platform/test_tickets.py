@@ -123,7 +123,7 @@ def test_a_ticket_for_another_body_is_refused_and_not_spent(verifier: TicketVeri
 
 
 @pytest.mark.parametrize("token", [None, "", "x", "a.b.c", "." * 10, "x" * 5000])
-def test_what_is_no_token_is_refused(verifier: TicketVerifier, token: str | None) -> None:
+def test_an_invalid_token_is_refused(verifier: TicketVerifier, token: str | None) -> None:
     refuse(verifier, token, "required|does not verify")
 
 

@@ -1,4 +1,4 @@
-"""What the replica's calls make of a platform's answers over HTTP."""
+"""The replica's calls interpret a platform's answers over HTTP."""
 
 from __future__ import annotations
 

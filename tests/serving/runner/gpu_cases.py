@@ -78,7 +78,7 @@ def _runner(folder: Path) -> Launching:
 
 def _drivers(folder: Path) -> tuple[Driver, Driver]:
     runner = _runner(folder)
-    # What nobody has written must not matter; block 0 takes the KV of padding rows.
+    # Unwritten blocks must not matter; block 0 takes the KV of padding rows.
     runner.kv.data[:, :, 1:] = float("nan")
     adapters = Adapters(runner.adapters.pool)
     ours = Driver(runner, adapters, runner.model.config, list(range(1, BLOCKS)))

@@ -82,7 +82,7 @@ async def test_an_engine_with_8_bits_everywhere_answers_the_same_alone_and_in_co
         assert [await run.tokens(range(9), name) for name in reversed(names)] == alone[::-1]
 
 
-def test_who_has_8_bits(tiny: Tiny) -> None:
+def test_each_part_has_the_precision_that_was_chosen(tiny: Tiny) -> None:
     assert choose_precision("int8", CPU) == Precision(INT8, INT8, BF16)
     assert choose_precision("int8", CPU, "bfloat16", "int8") == Precision(INT8, BF16, INT8)
     assert choose_precision("float32", CPU) == Precision(F32, F32, F32)

@@ -109,7 +109,7 @@ def test_one_thread_and_two_give_the_same_bits(model: Path) -> None:
         assert vector(one, prompt, slot, 30) == vector(two, prompt, slot, 30)
 
 
-def test_what_is_left_in_blocks_is_never_used(driver: Driver) -> None:
+def test_stale_block_contents_are_never_used(driver: Driver) -> None:
     work = list(zip(prompts(4), (None, 0, 3, None), strict=True))
     clean = [vector(driver, prompt, slot, 20) for prompt, slot in work]
     driver.runner.kv.data.view(torch.uint8).fill_(255)  # no numbers; of 8 bits the factors

@@ -47,7 +47,7 @@ _TEXT = _Text()
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
+    """The fate of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
     admission would have refused and that were let in to see."""
 
     served: int = 0

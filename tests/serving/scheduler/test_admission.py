@@ -68,7 +68,7 @@ def test_the_predicted_wait_grows_with_what_is_ahead_and_not_with_what_is_behind
     assert seconds(behind, "crowd", LatencyClass.INTERACTIVE) < 0.2 * seconds(long, "crowd", LatencyClass.STANDARD)
 
 
-def test_what_the_outlook_knows_is_not_counted_twice() -> None:
+def test_requests_the_outlook_knows_are_not_counted_twice() -> None:
     desk, plans = admission(), planner(seqs=1)
     running, waiting = sequence([1] * 4), sequence([2] * 4)
     for seq in (running, waiting):

@@ -125,7 +125,7 @@ def test_a_late_newcomer_takes_the_place_of_a_lower_class_and_never_of_its_own()
     assert plans.preemptions == 1
 
 
-def test_what_gave_way_is_found_in_the_prefix_cache_when_it_comes_back() -> None:
+def test_a_preempted_sequence_finds_its_prefix_cached_when_it_comes_back() -> None:
     plans = planner(seqs=1, targets=TARGETS)
     batch = sequence(list(range(40)), tokens=3, latency_class=BATCH)
     plans.add(batch)

@@ -117,7 +117,7 @@ def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_nobody_starves_and_nothing_leaks_under_any_load(data: st.DataObject) -> None:
+def test_sequences_do_not_starve_and_blocks_do_not_leak_under_any_load(data: st.DataObject) -> None:
     residency = FakeResidency()
     plans = planner(residency, blocks=data.draw(st.integers(9, 30)), budget=data.draw(st.integers(4, 40)), seqs=4)
     active: list[Sequence] = []

@@ -58,7 +58,7 @@ def test_the_earliest_of_several_stops_counts() -> None:
     assert stops.push("do it now or later") == "do it " and stops.stopped
 
 
-def test_what_was_held_for_nothing_is_shown_at_the_end() -> None:
+def test_text_held_for_an_unfinished_stop_string_is_shown_at_the_end() -> None:
     stops = StopStrings(["END"])
     assert stops.push("the EN") == "the " and stops.finish() == "EN" and not stops.stopped
 

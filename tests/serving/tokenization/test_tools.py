@@ -43,7 +43,7 @@ def test_calls_are_taken_out_of_the_text() -> None:
     assert parse("no call <tool> here ") == ("no call <tool> here ", [])
 
 
-def test_what_is_no_call_stays_text() -> None:
+def test_text_that_is_not_a_call_stays_text() -> None:
     for text in (
         "<tool_call>nonsense</tool_call>",
         "a <tool_call",
@@ -71,7 +71,7 @@ def test_a_call_cut_short_gives_what_there_was() -> None:
     ),
     st.lists(st.integers(0, 300), max_size=40),
 )
-def test_where_the_pieces_are_cut_changes_nothing(parts: list[str], cuts: list[int]) -> None:
+def test_the_cuts_between_pieces_change_nothing(parts: list[str], cuts: list[int]) -> None:
     text = "".join(parts)
     assert parse(text, [cut for cut in cuts if cut < len(text)]) == parse(text)
 
