@@ -1,4 +1,4 @@
-"""What the platform may tell a replica to do: `POST /admin/{action}`, JSON in and out, each with a ticket for it."""
+"""Orders of the platform to a replica: `POST /admin/{action}`, JSON in and out, each with a ticket for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RevokeRequest(Request, frozen=True):
 
 
 class Revocation(Answer, frozen=True):
-    """What was dropped, and how many running predictions were aborted."""
+    """The adapters that were dropped, and how many running predictions were aborted."""
 
     revoked: list[str]
     aborted: int

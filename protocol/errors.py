@@ -1,4 +1,4 @@
-"""What is wrong with a message. Each side turns these into its own refusals; the texts are safe to show and to log."""
+"""Faults of a message. Each side turns these into its own refusals; the texts are safe to show and to log."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class LeaseRequest(Request, frozen=True):
 
 
 class PackageIdentity(Answer, frozen=True):
-    """What the package of a lease must say it is."""
+    """The identity that the package of a lease must state."""
 
     creator_id: UUID
     model_id: UUID

@@ -1,4 +1,4 @@
-"""What every JSON message has: strict decoding, and the form of an error."""
+"""The basis of every JSON message: strict decoding, and the form of an error."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class ErrorBody(Answer, frozen=True):
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """What is answered instead, with a status of 400 and above."""
+    """The answer of a call that failed, with a status of 400 and above."""
 
     error: ErrorBody
 
 
 class PredictionExtra(Answer, frozen=True):
-    """What a replica adds to OpenAI's answer, under the key `intarsia`, for the gateway."""
+    """The addition of a replica to OpenAI's answer, under the key `intarsia`, for the gateway."""
 
     receipt: str
 
@@ -64,7 +64,7 @@ class OpenAIError(Answer, frozen=True):
 
 
 class OpenAIErrorAnswer(Answer, frozen=True):
-    """What is answered under `/v1` instead of a prediction, by replicas and by the gateway."""
+    """The answer under `/v1` instead of a prediction, of replicas and of the gateway."""
 
     error: OpenAIError
 

@@ -39,7 +39,7 @@ class BaseDescription(Request, frozen=True):
 
 
 class Introduction(Request, frozen=True, kw_only=True):
-    """What a replica says of itself, and what its receipt key signs."""
+    """A replica's description of itself, which its receipt key signs."""
 
     protocol_version: int
     name: ReplicaName

@@ -27,7 +27,7 @@ class BaseShapes(Request, frozen=True):
 
 
 class VerificationJob(Request, frozen=True):
-    """What to open, what it must be, and how much memory (bytes) and processor time (seconds) it may take."""
+    """The package to open, its required identity, and its limits of memory (bytes) and processor time (seconds)."""
 
     path: str
     digest: Digest

@@ -177,7 +177,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one completion.
+    """The addition of one step to one completion.
 
     finish_reason: set on the last delta: "stop", "length" or "cancelled"
     embedding: native float32, L2-normalised; only for requests that asked for one

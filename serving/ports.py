@@ -1,4 +1,4 @@
-"""What the engine needs from its runner and from adapter memory. Implementations are in `serving.runner`,
+"""The engine's needs of its runner and of adapter memory. Implementations are in `serving.runner`,
 `serving.adapters` and the tests; they do not inherit from these protocols."""
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class AdapterCost:
-    """What one adapter costs the scheduler: its rank, the bytes that a load moves, the seconds until it is ready."""
+    """The cost of one adapter to the scheduler: its rank, the bytes a load moves, the seconds until it is ready."""
 
     rank: int = 0
     bytes: int = 0
@@ -111,7 +111,7 @@ class AdapterCost:
 
 
 class Residency(Protocol):
-    """What the scheduler needs to know about adapters. None (the base model) is always ready.
+    """The scheduler's view of adapters. None (the base model) is always ready.
 
     `is_ready` may turn false while sequences still run on the adapter: it drains, they continue, and no sequence joins.
     Pins nest; only an adapter that is ready may be pinned.

@@ -31,7 +31,7 @@ FLUSH_BYTES = 256 * 2**20
 COPY_BYTES = 2 * 2**30
 # Relative Frobenius error of y in bfloat16: roundings of x Aᵀ and of y itself; a missing adapter is above 0.3.
 MOST_ERROR = 0.02
-# What is promised: geometric means over the grid, and the share of the byte limit with at least that many adapters.
+# The promise: geometric means over the grid, and the share of the byte limit with at least that many adapters.
 PROMISED = {"vllm": 2.0, "csgmv": 1.5, "triton_v2": 1.15}
 LIMIT_SHARE, LIMIT_DISTINCT = 0.75, 32
 

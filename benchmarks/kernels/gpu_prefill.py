@@ -15,7 +15,7 @@ TOKENS = 8192
 PROMPTS = 8
 RANK = 16
 REPEATS = 20
-# What is promised: of the time of the four base GEMMs of a layer.
+# The promise, as a share of the time of the four base GEMMs of a layer.
 PREFILL_SHARE = 0.08
 
 
@@ -32,7 +32,7 @@ class Prefill:
 
     @property
     def share(self) -> float:
-        """What adapters add, of the base, the better way."""
+        """Return the share of the base's time that adapters add, the better way."""
         return min(self.added_ms, self.first_ms) / self.base_ms - 1
 
 

@@ -27,7 +27,7 @@ from benchmarks.kernels.gpu_grid import SITES, GpuPoint, make_inputs
 from lora_kernels.ops import configs, tuning
 from lora_kernels.ops.launch import Launch, SiteConfig
 
-# What decides: one adapter, many, and both kinds of rank.
+# The cases that decide: one adapter, many, and both kinds of rank.
 POINTS = ((1, "one", "16"), (8, "distinct", "16"), (32, "distinct", "mixed"), (256, "zipf", "mixed"))
 GAIN = 0.99
 SPLITS = ((4, 4), (8, 4), (16, 4), (32, 4))

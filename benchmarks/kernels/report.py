@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.kernels.cpu import Measured
 from benchmarks.kernels.grid import NAMED, Point, Shape
 
-# What this project promises on a CPU, for each type: see README.
+# This project's promises on a CPU, for each type: see README.
 LEAST_GEOMETRIC_MEAN = 4.0
 LEAST_AT_ANY_POINT = 1 / 1.05
 MOST_SHARE_OF_BASE = 0.20
@@ -66,7 +66,7 @@ def aggregates(results: Sequence[Measured]) -> list[Aggregate]:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of at least one positive value."""
+    """Return the geometric mean of at least one positive value."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 

@@ -1,5 +1,5 @@
-"""What a replica shows about itself when it registers. Evidence binds the challenge's nonce through the signature over
-the whole registration; what it proves depends on its kind, and the release log records a hash of it.
+"""Evidence that a replica shows about itself when it registers. It binds the challenge's nonce through the signature
+over the whole registration. Its kind decides what it proves, and the release log records a hash of it.
 
 A hardware kind (SEV-SNP, NVIDIA confidential computing) is one more class here: it checks the vendor's report and that
 the report's user data is SHA-256(nonce ‖ HPKE public key).

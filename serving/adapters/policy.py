@@ -41,7 +41,7 @@ class UsageRates:
 
 @dataclass(frozen=True, slots=True)
 class EvictionCost:
-    """What evicting one copy would cost: the seconds to load it again, beside the bytes that it frees."""
+    """The cost of evicting one copy: the seconds to load it again, beside the bytes that it frees."""
 
     seconds: float
     bytes: int

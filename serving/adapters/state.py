@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LoadProfile:
-    """What a past load taught about an adapter: ranks, bytes in host memory, pages, seconds of work."""
+    """Facts about an adapter from a past load: ranks, bytes in host memory, pages, seconds of work."""
 
     rank: int
     bytes: int

@@ -1,4 +1,4 @@
-"""What the next step computes.
+"""The plan of the next step.
 
 Order: expired sequences are removed → decodes (those at risk of missing their target first, where not all fit) →
 prefills until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run out, the

@@ -51,7 +51,7 @@ typedef vf tile_sums[WIDE ? 12 : 6][MOST_GROUPS][NV];
 /* sums[R, 16] += a[R] b, for one row of b and G groups; of pairs one of a line's two. */
 INLINE void multiply_row(const int R, const int G, const int dtype, const int second, const float *a, int64_t lda,
                          const char *const *b, int64_t at, tile_sums sums) {
-    /* What there is less of stays in registers: 12 sums of two vectors each, 3 factors and one vector fill 16. */
+    /* The smaller operand stays in registers: 12 sums of two vectors each, 3 factors and one vector fill 16. */
     const int factors_stay = G > 1 && !WIDE;
     vf f[6], w[MOST_GROUPS][NV];
 #pragma GCC unroll 6

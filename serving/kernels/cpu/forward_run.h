@@ -29,7 +29,7 @@ typedef struct {
     sk_task *tasks;
     int64_t task_count;
     char *linear_scratch;
-    /* What products take as x: of the type that suits them. */
+    /* The x of products, in the type that suits them. */
     sk_rows normed, attended, activated;
     float *attend_scratch;
     int64_t attend_floats;  /* of one thread */

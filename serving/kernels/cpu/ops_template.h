@@ -198,7 +198,7 @@ TARGET static void widen(const void *row, int64_t dtype, int64_t n, float *y) {
 INLINE float largest_size(const float *x, int64_t n) {
     vi most = {0};
     for (int64_t i = 0; i < n; i += W) {
-        /* What is left is less than a vector: with some of what came before. */
+        /* The tail is shorter than a vector: it is taken with some values before it. */
         vi size = (vi)(i && n - i < W ? load(x + n - W) : load_left(x + i, n - i)) & INT32_MAX;
         most = (vi)blend(size > most, (vf)size, (vf)most);
     }
