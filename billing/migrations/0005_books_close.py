@@ -1,9 +1,9 @@
-"""What commits is whole: each statement leaves its transactions balanced, and a charge is a hold, a usage row and
-entries that say the same.
+"""Charges commit whole: each statement leaves its transactions balanced, and hold, usage row and entries of a charge
+say the same.
 
 The checks of migration 0003 ran when the database transaction committed, or earlier on `SET CONSTRAINTS`: entries added
-after such an early check were never looked at. A hold could be closed by hand, and a usage row could name a prediction
-that nobody made.
+after such an early check were never looked at. A hold could be closed by hand, and a usage row could name an
+invented prediction.
 """
 
 from django.db import migrations

@@ -105,13 +105,11 @@ def _check_replica_url(url: str) -> None:
     """Raise BadRequest unless `url` is a plain http(s) origin that the gateway may call."""
     try:
         parts = urlsplit(url)
-        fine = (
-            parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
-            and parts.path in {"", "/"} and not parts.query and not parts.fragment and (parts.port or 1) > 0
-        )  # fmt: skip
+        callable_host = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+        beside_it = parts.username is not None or parts.path not in {"", "/"} or bool(parts.query or parts.fragment)
     except ValueError:
-        fine = False
-    if not fine:
+        callable_host = beside_it = False
+    if not callable_host or beside_it:
         raise BadRequest("url must be http://host:port or https://host:port, without a path")
 
 
