@@ -22,6 +22,10 @@ class _ErrorBoundary(LazyGroup):
     """Turn every exception of a command into one message and an exit code; INTARSIA_DEBUG=1 shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        # Imported here: the package brings numpy along, which --help and --version do without.
+        from sealed_weights.process import keep_memory_private
+
+        keep_memory_private()
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):

@@ -42,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    from sealed_weights.process import keep_memory_private  # imported late: numpy comes with it
+
+    keep_memory_private()
     # While one core imports torch, the other reads and hashes the weights.
     fingerprint = _in_background(lambda: _fingerprint(config.model))
     if platform is None:

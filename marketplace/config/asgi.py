@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
+from sealed_weights.process import keep_memory_private
+
+keep_memory_private()  # before the settings read a secret
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
-from django.core.asgi import get_asgi_application
+from django.core.asgi import get_asgi_application  # noqa: E402
 
 _application = get_asgi_application()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 
 from celery import Celery
+from celery.signals import beat_init, worker_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
 from marketplace.config.env import Env
+from sealed_weights.process import keep_memory_private
 
 _valkey = Env.load().valkey_url
 # kombu spells a unix socket differently from redis-py.
@@ -39,3 +41,10 @@ app.conf.update(
     },
 )
 app.autodiscover_tasks(["billing", "marketplace.publishing", "marketplace.vault", "marketplace.gateway"])
+
+
+@worker_init.connect
+@beat_init.connect
+def _keep_memory_private(**_: object) -> None:
+    """Protect the worker, before it forks, and beat. Not at import: whatever uses Django imports this module."""
+    keep_memory_private()
