@@ -23,10 +23,11 @@ from billing.statements import (
     parse_settled,
     settle_parameters,
 )
-from billing.top_ups import refresh_top_up, start_top_up
+from billing.top_ups import cancel_top_up, refresh_top_up, start_top_up
 from marketplace.accounts.models import ApiKey, Organization
 
 __all__ = [
+    "cancel_top_up",
     "credit_promotion",
     "refresh_top_up",
     "release_hold_sync",

@@ -26,6 +26,8 @@ READ_SECONDS = 15.0
 NETWORK_RETRIES = 2
 WEBHOOK_TOLERANCE_SECONDS = 300
 CURRENCY = "usd"
+MAX_ID = 255  # characters of an id at Stripe
+MAX_EVENT_TYPE = 100
 # `process_stripe_event` acts on these, and the webhook endpoint at Stripe subscribes to them.
 EVENT_TYPES = (
     "checkout.session.completed",
@@ -69,11 +71,12 @@ class CheckoutSession:
     url: str
     status: str  # open, complete, expired
     payment_status: str  # paid, unpaid, no_payment_required
-    amount_total_cents: int
+    amount_total_cents: int  # the customer's payment, tax included
     currency: str
     client_reference_id: str
     payment_intent_id: str | None
     charge: Charge | None
+    amount_tax_cents: int = 0  # the part of the total that Stripe added as tax
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Event:
 
     id: str
     type: str
-    object_id: str
+    object_id: str  # empty for an object without an id, such as a balance
 
 
 def _translated(call: Callable[P, T]) -> Callable[P, T]:
@@ -124,6 +127,8 @@ class StripeGateway:
                         "price_data": {
                             "currency": CURRENCY,
                             "unit_amount": amount_cents,
+                            # Tax comes on top: the credit is the amount that was asked for.
+                            "tax_behavior": "exclusive",
                             "product_data": {"name": "Prediction credit"},
                         },
                     }
@@ -143,6 +148,19 @@ class StripeGateway:
         return _checkout_session(self._client.v1.checkout.sessions.retrieve(session_id, {"expand": _SESSION_EXPAND}))
 
     @_translated
+    def close_checkout_session(self, session_id: str) -> None:
+        """Close an open page, so that it cannot be paid any more. Raises PaymentProviderUnavailable.
+
+        A page that is paid or expired stays as it is: Stripe refuses to close it, and retrieving it tells which.
+        """
+        import stripe
+
+        try:
+            self._client.v1.checkout.sessions.expire(session_id)
+        except stripe.InvalidRequestError as error:
+            logger.info("Stripe did not close a checkout page: %s", error.code or error.http_status)
+
+    @_translated
     def retrieve_charge(self, charge_id: str) -> Charge:
         """Fetch a charge with Stripe's fee. Raises PaymentProviderUnavailable."""
         return _charge(self._client.v1.charges.retrieve(charge_id, {"expand": ["balance_transaction"]}))
@@ -156,14 +174,17 @@ class StripeGateway:
         return [_event(event) for event, _number in zip(_pages(page), range(limit), strict=False)]
 
     def verify_webhook(self, payload: bytes, signature: str) -> Event:
-        """Check the signature of a webhook body and return its event. Raises InvalidWebhookSignature."""
+        """Check the signature of a webhook body and return its event.
+
+        Raises InvalidWebhookSignature, also for a signed body that is no event.
+        """
         import stripe
 
         try:
             return _event(
                 self._client.construct_event(payload, signature, self._webhook_secret, WEBHOOK_TOLERANCE_SECONDS)
             )
-        except (stripe.SignatureVerificationError, ValueError, AttributeError, IndexError) as error:
+        except (stripe.SignatureVerificationError, ValueError, AttributeError, LookupError, TypeError) as error:
             raise InvalidWebhookSignature(str(type(error).__name__)) from None
 
 
@@ -206,6 +227,7 @@ def _checkout_session(session: Any) -> CheckoutSession:
         status=session.status,
         payment_status=session.payment_status,
         amount_total_cents=session.amount_total or 0,
+        amount_tax_cents=_tax_cents(session),
         currency=session.currency or "",
         client_reference_id=session.client_reference_id or "",
         payment_intent_id=_id(intent),
@@ -213,5 +235,24 @@ def _checkout_session(session: Any) -> CheckoutSession:
     )
 
 
+def _tax_cents(session: Any) -> int:
+    return int(getattr(getattr(session, "total_details", None), "amount_tax", 0) or 0)
+
+
 def _event(event: Any) -> Event:
-    return Event(id=str(event.id), type=str(event.type), object_id=str(event.data.object["id"]))
+    """Read the three values that are kept. Raises ValueError, AttributeError or LookupError for what is no event."""
+    return Event(
+        id=_name(event.id, MAX_ID), type=_name(event.type, MAX_EVENT_TYPE), object_id=_object_id(event.data.object)
+    )
+
+
+def _object_id(subject: Any) -> str:
+    """Return the id of an event's object, or "": a balance, for example, has none."""
+    found = getattr(subject, "id", None)
+    return "" if found is None else _name(found, MAX_ID)
+
+
+def _name(value: Any, limit: int) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= limit or not value.isprintable():
+        raise ValueError("a name at Stripe is a short printable text")
+    return value

@@ -69,7 +69,7 @@ def process_stripe_event(event_id: str) -> None:
     handler = _HANDLERS.get(event.type)
     StripeEvent.objects.filter(pk=event_id).update(attempts=F("attempts") + 1)
     try:
-        if handler is not None:
+        if handler is not None and event.object_id:
             handler(event, stripe_gateway())
     except PaymentMismatch:
         logger.exception("Stripe event %s", event_id)  # an incident is open; trying again cannot help

@@ -7,7 +7,7 @@ customer coming back) leads to `credit_top_up`, which moves a top-up only forwar
 from __future__ import annotations
 
 import logging
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.db import transaction
 from django.utils import timezone
@@ -30,15 +30,16 @@ def start_top_up(
     amount_cents: int,
     success_url: str,
     cancel_url: str,
+    top_up_id: UUID | None = None,
     gateway: StripeGateway | None = None,
 ) -> TopUp:
     """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
-    Raises InvalidTopUpAmount, and PaymentProviderUnavailable (no money moved; try again).
+    `top_up_id` is for a caller whose URLs name the top-up. Raises InvalidTopUpAmount, and PaymentProviderUnavailable (no money moved; try again).
     """
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
-    top_up = TopUp.objects.create(organization=organization, amount_cents=amount_cents)
+    top_up = TopUp.objects.create(id=top_up_id or uuid4(), organization=organization, amount_cents=amount_cents)
     session = (gateway or stripe_gateway()).create_checkout_session(
         top_up_id=top_up.pk,
         organization_id=organization.pk,
@@ -59,6 +60,21 @@ def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> 
     if top_up.state != TopUp.State.CREDITED and top_up.checkout_session_id is not None:
         session = (gateway or stripe_gateway()).retrieve_checkout_session(top_up.checkout_session_id)
         credit_top_up(session=session)
+        top_up.refresh_from_db()
+    return top_up
+
+
+def cancel_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> TopUp:
+    """Close the payment page of a top-up that waits, so that it cannot be paid any more. Idempotent.
+
+    A top-up that was paid in the meantime is credited; one whose slow payment is under way keeps waiting. Raises
+    PaymentProviderUnavailable (the page is as it was), PaymentMismatch.
+    """
+    top_up = TopUp.objects.get(pk=top_up_id)
+    if top_up.state == TopUp.State.PENDING and top_up.checkout_session_id is not None:
+        gateway = gateway or stripe_gateway()
+        gateway.close_checkout_session(top_up.checkout_session_id)
+        credit_top_up(session=gateway.retrieve_checkout_session(top_up.checkout_session_id))
         top_up.refresh_from_db()
     return top_up
 
@@ -105,10 +121,11 @@ def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
 
 
 def _credit(top_up: TopUp, session: CheckoutSession) -> None:
-    if (session.amount_total_cents, session.currency) != (top_up.amount_cents, CURRENCY):
+    net_cents = session.amount_total_cents - session.amount_tax_cents
+    if (net_cents, session.currency) != (top_up.amount_cents, CURRENCY) or session.amount_tax_cents < 0:
         raise PaymentMismatch(
             f"top-up {top_up.pk} asked for {top_up.amount_cents} {CURRENCY} cents, "
-            f"Stripe took {session.amount_total_cents} {session.currency}"
+            f"Stripe took {session.amount_total_cents} {session.currency}, of which {session.amount_tax_cents} are tax"
         )
     amount = top_up.amount_cents * NANO_PER_CENT
     top_up.ledger_transaction = post_transaction(

@@ -34,7 +34,7 @@ def stripe_webhook(request: HttpRequest) -> HttpResponse:
         logger.warning("refused a Stripe webhook without a valid signature")
         return HttpResponseBadRequest("invalid signature")
     row, created = StripeEvent.objects.get_or_create(
-        id=event.id, defaults={"type": event.type[:100], "object_id": event.object_id[:255]}
+        id=event.id, defaults={"type": event.type, "object_id": event.object_id}
     )
     if created or row.processed_at is None:
         try:

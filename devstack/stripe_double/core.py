@@ -28,7 +28,10 @@ MAX_ATTEMPTS = 200
 
 
 class StripeDouble:
-    """One account at Stripe. `base_url` is where its checkout pages are reached; `clock` gives unix time."""
+    """One account at Stripe. `base_url` is where its checkout pages are reached; `clock` gives unix time.
+
+    `tax_percent` is added to each page, as an account with automatic tax does.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class StripeDouble:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.faults = FaultPlan()
+        self.tax_percent = 0
         self._api_key = api_key
         self._webhook_secret = webhook_secret
         self._base_url = base_url
@@ -118,7 +122,14 @@ class StripeDouble:
             self._find("customer", customer)
         amount, currency = _total(parameters["line_items"])
         session = self._add(
-            objects.checkout_session(self._now(), parameters, amount=amount, currency=currency, base_url=self._base_url)
+            objects.checkout_session(
+                self._now(),
+                parameters,
+                amount=amount,
+                tax=amount * self.tax_percent // 100,
+                currency=currency,
+                base_url=self._base_url,
+            )
         )
         return self._shown(session, parameters)
 

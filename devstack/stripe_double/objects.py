@@ -38,14 +38,16 @@ def customer(now: int, params: JsonObject) -> JsonObject:
     )
 
 
-def checkout_session(now: int, params: JsonObject, *, amount: int, currency: str, base_url: str) -> JsonObject:
+def checkout_session(
+    now: int, params: JsonObject, *, amount: int, tax: int, currency: str, base_url: str
+) -> JsonObject:
     """Make an open page. The payment intent comes with the payment, as at Stripe."""
     session = _base(
         "checkout.session",
         "cs_test",
         now,
         amount_subtotal=amount,
-        amount_total=amount,
+        amount_total=amount + tax,
         cancel_url=params.get("cancel_url"),
         client_reference_id=params.get("client_reference_id"),
         currency=currency,
@@ -59,6 +61,7 @@ def checkout_session(now: int, params: JsonObject, *, amount: int, currency: str
         payment_status="unpaid",
         status="open",
         success_url=params["success_url"],
+        total_details={"amount_discount": 0, "amount_shipping": 0, "amount_tax": tax},
         # Not part of Stripe's object: the payment copies the metadata, and the page shows the description.
         _payment_intent_metadata=params.get("payment_intent_data", {}).get("metadata", {}),
         _description=params["line_items"][0]["price_data"]["product_data"]["name"],

@@ -18,6 +18,7 @@ urlpatterns = [
     path("dashboard/usage", dashboard.usage, name="usage"),
     path("dashboard/receipts/<uuid:prediction_id>", dashboard.receipt, name="receipt"),
     path("dashboard/wallet", wallet.wallet, name="wallet"),
+    path("dashboard/wallet/<uuid:top_up_id>/cancel", wallet.cancel, name="cancel_top_up"),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),

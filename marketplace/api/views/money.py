@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema
@@ -57,12 +57,14 @@ class TopUpsView(ControlView):
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
-        wallet_page = f"{settings.PUBLIC_URL}/dashboard/wallet"
+        top_up_id = uuid4()
+        wallet_page = f"{settings.PUBLIC_URL}/dashboard/wallet?top_up={top_up_id}"
         top_up = services.start_top_up(
             organization=self.organization,
             amount_cents=amount,
-            success_url=f"{wallet_page}?checkout=done",
-            cancel_url=f"{wallet_page}?checkout=cancelled",
+            success_url=f"{wallet_page}&checkout=done",
+            cancel_url=f"{wallet_page}&checkout=cancelled",
+            top_up_id=top_up_id,
         )
         return Response(self.show(TopUpStatus, top_up), status=201)
 
