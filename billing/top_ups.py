@@ -35,7 +35,8 @@ def start_top_up(
 ) -> TopUp:
     """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
-    `top_up_id` is for a caller whose URLs name the top-up. Raises InvalidTopUpAmount, and PaymentProviderUnavailable (no money moved; try again).
+    `top_up_id` is for a caller whose URLs name the top-up. Raises InvalidTopUpAmount, and PaymentProviderUnavailable
+    (no money moved; try again).
     """
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
