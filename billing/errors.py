@@ -82,6 +82,15 @@ class HoldReleased(BillingError):
         self.prediction_id = prediction_id
 
 
+class OtherAttempt(BillingError):
+    """Usage arrived for an attempt, or from a replica, that is not the one the hold is bound to."""
+
+    def __init__(self, prediction_id: UUID) -> None:
+        """Name the prediction."""
+        super().__init__(f"hold {prediction_id} is bound to another attempt or replica")
+        self.prediction_id = prediction_id
+
+
 class UnbalancedTransaction(BillingError):
     """The amounts of a ledger transaction do not sum to zero, or fewer than two accounts take part."""
 

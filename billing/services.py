@@ -17,9 +17,13 @@ from billing.models import Account, KeyBudget, LedgerTransaction
 from billing.pricing import TokenUsage
 from billing.statements import (
     MAX_CLOSE_REASON,
+    RECORD_DELIVERY,
+    REFUND_PREDICTION,
     RELEASE_HOLD,
     SETTLE_HOLD,
+    Delivery,
     Settlement,
+    parse_delivery,
     parse_settled,
     settle_parameters,
 )
@@ -29,7 +33,9 @@ from marketplace.accounts.models import ApiKey, Organization
 __all__ = [
     "cancel_top_up",
     "credit_promotion",
+    "record_delivery_sync",
     "refresh_top_up",
+    "refund_prediction_sync",
     "release_hold_sync",
     "reverse_transaction",
     "set_key_budget",
@@ -64,8 +70,13 @@ def credit_promotion(
 def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
     """Undo a ledger transaction by its exact negative, once: a second call returns the first reversal.
 
-    Raises TransactionNotReversible for a reversal, and InsufficientFunds if the customer has spent the money.
+    The reversal of a prediction is its refund. Raises TransactionNotReversible for a reversal, and InsufficientFunds if
+    the customer has spent the money.
     """
+    prediction = LedgerTransaction.objects.filter(pk=transaction_id, kind=LedgerTransaction.Kind.PREDICTION).first()
+    if prediction is not None:
+        refund_prediction_sync(prediction_id=UUID(prediction.reference), reason=memo)
+        return LedgerTransaction.objects.get(reverses=prediction)
     with transaction.atomic():
         original = lock_ledger_transaction(transaction_id)
         if original.kind == LedgerTransaction.Kind.REVERSAL:
@@ -83,11 +94,21 @@ def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
 
 
 def settle_hold_sync(
-    *, prediction_id: UUID, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID | None
+    *, prediction_id: UUID, attempt: int, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID
 ) -> Settlement:
     """Settle a hold from Celery: `hotpath.settle_hold` with the same statement, answers and errors."""
-    parameters = settle_parameters(prediction_id, usage, finish_reason, receipt, replica_id)
+    parameters = settle_parameters(prediction_id, attempt, usage, finish_reason, receipt, replica_id)
     return parse_settled(_one_row(SETTLE_HOLD, parameters), prediction_id)
+
+
+def record_delivery_sync(*, prediction_id: UUID, attempt: int, tokens: int) -> Delivery:
+    """Note a verdict as `hotpath.record_delivery` does, outside the gateway."""
+    return parse_delivery(_one_row(RECORD_DELIVERY, (prediction_id, attempt, tokens)))
+
+
+def refund_prediction_sync(*, prediction_id: UUID, reason: str) -> bool:
+    """Give back the charge of a settled prediction, once. False if it is not settled or was refunded before."""
+    return _one_row(REFUND_PREDICTION, (prediction_id, reason[:MAX_CLOSE_REASON])) == (True,)
 
 
 def release_hold_sync(*, prediction_id: UUID, reason: str) -> bool:

@@ -1,37 +1,49 @@
 """The SQL of the hot path, its parameters and its answers: shared by the async gateway and the sync sweeper.
 
-Each call is one statement, one round trip, one database transaction. Migration 0004 has the logic; the tables and
-migration 0003 have the rules that the logic must keep.
+Each call is one statement, one round trip, one database transaction. Migration 0006 has the logic; the tables and
+migrations 0003, 0005 and 0006 have the rules that the logic must keep.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
-from billing.errors import BudgetExceeded, DuplicateRequest, HoldNotFound, HoldReleased, InsufficientFunds
+from billing.errors import (
+    BudgetExceeded,
+    DuplicateRequest,
+    HoldNotFound,
+    HoldReleased,
+    InsufficientFunds,
+    OtherAttempt,
+)
 from billing.pricing import Price, TokenUsage
 
-PLACE_HOLD = """SELECT outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body
-FROM billing_place_hold(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+_PLACED = "outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body"
+_TERMS = ", ".join(["%s"] * 20)
+PLACE_HOLD = f"SELECT {_PLACED} FROM billing_place_hold(%s, %s, {_TERMS})"
 # A hold of nothing needs no credit, so it opens the wallet of a customer who never had any: free models are for all.
-PLACE_FREE_HOLD = """SELECT outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body
+PLACE_FREE_HOLD = f"""SELECT {_PLACED}
 FROM (SELECT %s::uuid AS organization_id, billing_account_id('customer_credit', %s::uuid) AS id) AS wallet,
-LATERAL billing_place_hold(%s, wallet.organization_id, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+LATERAL billing_place_hold(%s, wallet.organization_id, {_TERMS})
 WHERE wallet.id IS NOT NULL"""
-SETTLE_HOLD = "SELECT outcome, cost, creator, platform FROM billing_settle_hold(%s, %s, %s, %s, %s, %s, %s)"
+NEXT_ATTEMPT = "SELECT billing_next_attempt(%s, %s, %s)"
+SETTLE_HOLD = "SELECT outcome, cost, creator, platform FROM billing_settle_hold(%s, %s, %s, %s, %s, %s, %s, %s)"
+RECORD_DELIVERY = "SELECT billing_record_delivery(%s, %s, %s)"
 RELEASE_HOLD = "SELECT billing_release_hold(%s, %s)"
-EXPIRE_HOLD = "UPDATE billing_hold SET expires_at = now() WHERE id = %s AND state = 'open' AND expires_at > now()"
+EXPIRE_HOLD = "SELECT billing_expire_hold(%s)"
+REFUND_PREDICTION = "SELECT billing_refund_prediction(%s, %s)"
+GATEWAY_BEAT = "SELECT billing_gateway_beat(%s, %s)"
 
-MAX_CLOSE_REASON = 64  # characters, of billing_hold.close_reason
+MAX_CLOSE_REASON = 64  # characters, of billing_hold.close_reason and billing_refund.reason
 MAX_FINISH_REASON = 32  # characters, of billing_usage.finish_reason
 
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """The worst case of one prediction, in nano-dollars, and the terms it was promised."""
+    """The worst case of one prediction, in nano-dollars, the terms it was promised, and the grant of its ticket."""
 
     prediction_id: UUID
     organization_id: UUID
@@ -46,7 +58,12 @@ class HoldRequest:
     idempotency_key: str | None
     request_hash: bytes  # SHA-256 of the request body
     expires_at: datetime
-    replica_id: UUID | None = None
+    replica_id: UUID  # of the first attempt
+    gateway_id: UUID | None  # the process that answers the client
+    adapter: str | None  # package digest; None is the bare base
+    base: str  # fingerprint of the base model
+    max_prompt_tokens: int
+    max_tokens: int
 
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that places this hold, with its parameters."""
@@ -72,6 +89,11 @@ class HoldRequest:
             self.request_hash,
             self.replica_id,
             self.expires_at,
+            self.gateway_id,
+            self.adapter,
+            self.base,
+            self.max_prompt_tokens,
+            self.max_tokens,
         )
 
 
@@ -92,12 +114,16 @@ class Settlement:
     already_settled: bool  # this call changed nothing: an earlier one had closed the hold
 
 
+Delivery = Literal["recorded", "released", "closed", "other_attempt"]
+
+
 def settle_parameters(
-    prediction_id: UUID, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID | None
+    prediction_id: UUID, attempt: int, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID
 ) -> tuple[Any, ...]:
     """Return the parameters of SETTLE_HOLD. A replica's reason is cut to fit: it must never fail a settlement."""
     return (
         prediction_id,
+        attempt,
         usage.prompt_tokens,
         usage.cached_tokens,
         usage.completion_tokens,
@@ -124,7 +150,7 @@ def parse_placed(row: tuple[Any, ...] | None, request: HoldRequest) -> HoldPlace
 
 
 def parse_settled(row: tuple[Any, ...] | None, prediction_id: UUID) -> Settlement:
-    """Read the answer of SETTLE_HOLD. Raises HoldNotFound, HoldReleased."""
+    """Read the answer of SETTLE_HOLD. Raises HoldNotFound, HoldReleased, OtherAttempt."""
     assert row is not None
     outcome, cost, creator, platform = row
     match outcome:
@@ -136,4 +162,13 @@ def parse_settled(row: tuple[Any, ...] | None, prediction_id: UUID) -> Settlemen
             raise HoldNotFound(prediction_id)
         case "late":
             raise HoldReleased(prediction_id)
+        case "other_attempt":
+            raise OtherAttempt(prediction_id)
     raise AssertionError(outcome)
+
+
+def parse_delivery(row: tuple[Any, ...] | None) -> Delivery:
+    """Read the answer of RECORD_DELIVERY."""
+    assert row is not None
+    delivery: Delivery = row[0]
+    return delivery

@@ -1,6 +1,6 @@
 """Tables of billing, one module per noun. The rules of money are constraints and triggers of the database."""
 
-from billing.models.holds import Hold, KeyBudget
+from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
 from billing.models.ledger import Account, Entry, LedgerTransaction
 from billing.models.operations import Incident, Outbox
 from billing.models.payments import StripeEvent, TopUp
@@ -9,11 +9,13 @@ from billing.models.usage import Usage
 __all__ = [
     "Account",
     "Entry",
+    "GatewayProcess",
     "Hold",
     "Incident",
     "KeyBudget",
     "LedgerTransaction",
     "Outbox",
+    "Refund",
     "StripeEvent",
     "TopUp",
     "Usage",

@@ -1,6 +1,6 @@
 """Money set aside for a prediction in flight, and the budgets of API keys. Amounts are nano-dollars.
 
-Rows are written by the functions of migration 0004 alone (billing/hotpath.py calls them).
+Rows are written by the functions of migrations 0004 and 0006 alone (billing/hotpath.py calls them).
 """
 
 from __future__ import annotations
@@ -57,6 +57,19 @@ class Hold(models.Model):
     cost_nano_usd = models.BigIntegerField(null=True)
     creator_nano_usd = models.BigIntegerField(null=True)
 
+    # The attempt in progress: `replica_id` has it since `dispatched_at`. A receipt settles its own attempt alone.
+    attempt = models.SmallIntegerField(default=1, db_default=1)
+    dispatched_at = models.DateTimeField(db_default=Now())
+    gateway_id = models.UUIDField(null=True)  # the gateway process that answers the client
+    # The grant: what the ticket allows, and so the most that a receipt may claim.
+    adapter = models.TextField(null=True)  # package digest; null is the bare base
+    base = models.TextField(blank=True, default="", db_default="")  # fingerprint of the base model
+    max_prompt_tokens = models.BigIntegerField()
+    max_tokens = models.BigIntegerField()
+    # A gateway's verdict: at most so many completion tokens reached the client. Null is no verdict.
+    delivered_tokens = models.BigIntegerField(null=True)
+    verdict_at = models.DateTimeField(null=True)
+
     class Meta:
         constraints: ClassVar = [
             # A released hold charged nothing, so its key may be used again: only live ones are unique.
@@ -91,6 +104,14 @@ class Hold(models.Model):
                 ),
                 name="billing_hold_state_fits",
             ),
+            models.CheckConstraint(
+                condition=Q(attempt__gte=1, max_prompt_tokens__gte=0, max_tokens__gte=0), name="billing_hold_grant_fits"
+            ),
+            models.CheckConstraint(
+                condition=Q(delivered_tokens__isnull=True, verdict_at__isnull=True)
+                | Q(delivered_tokens__isnull=False, delivered_tokens__gte=0, verdict_at__isnull=False),
+                name="billing_hold_verdict_fits",
+            ),
         ]
         indexes: ClassVar = [
             models.Index(fields=["expires_at"], condition=Q(state="open"), name="billing_hold_open_expiry"),
@@ -100,6 +121,26 @@ class Hold(models.Model):
                 name="billing_hold_idempotency",
             ),
         ]
+
+
+class Refund(models.Model):
+    """The charge of a settled prediction given back whole, because its answer never went out. Append-only."""
+
+    prediction = models.OneToOneField(Hold, on_delete=models.PROTECT, primary_key=True, related_name="refund")
+    reason = models.CharField(max_length=64)
+    created_at = models.DateTimeField(db_default=Now())
+
+
+class GatewayProcess(models.Model):
+    """A gateway process and when it last said that it is alive. No row means silent for a day or more."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    host = models.TextField()
+    started_at = models.DateTimeField(db_default=Now())
+    last_seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "billing_gateway"
 
 
 class KeyBudget(models.Model):

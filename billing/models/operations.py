@@ -14,6 +14,7 @@ class Outbox(models.Model):
 
     class Topic(models.TextChoices):
         PREDICTION_SETTLED = "prediction.settled"
+        PREDICTION_REFUNDED = "prediction.refunded"
         TOP_UP_CREDITED = "top_up.credited"
 
     topic = models.CharField(max_length=40, choices=Topic)

@@ -20,7 +20,15 @@ from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from billing.errors import BillingError, DuplicateRequest
-from billing.hotpath import HoldRequest, Settlement, expire_hold, place_hold, release_hold, settle_hold
+from billing.hotpath import (
+    HoldRequest,
+    Settlement,
+    expire_hold,
+    next_attempt,
+    place_hold,
+    release_hold,
+    settle_hold,
+)
 from billing.pricing import TokenUsage, worst_case_nano_usd
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
@@ -79,6 +87,7 @@ class Prediction:
         self._deadline = time.time() + DEADLINE_SECONDS
         self._closed = False  # settled or released
         self.replica: ReplicaAddress | None = None
+        self.attempt = 1
 
     @property
     def worst_case_nano_usd(self) -> int:
@@ -104,6 +113,11 @@ class Prediction:
             request_hash=self._body_hash,
             replica_id=replica_id,
             expires_at=datetime.fromtimestamp(self._deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
+            gateway_id=None,
+            adapter=self.offer.digest,
+            base=self.offer.base_fingerprint,
+            max_prompt_tokens=self._max_prompt_tokens,
+            max_tokens=self._max_tokens,
         )
         try:
             async with self._parts.database.connection() as connection:
@@ -120,6 +134,8 @@ class Prediction:
         """
         refusal: Refusal = unavailable("No replica could be reached. Nothing was charged; try again.")
         for replica in candidates:
+            if self.replica is not None and not await self._next_attempt(replica):
+                break
             self.replica = replica
             try:
                 response = await self._parts.replicas.post(
@@ -145,6 +161,17 @@ class Prediction:
                 break
         await self.release("refused")
         raise refusal
+
+    async def _next_attempt(self, replica: ReplicaAddress) -> bool:
+        """Bind the hold to `replica`. False when the hold is closed, or the database away."""
+        try:
+            async with self._parts.database.connection() as connection:
+                moved = await next_attempt(connection, self.id, attempt=self.attempt, replica_id=replica.id)
+        except (DatabaseError, PoolTimeout) as error:
+            logger.error("hold %s not moved to another replica: %s", self.id, type(error).__name__)
+            return False
+        self.attempt += moved
+        return moved
 
     def _ticket(self, replica: ReplicaAddress) -> str:
         return self._parts.signer.sign(
@@ -183,6 +210,7 @@ class Prediction:
                         cached_tokens=signed.receipt.cached_tokens,
                         completion_tokens=signed.receipt.completion_tokens,
                     ),
+                    attempt=self.attempt,
                     finish_reason=signed.receipt.finish_reason,
                     receipt=signed.token,
                     replica_id=self.replica.id,

@@ -81,10 +81,11 @@ def _settle(hold: Hold, token: str) -> str:
     try:
         settle_hold_sync(
             prediction_id=hold.id,
+            attempt=hold.attempt,
             usage=usage,
             finish_reason=receipt.finish_reason,
             receipt=token,
-            replica_id=signer.id,
+            replica_id=hold.replica_id or signer.id,
         )
     except HoldReleased:  # closed meanwhile, in the customer's favour
         return "released"

@@ -16,11 +16,13 @@ from psycopg_pool import AsyncConnectionPool
 from billing.hotpath import HoldRequest
 from billing.models import Usage
 from billing.pricing import Price, TokenUsage
-from billing.services import credit_promotion
+from billing.services import credit_promotion, settle_hold_sync
+from billing.statements import Settlement, parse_placed
 from marketplace.accounts.models import Organization
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
 USAGE = TokenUsage(prompt_tokens=100, cached_tokens=20, completion_tokens=50)
+REPLICA = uuid.UUID(int=3)
 USAGE_COST = 44  # 80·150 + 20·75 + 50·600 = 43,500 pico-dollars, rounded up to nano-dollars
 
 
@@ -49,8 +51,28 @@ def hold_request(organization: Organization, creator: Organization, **changes: A
         "idempotency_key": None,
         "request_hash": hashlib.sha256(b"body").digest(),
         "expires_at": datetime.now(UTC) + timedelta(minutes=5),
+        "replica_id": REPLICA,
+        "gateway_id": None,
+        "adapter": "sha256:" + "0" * 64,
+        "base": "base",
+        "max_prompt_tokens": 1_000,
+        "max_tokens": 1_000,
     }
     return HoldRequest(**(fields | changes))
+
+
+def place(request: HoldRequest) -> HoldRequest:
+    """Place a hold on the test's own connection."""
+    with connection.cursor() as cursor:
+        cursor.execute(*request.statement())
+        parse_placed(cursor.fetchone(), request)
+    return request
+
+
+def settle(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, **changes: Any) -> Settlement:
+    """Settle the first attempt of a hold; `changes` replace what is reported."""
+    report: dict[str, Any] = {"attempt": 1, "finish_reason": "stop", "receipt": "r", "replica_id": REPLICA}
+    return settle_hold_sync(prediction_id=prediction_id, usage=usage, **(report | changes))
 
 
 def _conninfo() -> dict[str, Any]:

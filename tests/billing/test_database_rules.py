@@ -7,8 +7,7 @@ from django.db import DatabaseError, connection, transaction
 
 from billing.integrity import find_discrepancies
 from billing.models import Account, Entry, Hold, LedgerTransaction, Usage
-from billing.services import settle_hold_sync
-from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
+from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 
 pytestmark = pytest.mark.django_db
 
@@ -43,13 +42,9 @@ def ledger() -> tuple[object, ...]:
 def books() -> dict[str, int]:
     """A customer with 10,000 nano-dollars of which 1,000 are held and one prediction is settled."""
     buyer, creator = make_organization(10_000), make_organization()
-    settled, still_open = hold_request(buyer, creator), hold_request(buyer, creator, idempotency_key="key")
-    with connection.cursor() as cursor:
-        cursor.execute(*settled.statement())
-        cursor.execute(*still_open.statement())
-    settle_hold_sync(
-        prediction_id=settled.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
-    )
+    settled = place(hold_request(buyer, creator))
+    place(hold_request(buyer, creator, idempotency_key="key"))
+    settle(settled.prediction_id)
     run()  # nothing is left pending for the tests to stumble over
     accounts = {f"{account.kind}:{account.organization_id}": account.pk for account in Account.objects.all()}
     return {
@@ -132,7 +127,7 @@ def test_a_hold_settled_by_hand(books: dict[str, int]) -> None:
     for cost, creator in ((0, 0), (10, 8)):
         refused("settled without usage", close.format(cost, creator) + "WHERE state = 'open'")
     refused("settled without usage", "SET CONSTRAINTS ALL IMMEDIATE", close.format(10, 8) + "WHERE state = 'open'")
-    usage = copy_of_usage(prediction_id=f"'{Hold.objects.get(state='open').pk}'", created_at="now()", replica_id="NULL")
+    usage = copy_of_usage(prediction_id=f"'{Hold.objects.get(state='open').pk}'", created_at="now()")
     refused("settled without entries", close.format(USAGE_COST, 35) + "WHERE state = 'open'", usage)
     cheap = copy_of_usage(
         prediction_id=f"'{Hold.objects.get(state='open').pk}'",

@@ -19,9 +19,10 @@ from billing.hotpath import expire_hold, place_hold, release_hold, settle_hold
 from billing.integrity import find_discrepancies
 from billing.models import Entry, Hold, KeyBudget, LedgerTransaction, Outbox, Usage
 from billing.pricing import Price, TokenUsage
-from billing.services import release_hold_sync, set_key_budget, settle_hold_sync
+from billing.services import release_hold_sync, set_key_budget
 from marketplace.accounts.models import ApiKey, Organization
-from tests.billing.support import USAGE, USAGE_COST, hold_request, hot_connection, hot_pool, make_organization
+from tests.billing import support
+from tests.billing.support import REPLICA, USAGE, USAGE_COST, hold_request, hot_connection, hot_pool, make_organization
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,7 +47,7 @@ def make_key(organization: Organization) -> ApiKey:
 
 async def settle(conn, prediction_id, usage=USAGE):
     return await settle_hold(
-        conn, prediction_id, usage, finish_reason="stop", receipt="receipt", replica_id=uuid.UUID(int=3)
+        conn, prediction_id, usage, attempt=1, finish_reason="stop", receipt="receipt", replica_id=REPLICA
     )
 
 
@@ -116,7 +117,7 @@ async def test_settling_pays_creator_and_platform_and_gives_the_rest_back() -> N
     assert await wallet(buyer) == selectors.Wallet(posted=5_000 - USAGE_COST, held=0)
     usage = await Usage.objects.aget(prediction_id=request.prediction_id)
     assert (usage.cost_nano_usd, usage.creator_nano_usd, usage.platform_nano_usd) == (USAGE_COST, 35, 9)
-    assert (usage.receipt, usage.finish_reason, usage.replica_id) == ("receipt", "stop", uuid.UUID(int=3))
+    assert (usage.receipt, usage.finish_reason, usage.replica_id) == ("receipt", "stop", REPLICA)
     assert await Outbox.objects.filter(topic="prediction.settled", key=str(request.prediction_id)).acount() == 1
 
 
@@ -332,10 +333,8 @@ async def test_the_sweeper_sees_expired_holds_with_their_replica_and_closes_them
     expired = {
         hold.pk: hold.replica_id for hold in await sync_to_async(selectors.holds_to_sweep)(lingering=timedelta(hours=1))
     }
-    assert expired == {stale.prediction_id: replica, lost.prediction_id: replica, handed_over.prediction_id: None}
-    settlement = await sync_to_async(settle_hold_sync)(
-        prediction_id=stale.prediction_id, usage=USAGE, finish_reason="interrupted", receipt="r", replica_id=replica
-    )
+    assert expired == {stale.prediction_id: replica, lost.prediction_id: replica, handed_over.prediction_id: REPLICA}
+    settlement = await sync_to_async(support.settle)(stale.prediction_id, replica_id=replica)
     assert settlement.cost == USAGE_COST
     assert await sync_to_async(release_hold_sync)(prediction_id=lost.prediction_id, reason="unknown to the journal")
     assert (await Hold.objects.aget(pk=lost.prediction_id)).close_reason == "unknown to the journal"
@@ -368,7 +367,7 @@ async def test_the_reasons_a_replica_gives_are_cut_instead_of_failing_the_settle
     async with hot_connection() as conn:
         await place_hold(conn, request)
         settlement = await settle_hold(
-            conn, request.prediction_id, USAGE, finish_reason="x" * 500, receipt="r", replica_id=None
+            conn, request.prediction_id, USAGE, attempt=1, finish_reason="x" * 500, receipt="r", replica_id=REPLICA
         )
     assert settlement.cost == USAGE_COST
     assert (await Usage.objects.aget()).finish_reason == "x" * 32

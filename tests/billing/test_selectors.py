@@ -6,15 +6,14 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from billing import selectors
 from billing.ledger import get_account
 from billing.models import Account
-from billing.services import credit_promotion, settle_hold_sync
+from billing.services import credit_promotion
 from marketplace.accounts.models import Organization
-from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
+from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 
 pytestmark = pytest.mark.django_db
 
@@ -23,11 +22,8 @@ KEY = uuid.UUID(int=9)
 
 def predict(organization: Organization, creator: Organization, model: str, key: uuid.UUID | None = None) -> uuid.UUID:
     request = replace(hold_request(organization, creator), model_name=model, api_key_id=key)
-    with connection.cursor() as cursor:
-        cursor.execute(*request.statement())
-    settle_hold_sync(
-        prediction_id=request.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
-    )
+    place(request)
+    settle(request.prediction_id)
     return request.prediction_id
 
 
@@ -44,8 +40,7 @@ def market() -> dict[str, Organization]:
 
 
 def test_a_wallet_shows_posted_held_and_available(market: dict[str, Organization]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(*hold_request(market["ann"], market["acme"]).statement())
+    place(hold_request(market["ann"], market["acme"]))
     wallet = selectors.wallet(market["ann"])
     assert (wallet.posted, wallet.held) == (10_000 - 3 * USAGE_COST, 1_000)
     assert wallet.available == wallet.posted - 1_000

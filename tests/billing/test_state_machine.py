@@ -21,11 +21,9 @@ from billing.services import (
     release_hold_sync,
     reverse_transaction,
     set_key_budget,
-    settle_hold_sync,
 )
-from billing.statements import HoldRequest, parse_placed
 from marketplace.accounts.models import ApiKey
-from tests.billing.support import hold_request, make_organization
+from tests.billing.support import hold_request, make_organization, place, settle
 
 BUDGET = 3_000
 PRICES = (Price(150, 75, 600), Price(0, 0, 0, 40), Price(0, 0, 0), Price(10_000, 20_000, 30_000, 5))
@@ -119,28 +117,23 @@ class Books(RuleBasedStateMachine):
         earlier = self.keys_in_use.get((customer, key)) if key else None
         if earlier is not None and self.open_holds[earlier].state != "released":
             with pytest.raises(DuplicateRequest) as duplicate:
-                self._place(request)
+                place(request)
             assert duplicate.value.prediction_id == earlier and duplicate.value.same_body
             return earlier
         if self.posted[customer] - self._held(customer) < amount:
             with pytest.raises(InsufficientFunds):
-                self._place(request)
+                place(request)
             return request.prediction_id
         spent = sum(hold.cost for hold in self.open_holds.values() if hold.budgeted)
         if budgeted and spent + self._held(customer) + amount > BUDGET:
             with pytest.raises(BudgetExceeded):
-                self._place(request)
+                place(request)
             return request.prediction_id
-        self._place(request)
+        place(request)
         self.open_holds[request.prediction_id] = ModelHold(customer, creator, price, amount, budgeted=budgeted)
         if key:
             self.keys_in_use[(customer, key)] = request.prediction_id
         return request.prediction_id
-
-    def _place(self, request: HoldRequest) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(*request.statement())
-            parse_placed(cursor.fetchone(), request)
 
     @rule(hold_id=holds, prompt=st.integers(0, 200), cached=st.integers(0, 200), completion=st.integers(0, 100))
     def settle(self, hold_id: uuid.UUID, prompt: int, cached: int, completion: int) -> None:
@@ -148,12 +141,11 @@ class Books(RuleBasedStateMachine):
         if hold is None:
             return  # it was refused
         usage = TokenUsage(prompt, min(prompt, cached), completion)
-        arguments = {"prediction_id": hold_id, "usage": usage, "finish_reason": "stop", "receipt": "r"}
         if hold.state == "released" and completion > 0:
             with pytest.raises(HoldReleased):
-                settle_hold_sync(**arguments, replica_id=None)
+                settle(hold_id, usage)
             return
-        settlement = settle_hold_sync(**arguments, replica_id=None)
+        settlement = settle(hold_id, usage)
         assert settlement.already_settled == (hold.state != "open")
         if hold.state == "open" and completion > 0:
             hold.state = "settled"

@@ -14,19 +14,14 @@ from django.utils import timezone
 
 from billing import tasks
 from billing.models import Incident, Outbox, Usage
-from billing.services import settle_hold_sync
-from tests.billing.support import USAGE, USAGE_COST, hold_request, make_organization
+from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 
 pytestmark = pytest.mark.django_db
 
 
 def predict(organization, creator):
-    request = hold_request(organization, creator)
-    with connection.cursor() as cursor:
-        cursor.execute(*request.statement())
-    settle_hold_sync(
-        prediction_id=request.prediction_id, usage=USAGE, finish_reason="stop", receipt="r", replica_id=None
-    )
+    request = place(hold_request(organization, creator))
+    settle(request.prediction_id)
     return request.prediction_id
 
 
