@@ -27,8 +27,9 @@ from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.vault.signing import load_ticket_signer
-from protocol.errors import ClientGone
+from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_HEADER
+from protocol.names import parse_model_name
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 logger = logging.getLogger(__name__)
@@ -78,18 +79,29 @@ class Gateway:
             async with self._ready.database.connection() as connection:
                 await connection.execute("SELECT 1")
             await send_json(send, 200, b'{"status":"ok"}', headers)
-        elif path == "/v1/models":
+        elif path == "/v1/models" or path.startswith("/v1/models/"):
             if method != "GET":
                 raise method_not_allowed("GET", path)
-            principal = await self._principal(scope)
-            async with self._ready.database.connection() as connection:
-                rows = await self._offers.listing(connection, consumer_organization_id=principal.organization_id)
-            data = [{**row, "object": "model"} for row in rows]
-            await send_json(send, 200, orjson.dumps({"object": "list", "data": data}), headers)
+            name = path.removeprefix("/v1/models").removeprefix("/")
+            await send_json(send, 200, await self._models(await self._principal(scope), name), headers)
         elif path == "/v1/embeddings":
             raise NotFound("Embeddings are not sold here: models are priced by their completions.", code="not_offered")
         else:
             raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
+
+    async def _models(self, principal: Principal, name: str) -> bytes:
+        """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
+        organization = principal.organization_id
+        async with self._ready.database.connection() as connection:
+            if not name:
+                rows = await self._offers.listing(connection, consumer_organization_id=organization)
+                return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
+            try:
+                model = parse_model_name(name)
+            except ProtocolError:
+                raise errors.not_found(name) from None
+            offer = await self._offers.find(connection, model, consumer_organization_id=organization)
+        return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
 
     @property
     def _ready(self) -> Parts:

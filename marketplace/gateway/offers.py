@@ -19,7 +19,8 @@ REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 
 _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.organization_id AS creator_organization_id,
-       v.id AS version_id, v.number, v.state, v.package_digest, b.fingerprint, b.context_length, p.*
+       v.id AS version_id, v.number, v.state, v.package_digest, b.fingerprint, b.context_length,
+       coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*
 FROM catalog_model m
 JOIN accounts_organization o ON o.id = m.organization_id
 JOIN catalog_basemodel b ON b.id = m.base_model_id
@@ -54,6 +55,7 @@ class Offer:
     model_id: uuid.UUID
     version_id: uuid.UUID
     number: int
+    created: int  # unix seconds of its publication
     digest: str | None  # None: the bare base
     creator_organization_id: uuid.UUID
     base_fingerprint: str
@@ -93,6 +95,7 @@ class Offers:
             model_id=row["model_id"],
             version_id=row["version_id"],
             number=row["number"],
+            created=row["created"],
             digest=row["package_digest"],
             creator_organization_id=row["creator_organization_id"],
             base_fingerprint=row["fingerprint"],

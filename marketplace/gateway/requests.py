@@ -5,22 +5,18 @@ The body itself is forwarded unchanged, byte for byte (the ticket carries its ha
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from marketplace.gateway.bounds import chat_bound, prompt_bounds
 from marketplace.gateway.errors import bad_request
 from protocol.errors import ProtocolError
 from protocol.names import ModelName, parse_model_name
 
 DEFAULT_MAX_TOKENS = 512  # what a request that names no limit may cost at most; documented in docs/api.md
-# A chat template adds role markers per message, and once a default system prompt and the generation prompt.
-TEMPLATE_TOKENS_PER_MESSAGE = 16
-TEMPLATE_TOKENS = 256
-# A template adds instructions about functions, besides their descriptions.
-TOOLS_TOKENS = 1024
+MOST_MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128  # completions of one request, over all its prompts
 
 
@@ -29,8 +25,7 @@ class PredictionRequest:
     """The priced part of a completion request.
 
     `max_tokens`: of one completion. `choices`: completions of each prompt.
-    `prompt_token_bounds`: for each prompt, an upper bound of its tokens: a byte-level vocabulary spends at least one
-    byte per token. The replica counts exactly; this only sizes the hold.
+    `prompt_token_bounds`: for each prompt, an upper bound of its tokens (`marketplace.gateway.bounds`).
     """
 
     model: ModelName
@@ -60,7 +55,7 @@ def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
     options = data.get("stream_options") or {}
     if not isinstance(options, dict):
         raise bad_request("`stream_options` must be an object.", "stream_options")
-    bounds = (_chat_bound(data),) if chat else _prompt_bounds(data.get("prompt"))
+    bounds = (chat_bound(data),) if chat else prompt_bounds(data.get("prompt"))
     choices = _choices(data)
     if choices * len(bounds) > MAX_CHOICES:
         raise bad_request(f"A request may make at most {MAX_CHOICES} completions, over all its prompts.", "n")
@@ -68,7 +63,7 @@ def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
         model=_model_name(data),
         stream=_boolean(data, "stream"),
         include_usage=_boolean(options, "include_usage"),
-        max_tokens=_max_tokens(data),
+        max_tokens=_max_tokens(data, least=0 if not chat and data.get("echo") is True else 1),
         choices=choices,
         prompt_token_bounds=bounds,
     )
@@ -100,64 +95,13 @@ def _boolean(data: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _max_tokens(data: dict[str, Any]) -> int:
+def _max_tokens(data: dict[str, Any], *, least: int) -> int:
+    """Return the limit of one completion. It may be 0 where a prompt is echoed only to be scored."""
     for name in ("max_completion_tokens", "max_tokens"):
         value = data.get(name)
         if value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
-            raise bad_request(f"`{name}` must be an integer of at least 1.", name)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_MAX_TOKENS:
+            raise bad_request(f"`{name}` must be an integer from {least} to {MOST_MAX_TOKENS:,}.", name)
         return value
     return DEFAULT_MAX_TOKENS
-
-
-def _text_bytes(value: object, param: str) -> int:
-    """Return bytes of a message's content: a string, or OpenAI's list of text parts."""
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        return len(value.encode("utf-8", "surrogatepass"))
-    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        return sum(_text_bytes(part.get("text"), param) for part in value)
-    raise bad_request(f"`{param}` must be text.", param)
-
-
-def _json_bytes(value: object) -> int:
-    """Return bytes of the widest way that a template may write this JSON."""
-    return len(json.dumps(value, ensure_ascii=False, indent=4).encode("utf-8", "surrogatepass"))
-
-
-def _chat_bound(data: dict[str, Any]) -> int:
-    messages = data.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise bad_request("`messages` must be a list with at least one message.", "messages")
-    total = TEMPLATE_TOKENS
-    for message in messages:
-        if not isinstance(message, dict):
-            raise bad_request("Each message must be an object with `role` and `content`.", "messages")
-        total += TEMPLATE_TOKENS_PER_MESSAGE + _text_bytes(message.get("content"), "messages")
-        if calls := message.get("tool_calls"):
-            total += _json_bytes(calls)
-        if message.get("role") in ("tool", "function"):
-            total += TEMPLATE_TOKENS_PER_MESSAGE + _json_bytes(message.get("name"))
-    if tools := data.get("tools"):
-        total += TOOLS_TOKENS + 2 * _json_bytes(tools)
-    return total
-
-
-def _prompt_bounds(prompt: object) -> tuple[int, ...]:
-    if isinstance(prompt, list) and prompt and all(isinstance(one, (str, list)) for one in prompt):
-        if len(prompt) > MAX_CHOICES:
-            raise bad_request(f"`prompt` must hold at most {MAX_CHOICES} prompts.", "prompt", code="invalid_prompt")
-        return tuple(_prompt_bound(one) for one in prompt)
-    return (_prompt_bound(prompt),)
-
-
-def _prompt_bound(prompt: object) -> int:
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        return len(prompt) + 1
-    if isinstance(prompt, str) and prompt:
-        return len(prompt.encode("utf-8", "surrogatepass")) + 1
-    raise bad_request(
-        "`prompt` must be non-empty text, a list of token ids, or a list of those.", "prompt", code="invalid_prompt"
-    )

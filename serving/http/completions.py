@@ -64,7 +64,9 @@ class CompletionEndpoint(Endpoint[Generation]):
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> int:
         """Return the tokens of one choice: the grant is shared equally among all choices."""
         room = max(1, self.parts.engine.max_model_len - len(prompt.token_ids))
-        default = _DEFAULT_COMPLETION_TOKENS if isinstance(body, schema.CompletionBody) else room
+        # The platform has set a limit of its own aside: without one in the body, the grant is the limit.
+        short = isinstance(body, schema.CompletionBody) and admission.max_tokens is None
+        default = _DEFAULT_COMPLETION_TOKENS if short else room
         limit = parameters.max_tokens(body, default)
         if admission.max_tokens is None:
             return limit

@@ -58,7 +58,7 @@ class Endpoint(ABC, Generic[schema.Body]):
             admission = await parts.authorizer.authorize(incoming)
             work, form = await self.begin(body, admission, scope.get("intarsia.request_id", ""))
         except EngineError as error:
-            await from_engine(error).response()(scope, receive, send)
+            await from_engine(error, self._kind.prompt_field).response()(scope, receive, send)
             return
         except ApiError as error:
             await error.response()(scope, receive, send)
@@ -94,6 +94,8 @@ class Endpoint(ABC, Generic[schema.Body]):
         self, requests: Sequence[Request], each: int, prompts: Sequence[Prompt], admission: Admission, http_id: str
     ) -> Work:
         """Submit requests. Raises ApiError or EngineError before anything is held."""
+        for request in requests:  # first, since the platform authorizes no more than the context length
+            self.parts.engine.check_length(request)
         size, granted = sum(len(prompt.token_ids) for prompt in prompts), admission.max_prompt_tokens
         if granted is not None and size > granted:
             raise ApiError(
@@ -101,8 +103,6 @@ class Endpoint(ABC, Generic[schema.Body]):
                 f"The prompt is {size} tokens long, {granted} were authorized.",
                 code="prompt_exceeds_authorization",
             )
-        for request in requests:
-            self.parts.engine.check_length(request)
         parts = self.parts
         return Work(parts.engine, requests, each, admission, parts.observer, parts.metrics, http_id)
 

@@ -41,12 +41,12 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-def from_engine(error: errors.EngineError) -> ApiError:
-    """Return the HTTP answer to an engine's refusal or failure."""
+def from_engine(error: errors.EngineError, prompt_field: str | None = None) -> ApiError:
+    """Return the HTTP answer to an engine's refusal or failure. `prompt_field` is the body's field with the prompt."""
     headers = {}
     if isinstance(error, errors.QueueFull):
         headers["Retry-After"] = str(math.ceil(error.retry_after))
-    param = "messages" if isinstance(error, errors.PromptTooLong) else None
+    param = prompt_field if isinstance(error, errors.PromptTooLong) else None
     return ApiError(_STATUS.get(type(error), 500), str(error), code=error.code, param=param, headers=headers)
 
 

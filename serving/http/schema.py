@@ -6,7 +6,7 @@ metadata, store) are ignored.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -57,6 +57,8 @@ class _Generation(_Model, kw_only=True):
 
 class CompletionBody(_Generation, kw_only=True):
     """The body of POST /v1/completions. prompt: text, token ids, or a list of either."""
+
+    prompt_field: ClassVar[str] = "prompt"
 
     prompt: Any
     logprobs: int | None = None
@@ -113,6 +115,8 @@ class NamedChoice(msgspec.Struct):
 class ChatBody(_Generation, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
+    prompt_field: ClassVar[str] = "messages"
+
     messages: list[Message]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -128,6 +132,8 @@ class ChatBody(_Generation, kw_only=True):
 
 class EmbeddingBody(_Model, kw_only=True):
     """The body of POST /v1/embeddings. input: text, token ids, or a list of either."""
+
+    prompt_field: ClassVar[str] = "input"
 
     input: Any
     encoding_format: str = "float"

@@ -44,6 +44,7 @@ class World:
     version: Version
     replica: ScriptedReplica
     http: aiohttp.ClientSession
+    url: str = ""  # of the gateway
 
     def body(self, **changes: object) -> dict[str, object]:
         return {"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **changes}
@@ -115,9 +116,8 @@ async def world(transactional_db: None) -> AsyncIterator[World]:
         assert not task.done()
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    async with aiohttp.ClientSession(
-        f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {world.key_text}"}
-    ) as world.http:
+    world.url = f"http://127.0.0.1:{port}"
+    async with aiohttp.ClientSession(world.url, headers={"authorization": f"Bearer {world.key_text}"}) as world.http:
         yield world
     server.should_exit = True
     await task

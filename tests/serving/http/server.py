@@ -47,6 +47,14 @@ class LimitedAuthorizer(InsecureAuthorizer):
         return Admission(admission.request_id, admission.tenant, admission.cache_scope, admission.adapter, None, 20, 5)
 
 
+class GenerousAuthorizer(InsecureAuthorizer):
+    """Grants more new tokens than a completion has by default."""
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        admission = await super().authorize(request)
+        return Admission(admission.request_id, admission.tenant, admission.cache_scope, admission.adapter, None, 99, 40)
+
+
 @dataclass(frozen=True)
 class Server:
     """`url` without a trailing slash."""

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.serving.http.bad_bodies import BAD
-from tests.serving.http.server import LimitedAuthorizer, Recorder, serving
+from tests.serving.http.server import GenerousAuthorizer, LimitedAuthorizer, Recorder, serving
 from tests.serving.tiny import ADAPTERS, Tiny
 
 HELLO = [{"role": "user", "content": "hello there"}]
@@ -121,6 +121,12 @@ async def test_errors_are_openais(tiny: Tiny) -> None:
         with pytest.raises(openai.BadRequestError) as long:
             await server.openai.completions.create(model="base", prompt=[5] * 600)
         assert long.value.code == "context_length_exceeded" and "512" in str(long.value)
+        assert long.value.param == "prompt"
+        with pytest.raises(openai.BadRequestError) as chat:
+            await server.openai.chat.completions.create(
+                model="base", messages=[{"role": "user", "content": "word " * 700}]
+            )
+        assert (chat.value.code, chat.value.param) == ("context_length_exceeded", "messages")
         with pytest.raises(openai.BadRequestError) as several:
             await server.openai.completions.create(model="base", prompt="a", n=129)
         assert several.value.param == "n"
@@ -229,3 +235,14 @@ async def test_an_authorizers_limits_are_kept(tiny: Tiny) -> None:
         assert (await server.http.post("/v1/completions", json=body)).json()["usage"]["completion_tokens"] == 5
         long = await server.http.post("/v1/completions", json=body | {"prompt": [5] * 21})
         assert long.status_code == 400 and long.json()["error"]["code"] == "prompt_exceeds_authorization"
+        # The platform authorizes no prompt beyond the context: the reason to give is the context.
+        beyond = await server.http.post("/v1/completions", json=body | {"prompt": [5] * 600})
+        assert beyond.status_code == 400 and beyond.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_without_a_limit_in_the_body_a_completion_may_use_its_grant(tiny: Tiny) -> None:
+    body = {"model": "r4", "prompt": [5] * 20, "temperature": 0, "ignore_eos": True}
+    async with serving(tiny) as server:
+        assert (await server.http.post("/v1/completions", json=body)).json()["usage"]["completion_tokens"] == 16
+    async with serving(tiny, authorizer=GenerousAuthorizer) as server:
+        assert (await server.http.post("/v1/completions", json=body)).json()["usage"]["completion_tokens"] == 40
