@@ -1,103 +1,15 @@
-"""The real platform, once per test session: every process, real weights, the sample models pushed with the CLI."""
+"""The real platform, once per test session."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from devstack.demo.platform_client import PlatformClient
-from devstack.lock import read_stack
-from devstack.postgres import remove_postgres
-from devstack.state import REPOSITORY, State
-from devstack.supervisor import die_with_parent
-
-START_SECONDS = 180
-
-
-@dataclass
-class Platform:
-    """A running stack and a funded consumer."""
-
-    state: State
-    process: subprocess.Popen[str]
-    info: dict[str, Any]
-    account: PlatformClient
-    operator: PlatformClient
-    api_key: str
-
-    @property
-    def url(self) -> str:
-        return str(self.info["url"])
-
-    def pid_of(self, name: str) -> int:
-        """The process id of a supervised process now (restarts change it), from its command line."""
-        marks = {
-            "web": "marketplace.config.asgi",
-            "serving": "-m serving",
-            "worker": "celery -A marketplace.config.celery worker",
-            "beat": "celery -A marketplace.config.celery beat",
-            "stripe-double": "devstack.stripe_double",
-            "valkey": "valkey-server",
-            "postgres": "/postgres -D",
-        }
-        for child in _children(self.process.pid):
-            try:
-                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if marks[name] in command:
-                return child
-        raise LookupError(name)
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(part) for part in text.split()]
+from tests.end_to_end.platform import Platform, running_platform
 
 
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
-    folder = Path(tempfile.mkdtemp(prefix="intarsia-e2e-"))
-    folder.chmod(0o755)
-    state = State.open(folder)
-    base = State.open().base_model
-    assert (base / "config.json").exists(), "the base model is missing; `make setup` converts it"
-    environment = {**os.environ, "INTARSIA_HOME": str(folder), "BASE_MODEL": str(base), "OMP_NUM_THREADS": "2"}
-    log = (folder / "run.log").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "devstack", "run", "--port", "0"],
-        cwd=REPOSITORY,
-        env=environment,
-        stdout=log,
-        stderr=log,
-        text=True,
-        preexec_fn=die_with_parent(signal.SIGTERM),
-    )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while (info := read_stack(state)) is None:
-            assert process.poll() is None and time.monotonic() < deadline, (folder / "run.log").read_text()
-            time.sleep(0.1)
-        account = PlatformClient(state, info["url"], "consumer", ["account"])
-        account.top_up(1_000)
-        operator = PlatformClient(state, info["url"], "staff", ["account"])
-        yield Platform(state, process, info, account, operator, account.create_prediction_key())
-    finally:
-        children = _children(process.pid) if process.poll() is None else []
-        process.terminate()
-        process.wait(60)
-        remove_postgres(json.loads((folder / "secrets.json").read_text())["instance"])
-        shutil.rmtree(folder)
-        assert not any(Path(f"/proc/{child}").exists() for child in children), "an orphan process was left behind"
+    with running_platform() as running:
+        yield running

@@ -18,9 +18,9 @@ import pytest
 from devstack.samples import SampleCreators
 from devstack.state import REPOSITORY
 from examples.score import is_right, read_heldout
-from tests.end_to_end.conftest import Platform
+from tests.end_to_end.platform import Platform
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODELS = {"finance": "ledgerline/transactions", "health": "carepath/triage", "telecom": "signalbox/tickets"}
 

@@ -1,0 +1,79 @@
+"""The rows that the audit reads: plain SQL over the tables, nothing of the project's own code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+_HOLDS = """
+SELECT h.id::text, encode(h.request_hash, 'hex') AS body_hash, h.state, h.amount_nano_usd AS amount,
+       h.cost_nano_usd AS cost, h.creator_nano_usd AS creator, h.account_id, h.creator_bps,
+       h.input_micro_usd_per_mtok AS input_price, h.cached_input_micro_usd_per_mtok AS cached_price,
+       h.output_micro_usd_per_mtok AS output_price, h.per_prediction_nano_usd AS flat_price,
+       h.attempt, h.replica_id::text, h.adapter, h.base, h.max_prompt_tokens, h.max_tokens, h.delivered_tokens,
+       h.close_reason, v.package_digest AS sold_adapter, b.fingerprint AS sold_base,
+       extract(epoch FROM h.created_at)::float8 AS created, extract(epoch FROM h.closed_at)::float8 AS closed
+FROM billing_hold h
+JOIN catalog_version v ON v.id = h.version_id
+JOIN catalog_model m ON m.id = v.model_id
+JOIN catalog_basemodel b ON b.id = m.base_model_id
+WHERE h.created_at >= to_timestamp(%s)
+"""
+_USAGE = """
+SELECT prediction_id::text AS id, prompt_tokens AS prompt, cached_tokens AS cached, completion_tokens AS completion,
+       cost_nano_usd AS cost, creator_nano_usd AS creator, platform_nano_usd AS platform, receipt,
+       replica_id::text, finish_reason
+FROM billing_usage WHERE created_at >= to_timestamp(%s)
+"""
+_ENTRIES = """
+SELECT t.id, t.kind, t.reference, t.reverses_id, e.account_id, a.kind AS account, e.amount
+FROM billing_ledgertransaction t
+JOIN billing_entry e ON e.transaction_id = t.id
+JOIN billing_account a ON a.id = e.account_id
+"""
+_REPLICAS = "SELECT id::text, name, receipt_public_key, base_fingerprint, registered_at FROM vault_replica"
+_ACCOUNTS = "SELECT id, kind, posted, held FROM billing_account"
+_INCIDENTS = "SELECT kind, subject, detail FROM billing_incident WHERE opened_at >= to_timestamp(%s)"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One snapshot of the books."""
+
+    holds: list[dict[str, Any]]
+    usage: list[dict[str, Any]]
+    entries: list[dict[str, Any]]
+    replicas: list[dict[str, Any]]
+    accounts: list[dict[str, Any]]
+    incidents: list[dict[str, Any]]
+
+
+def read_rows(database_url: str, since: float) -> Rows:
+    """Read holds, usage and incidents since `since` (unix seconds), and the whole ledger, in one snapshot."""
+    with psycopg.connect(database_url, row_factory=dict_row) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+        def fetch(sql: str, *parameters: float) -> list[dict[str, Any]]:
+            return connection.execute(sql, parameters).fetchall()  # type: ignore[arg-type]
+
+        return Rows(
+            fetch(_HOLDS, since),
+            fetch(_USAGE, since),
+            fetch(_ENTRIES),
+            fetch(_REPLICAS),
+            fetch(_ACCOUNTS),
+            fetch(_INCIDENTS, since),
+        )
+
+
+def open_holds(database_url: str, since: float) -> int:
+    """Count the holds since `since` that are still open; raises OperationalError while the database is away."""
+    with psycopg.connect(database_url, connect_timeout=5) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM billing_hold WHERE state = 'open' AND created_at >= to_timestamp(%s)", (since,)
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
