@@ -1,4 +1,4 @@
-"""The large fault run on a platform of its own: `python -m tests.end_to_end.faults --kills N --in-flight M --seed S`."""
+"""The fault run on a platform of its own: `python -m tests.end_to_end.faults --kills N --in-flight M --seed S`."""
 
 from __future__ import annotations
 
