@@ -40,6 +40,8 @@ class Incident(models.Model):
         HELD_CACHE = "held_cache"  # an account's `held` is not the sum of its open holds
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
         STRIPE_EVENT = "stripe_event"  # an event could not be processed, however often it was tried
+        RECEIPT_REFUSED = "receipt_refused"  # a replica's receipt breaks a rule: nothing was charged on it
+        RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it
 
     kind = models.CharField(max_length=24, choices=Kind)
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")
