@@ -8,11 +8,11 @@ from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import BigIntegerField, Case, Count, Exists, F, OuterRef, Q, QuerySet, Sum, When
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
-from billing.models import Account, Entry, Hold, KeyBudget, TopUp, Usage
+from billing.models import Account, Entry, Hold, KeyBudget, Refund, TopUp, Usage
 from marketplace.accounts.models import Organization
 
 MAX_ROWS = 1_000
@@ -32,7 +32,10 @@ class Wallet:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """Usage of one group. `day`, `model_name` and `api_key_id` are None when the groups leave them out."""
+    """Usage of one group. `day`, `model_name` and `api_key_id` are None when the groups leave them out.
+
+    A refunded prediction counts and costs nothing.
+    """
 
     day: date | None
     model_name: str | None
@@ -97,15 +100,25 @@ def wallet(organization: Organization) -> Wallet:
     return Wallet(**found) if found else Wallet(posted=0, held=0)
 
 
+def usage_with_refunds() -> QuerySet[Usage]:
+    """Return usage with `refunded`, `charged_nano_usd` and `earned_nano_usd`: the cost and share, 0 if refunded."""
+    refunded = Exists(Refund.objects.filter(prediction_id=OuterRef("prediction_id")))
+    return Usage.objects.annotate(
+        refunded=refunded,
+        charged_nano_usd=Case(When(refunded, then=0), default=F("cost_nano_usd"), output_field=BigIntegerField()),
+        earned_nano_usd=Case(When(refunded, then=0), default=F("creator_nano_usd"), output_field=BigIntegerField()),
+    )
+
+
 def usage_rows(organization: Organization, *, limit: int = 100) -> list[Usage]:
-    """Return single predictions that `organization` paid for, newest first, at most `MAX_ROWS`."""
-    rows = Usage.objects.filter(organization_id=organization.id)
+    """Return single predictions that `organization` paid for, with refunds, newest first, at most `MAX_ROWS`."""
+    rows = usage_with_refunds().filter(organization_id=organization.id)
     return list(rows.order_by("-created_at", "-prediction_id")[: min(limit, MAX_ROWS)])
 
 
 def usage_row(organization: Organization, prediction_id: UUID) -> Usage | None:
-    """Return one prediction of `organization` with its receipt, or None if the organization has no such prediction."""
-    return Usage.objects.filter(organization_id=organization.id, prediction_id=prediction_id).first()
+    """Return one prediction of `organization` with receipt and refund, or None if it has no such prediction."""
+    return usage_with_refunds().filter(organization_id=organization.id, prediction_id=prediction_id).first()
 
 
 def usage_summary(
@@ -117,7 +130,7 @@ def usage_summary(
 ) -> list[UsageTotal]:
     """Return totals of `organization`'s usage, grouped by any of day (UTC), model, key; newest day first."""
     columns = _group_columns(group_by, {"day": "day", "model": "model_name", "key": "api_key_id"})
-    rows = _in_range(Usage.objects.filter(organization_id=organization.id), since, until)
+    rows = _in_range(usage_with_refunds().filter(organization_id=organization.id), since, until)
     totals = (
         rows.annotate(day=TruncDate("created_at"))
         .values(*columns)
@@ -125,7 +138,7 @@ def usage_summary(
             predictions=Count("prediction_id"),
             tokens_in=Sum("prompt_tokens", default=0),
             tokens_out=Sum("completion_tokens", default=0),
-            cost=Sum("cost_nano_usd", default=0),
+            cost=Sum("charged_nano_usd", default=0),
         )
         .order_by(*(f"-{name}" if name == "day" else name for name in columns))[:MAX_ROWS]
     )
@@ -147,7 +160,7 @@ def earnings(organization: Organization, *, since: datetime | None = None, until
     """Return what `organization` earned as a creator: in all, by day (UTC, newest first) and by model."""
     payable = Account.objects.filter(organization=organization, kind=Account.Kind.CREATOR_PAYABLE).values_list("posted")
     found = payable.first()
-    rows = _in_range(Usage.objects.filter(creator_organization_id=organization.id), since, until)
+    rows = _in_range(usage_with_refunds().filter(creator_organization_id=organization.id), since, until)
     return Earnings(
         payable_nano_usd=found[0] if found else 0,
         total=_earnings_lines(rows, ())[0],
@@ -199,7 +212,8 @@ def holds_to_sweep(*, lingering: timedelta, limit: int = 100) -> list[Hold]:
 
 def platform_summary() -> PlatformSummary:
     """Return totals of all predictions, from the ledger's entries, for the operator and the demonstration."""
-    prediction = Q(transaction__kind="prediction")
+    # Less the refunds, which are the reversals of predictions.
+    prediction = Q(transaction__kind="prediction") | Q(transaction__reverses__kind="prediction")
     totals = Entry.objects.aggregate(
         charged=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CUSTOMER_CREDIT), default=0),
         creator=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CREATOR_PAYABLE), default=0),
@@ -236,8 +250,8 @@ def _earnings_lines(rows: QuerySet[Usage], columns: tuple[str, ...]) -> list[Ear
         "predictions": Count("prediction_id"),
         "consumers": Count("organization_id", distinct=True),
         "tokens_out": Sum("completion_tokens", default=0),
-        "charged": Sum("cost_nano_usd", default=0),
-        "creator": Sum("creator_nano_usd", default=0),
+        "charged": Sum("charged_nano_usd", default=0),
+        "creator": Sum("earned_nano_usd", default=0),
     }
     if columns:
         grouped = rows.annotate(day=TruncDate("created_at")).values(*columns).annotate(**measures)

@@ -277,6 +277,39 @@ def test_a_reversal_that_is_not_the_exact_negative_or_names_nothing(books: dict[
     refused("names_original", "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('reversal', 'x')")
 
 
+def test_a_refund_without_reversal_or_of_an_open_hold_and_a_reversal_without_refund(books: dict[str, int]) -> None:
+    refund = "INSERT INTO billing_refund (prediction_id, reason) SELECT id, 'r' FROM billing_hold WHERE state = '{}'"
+    refused("is not settled", refund.format("open"))
+    refused("without a reversal", refund.format("settled"))
+    original = books["transaction"]
+    reverse = (
+        "INSERT INTO billing_ledgertransaction (kind, reference, reverses_id) "
+        f"VALUES ('reversal', '{original}', {original})"
+    )
+    lines = entries((books["customer"], USAGE_COST), (books["creator"], -35), (books["revenue"], -9))
+    refused("is no refund", reverse, lines)
+    run(refund.format("settled"), reverse, lines)
+    refused("append-only", "UPDATE billing_refund SET reason = 'x'")
+    refused("append-only", "DELETE FROM billing_refund")
+    refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", "TRUNCATE billing_refund")
+
+
+def test_a_hold_moved_without_an_attempt_or_with_another_verdict_or_grant(books: dict[str, int]) -> None:
+    change = "UPDATE billing_hold SET {} WHERE state = 'open'"
+    for terms in ("max_tokens = 9999", "max_prompt_tokens = 0", "adapter = 'x'", "base = 'x'", "gateway_id = id"):
+        refused("terms of hold", change.format(terms))
+    for moved in ("replica_id = id", "attempt = attempt + 2, replica_id = id", "attempt = 0"):
+        refused("next attempt alone", change.format(moved))
+    verdict = change.format("delivered_tokens = 5, verdict_at = now()")
+    refused("next attempt alone", verdict, change.format("attempt = attempt + 1, replica_id = id"))
+    refused("verdict on hold", verdict, change.format("delivered_tokens = 6"))
+    refused("verdict on hold", verdict, change.format("delivered_tokens = NULL, verdict_at = NULL"))
+    refused("billing_hold_verdict_fits", change.format("delivered_tokens = 5"))
+    refused("billing_hold_verdict_fits", change.format("delivered_tokens = -1, verdict_at = now()"))
+    for started in ({"attempt": "2"}, {"delivered_tokens": "5", "verdict_at": "now()"}):
+        refused("starts open, at its first attempt", copy_of_open_hold(**started))
+
+
 def test_a_budget_that_is_negative(books: dict[str, int]) -> None:
     key = (
         "INSERT INTO accounts_apikey (id, organization_id, name, prefix, digest, scopes, created_at) "

@@ -11,7 +11,8 @@ from django.utils import timezone
 from billing import selectors
 from billing.ledger import get_account
 from billing.models import Account
-from billing.services import credit_promotion
+from billing.selectors import usage_with_refunds
+from billing.services import credit_promotion, refund_prediction_sync
 from marketplace.accounts.models import Organization
 from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 
@@ -86,6 +87,24 @@ def test_the_platforms_summary_adds_up(market: dict[str, Organization]) -> None:
     assert summary == selectors.PlatformSummary(
         charged=4 * USAGE_COST, creator=4 * 35, platform=4 * 9, ledger_sum=0, predictions=4, open_holds=0
     )
+
+
+def test_a_refunded_prediction_counts_and_costs_nothing_in_every_sum(market: dict[str, Organization]) -> None:
+    prediction_id = predict(market["ann"], market["acme"], "acme/a")
+    assert refund_prediction_sync(prediction_id=prediction_id, reason="the answer never went out")
+    rows = usage_with_refunds().filter(organization_id=market["ann"].pk)
+    assert sorted(rows.values_list("refunded", "charged_nano_usd", "earned_nano_usd")) == [
+        *[(False, USAGE_COST, 35)] * 3,
+        (True, 0, 0),
+    ]
+    (day,) = selectors.usage_summary(market["ann"], group_by=["day"])
+    assert (day.predictions, day.cost_nano_usd) == (4, 3 * USAGE_COST)
+    assert sum(line.cost_nano_usd for line in selectors.usage_summary(market["ann"])) == 3 * USAGE_COST
+    found = selectors.earnings(market["acme"])
+    assert (found.total.predictions, found.total.creator_nano_usd, found.payable_nano_usd) == (4, 3 * 35, 3 * 35)
+    assert sum(line.creator_nano_usd for line in found.by_model) == 3 * 35
+    summary = selectors.platform_summary()
+    assert (summary.charged, summary.creator, summary.platform) == (4 * USAGE_COST, 4 * 35, 4 * 9)
 
 
 def test_a_statement_lists_own_entries_newest_first(market: dict[str, Organization]) -> None:

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing import selectors, services
-from billing.models import TopUp, Usage
+from billing.models import TopUp
 from marketplace.api.errors import not_found
 from marketplace.api.serializers import TopUpStatus
 from marketplace.api.views.base import ControlView
@@ -100,7 +100,8 @@ class UsageView(ControlView):
         prompt_tokens = serializers.IntegerField()
         cached_tokens = serializers.IntegerField()
         completion_tokens = serializers.IntegerField()
-        cost_nano_usd = serializers.IntegerField()
+        cost_nano_usd = serializers.IntegerField(source="charged_nano_usd", help_text="0 after a refund")
+        refunded = serializers.BooleanField(help_text="the whole charge was given back")
         finish_reason = serializers.CharField()
 
     @extend_schema(operation_id="list_usage", parameters=[UsageQuery], responses=Prediction(many=True))
@@ -109,7 +110,7 @@ class UsageView(ControlView):
         wanted = self.parse(self.UsageQuery, query=True)
         columns = {"since": "created_at__gte", "until": "created_at__lt", "model": "model_name", "key": "api_key_id"}
         # The rows themselves, not billing's list of them: the cursor needs a query that it can go on with.
-        rows = Usage.objects.filter(organization_id=self.organization.id).defer("receipt")
+        rows = selectors.usage_with_refunds().filter(organization_id=self.organization.id).defer("receipt")
         rows = rows.filter(**{column: wanted[name] for name, column in columns.items() if name in wanted})
         return self.page(rows, self.Prediction, ordering=("-created_at", "-prediction_id"))
 

@@ -172,6 +172,7 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
     seen += [row["prediction_id"] for row in api.client.get(page["next"], headers=api.headers).json()["results"]]
     assert len(set(seen)) == len(seen) == 3, "a cursor loses and repeats nothing, also among equal times"
     assert "receipt" not in page["results"][0]
+    assert (page["results"][0]["cost_nano_usd"], page["results"][0]["refunded"]) == (100, False)
     assert api.get("usage?model=seller/other").json()["results"] == []
     assert len(api.get(f"usage?key={key.id}").json()["results"]) == 3
     (group,) = api.get("usage/summary?group_by=model").json()["results"]
