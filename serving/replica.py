@@ -174,7 +174,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     )
 
     def make_output(request: Request) -> CompletionText:
-        return CompletionText(base.tokenizer.decode, request.sampling.stop)
+        return CompletionText(base.tokenizer.detokenizer(), request.sampling.stop)
 
     engine = Engine(
         runner,

@@ -60,7 +60,8 @@ class ActiveRequests:
         return sequence
 
     def append(self, sequence: Sequence, sampled: SampledToken) -> None:
-        """Deliver what a step sampled for a sequence: a token, an embedding, or the reason why there is neither."""
+        """Deliver what a step sampled for a sequence: a token, an embedding, the scores of a prompt alone, or the
+        reason why there is nothing."""
         request = sequence.request
         if sampled.embedding is not None:
             self._deliver(sequence, Delta("", (), (), "stop", sequence.usage(), sampled.embedding))
@@ -72,6 +73,10 @@ class ActiveRequests:
         scored = () if sequence.output_tokens else tuple(sequence.scored)
         if not all(math.isfinite(entry.logprob) for entry in scored):
             self.fail([sequence], NonFiniteOutput("the model's output is not finite"))
+            return
+        if not request.max_tokens:  # the prompt alone was wanted
+            self._deliver(sequence, Delta("", (), (), "length", sequence.usage(), prompt_logprobs=scored))
+            self._close(sequence)
             return
         sequence.tokens.append(sampled.token_id)
         ended = sampled.token_id in self.eos_token_ids and not request.sampling.ignore_eos

@@ -84,7 +84,7 @@ class CompletionEndpoint(Endpoint[Generation]):
                 first_tokens = tuple(prompt.token_ids[0] for prompt in prompts for _ in range(body.choices))
         style = Style(
             include_usage=body.include_usage,
-            token_ids=body.return_token_ids,
+            token_ids=bool(body.return_token_ids),
             echo=echo,
             first_tokens=first_tokens,
             tools=use.parses,
@@ -92,7 +92,7 @@ class CompletionEndpoint(Endpoint[Generation]):
             service_tier=body.service_tier,
         )
         kind = CompletionFormat if isinstance(body, schema.CompletionBody) else ChatFormat
-        return kind(work.request_id, body.model, self.parts.tokenizer.token_text, style)
+        return kind(work.request_id, body.model, self.parts.tokenizer, style)
 
     async def answer(
         self, work: Work, form: Format, body: Generation, scope: Scope, receive: Receive, send: Send

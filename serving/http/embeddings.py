@@ -70,7 +70,7 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
         await json_response(answer, headers=prediction(work))(scope, receive, send)
 
 
-def _written(vector: bytes, encoding: str) -> Any:
+def _written(vector: bytes, encoding: str | None) -> Any:
     """Return the vector as JSON; base64 means little-endian float32, as OpenAI's client reads it."""
     values = struct.unpack(f"={len(vector) // 4}f", vector)
     if encoding == "float":

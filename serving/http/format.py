@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from serving.core import Delta, Usage
+from serving.tokenization.output import TextOffsets
+from serving.tokenization.tokenizer import Tokenizer
 from serving.tokenization.tool_calls import CallArguments, CallStart, Event, ToolCallParser
-
-TokenText = Callable[[int], str]
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
@@ -50,8 +50,8 @@ class Format(ABC):
     stream_object: str
     whole_object: str
 
-    def __init__(self, request_id: str, model: str, token_text: TokenText, style: Style) -> None:
-        self._token_text, self._style = token_text, style
+    def __init__(self, request_id: str, model: str, tokenizer: Tokenizer, style: Style) -> None:
+        self._tokenizer, self._style = tokenizer, style
         self._head = {"id": self.prefix + request_id.replace("-", ""), "created": int(time.time()), "model": model}
         if style.service_tier is not None:
             tier = "default" if style.service_tier == "auto" else style.service_tier
@@ -107,9 +107,9 @@ class CompletionFormat(Format):
 
     prefix, stream_object, whole_object = "cmpl-", "text_completion", "text_completion"
 
-    def __init__(self, request_id: str, model: str, token_text: TokenText, style: Style) -> None:
-        super().__init__(request_id, model, token_text, style)
-        self._offsets: dict[int, int] = {}
+    def __init__(self, request_id: str, model: str, tokenizer: Tokenizer, style: Style) -> None:
+        super().__init__(request_id, model, tokenizer, style)
+        self._offsets: dict[int, TextOffsets] = {}
         self._echoed: set[int] = set()
 
     def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
@@ -132,22 +132,44 @@ class CompletionFormat(Format):
         return self._style.echo[index]
 
     def _logprobs(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any] | None:
-        generated = [entry for delta in deltas for entry in delta.logprobs]
-        if not generated:
+        scored = [entry for delta in deltas for entry in delta.prompt_logprobs]
+        entries = scored + [entry for delta in deltas for entry in delta.logprobs]
+        first = self._style.first_tokens[index] if self._style.first_tokens and index not in self._offsets else None
+        if not entries and first is None:
             return None
-        entries = [entry for delta in deltas for entry in delta.prompt_logprobs] + generated
-        tokens = [self._token_text(entry.token_id) for entry in entries]
+        ids = [entry.token_id for entry in entries]
         likely: list[float | None] = [entry.logprob for entry in entries]
-        others: list[dict[str, float] | None] = [{self._token_text(i): v for i, v in entry.top} for entry in entries]
-        if self._style.first_tokens and index not in self._offsets:
-            tokens.insert(0, self._token_text(self._style.first_tokens[index]))
-            likely.insert(0, None)
-            others.insert(0, None)
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(token)
-        return {"tokens": tokens, "token_logprobs": likely, "top_logprobs": others, "text_offset": offsets}
+        others: list[dict[str, float] | None] = [{self._token(i): v for i, v in entry.top} for entry in entries]
+        if first is not None:
+            ids, likely, others = [first, *ids], [None, *likely], [None, *others]
+        prompt = len(scored) + (first is not None)
+        return {
+            "tokens": [self._token(token_id) for token_id in ids],
+            "token_logprobs": likely,
+            "top_logprobs": others,
+            "text_offset": self._text_offsets(index, ids, prompt),
+        }
+
+    def _token(self, token_id: int) -> str:
+        r"""Return a token as OpenAI writes it here: its text, or `bytes:\xf0\x9f` if it is no whole character."""
+        raw = self._tokenizer.token_bytes.of(token_id)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + raw.decode("utf-8", "backslashreplace")
+
+    def _text_offsets(self, index: int, token_ids: Sequence[int], prompt: int) -> list[int]:
+        """Return where tokens begin in the text of the choice; the first `prompt` of them are echoed."""
+        if (offsets := self._offsets.get(index)) is None:
+            offsets = self._offsets[index] = TextOffsets(self._tokenizer.detokenizer())
+        table = self._tokenizer.token_bytes
+        out = []
+        for position, token_id in enumerate(token_ids):
+            # A prompt shows the special tokens that its text names, and none that the tokenizer added.
+            special = table.text(token_id) if position < prompt and token_id in table.special else ""
+            shown = bool(special) and self._style.echo[index].startswith(special, offsets.shown)
+            out.append(offsets.next(token_id, special if shown else ""))
+        return out
 
 
 @dataclass(slots=True)
@@ -164,8 +186,8 @@ class ChatFormat(Format):
 
     prefix, stream_object, whole_object = "chatcmpl-", "chat.completion.chunk", "chat.completion"
 
-    def __init__(self, request_id: str, model: str, token_text: TokenText, style: Style) -> None:
-        super().__init__(request_id, model, token_text, style)
+    def __init__(self, request_id: str, model: str, tokenizer: Tokenizer, style: Style) -> None:
+        super().__init__(request_id, model, tokenizer, style)
         self._said: dict[int, _Said] = {}
 
     def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
@@ -239,5 +261,5 @@ class ChatFormat(Format):
         }
 
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self._token_text(token_id)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        raw = self._tokenizer.token_bytes.of(token_id)
+        return {"token": raw.decode("utf-8", "backslashreplace"), "logprob": logprob, "bytes": list(raw)}

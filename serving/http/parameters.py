@@ -39,10 +39,10 @@ def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constrain
     )
     return SamplingParams(
         temperature=_number(body.temperature, 1.0, "temperature", 0, 2),
-        top_p=_number(body.top_p, 1.0, "top_p", 0, 1, above=True),
+        top_p=_number(body.top_p, 1.0, "top_p", 0, 1),
         seed=body.seed,
         stop=tuple(stop),
-        ignore_eos=body.ignore_eos,
+        ignore_eos=bool(body.ignore_eos),
         logprobs=_logprob_count(body),
         prompt_logprobs=body.logprobs if isinstance(body, CompletionBody) and body.echo else None,
         top_k=top_k,
@@ -64,11 +64,13 @@ def of_choice(params: SamplingParams, index: int) -> SamplingParams:
 
 
 def max_tokens(body: GenerationBody, default: int) -> int:
-    """Return the most tokens to generate. Raises ApiError 400 unless the number is positive."""
+    """Return the most tokens to generate: at least 1, or 0 to score an echoed prompt. Raises ApiError 400."""
     asked = body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         asked = body.max_completion_tokens
-    require(asked is None or asked >= 1, "max_tokens", "must be at least 1")
+    scored = isinstance(body, CompletionBody) and bool(body.echo)
+    fine = asked is None or asked >= (0 if scored else 1)
+    require(fine, "max_tokens", "must be at least 1, or 0 with echo")
     return default if asked is None else asked
 
 
@@ -102,7 +104,7 @@ def _logprob_count(body: GenerationBody) -> int | None:
     if isinstance(body, CompletionBody):
         count, name = body.logprobs, "logprobs"
     else:
-        require(body.top_logprobs is None or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
+        require(not body.top_logprobs or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
         count, name = (body.top_logprobs or 0) if body.logprobs else None, "top_logprobs"
     require(count is None or 0 <= count <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}")
     return count

@@ -11,7 +11,7 @@ from serving.http.errors import ApiError
 from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, Message, require
 from serving.tokenization.chat_template import ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
-from serving.tokenization.tools import Tool
+from serving.tokenization.tools import RawArguments, Tool
 
 # Longer texts are tokenized off the event loop, because they would delay the tokens of all other requests.
 _INLINE_CHARS = 8_192
@@ -81,7 +81,7 @@ class PromptReader:
 def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
     """Return the messages as a chat template reads them: text parts are joined, arguments of calls become objects.
 
-    Raises ApiError 400 for anything but text.
+    Everything that an answer of this server can hold is taken back. Raises ApiError 400 for anything but text.
     """
     require(bool(body.messages), "messages", "must hold at least one message")
     out = []
@@ -96,7 +96,7 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments, at)},
+                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
                 }
                 for call in message.tool_calls
             ]
@@ -120,13 +120,13 @@ def _text(message: Message, at: str) -> str:
     return content or ""
 
 
-def _arguments(text: str, at: str) -> dict[str, Any]:
+def _arguments(text: str | None) -> dict[str, Any]:
+    """Return the arguments of an earlier call. Those of an answer that ended early are taken as they are."""
     try:
         value = json.loads(text or "{}")
-    except ValueError:
-        value = None
-    require(isinstance(value, dict), f"{at}.tool_calls", "must have arguments that are a JSON object")
-    return dict(value or {})
+    except (ValueError, RecursionError):
+        return RawArguments(text or "")
+    return value if isinstance(value, dict) else RawArguments(text or "")
 
 
 def _several(value: Any, param: str, most: int) -> list[str | list[int]]:

@@ -6,6 +6,7 @@ metadata, store) are ignored.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -13,11 +14,27 @@ import msgspec
 from serving.http.errors import ApiError
 
 
-class StreamOptions(msgspec.Struct):
-    include_usage: bool = False
+class _Nullable(msgspec.Struct):
+    """A part of a body in which null means absent: OpenAI's description makes every optional field nullable."""
+
+    def __post_init__(self) -> None:
+        for name, default in _defaults(type(self)):
+            if getattr(self, name) is None:
+                setattr(self, name, default)
 
 
-class _Model(msgspec.Struct, kw_only=True):
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a struct that have a default other than None."""
+    fields = msgspec.structs.fields(kind)
+    return tuple((f.name, f.default) for f in fields if f.default is not None and not f.required)
+
+
+class StreamOptions(_Nullable):
+    include_usage: bool | None = False
+
+
+class _Model(_Nullable, kw_only=True):
     model: str
     service_tier: str | None = None
 
@@ -25,7 +42,7 @@ class _Model(msgspec.Struct, kw_only=True):
 class _Generation(_Model, kw_only=True):
     """The fields of both completion endpoints. Unknown fields are ignored, because OpenAI's clients send many."""
 
-    stream: bool = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     temperature: float | None = None
@@ -35,8 +52,8 @@ class _Generation(_Model, kw_only=True):
     n: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    ignore_eos: bool = False
-    return_token_ids: bool = False
+    ignore_eos: bool | None = False
+    return_token_ids: bool | None = False
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -47,7 +64,7 @@ class _Generation(_Model, kw_only=True):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def choices(self) -> int:
@@ -62,7 +79,7 @@ class CompletionBody(_Generation, kw_only=True):
 
     prompt: Any
     logprobs: int | None = None
-    echo: bool = False
+    echo: bool | None = False
     suffix: str | None = None
     best_of: int | None = None
 
@@ -72,15 +89,15 @@ class ContentPart(msgspec.Struct):
     text: str | None = None
 
 
-class FunctionCall(msgspec.Struct):
+class FunctionCall(_Nullable):
     name: str
-    arguments: str = ""
+    arguments: str | None = ""
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(_Nullable):
     function: FunctionCall
     id: str | None = None
-    type: str = "function"
+    type: str | None = "function"
 
 
 class Message(msgspec.Struct):
@@ -136,7 +153,7 @@ class EmbeddingBody(_Model, kw_only=True):
     prompt_field: ClassVar[str] = "input"
 
     input: Any
-    encoding_format: str = "float"
+    encoding_format: str | None = "float"
     dimensions: int | None = None
 
 
@@ -169,7 +186,7 @@ def _refuse_unsupported(body: AnyBody) -> None:
         require(body.dimensions is None, "dimensions", "is not supported: embeddings have the model's own size")
         require(body.encoding_format in ("float", "base64"), "encoding_format", "must be float or base64")
         return
-    require(body.stream_options is None or body.stream, "stream_options", "is only allowed when stream is true")
+    require(body.stream_options is None or bool(body.stream), "stream_options", "is only allowed when stream is true")
     if isinstance(body, CompletionBody):
         require(not body.suffix, "suffix", "is not supported")
         require(body.best_of in (None, body.choices), "best_of", "must equal n: every completion made is returned")

@@ -3,16 +3,56 @@ stop string held back."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 REPLACEMENT = "\ufffd"
-# A character takes at most 4 bytes, so a decoder that still ends in U+FFFD after this many tokens has seen invalid
-# UTF-8.
-_MAX_HELD_TOKENS = 8
+# A decoder of SentencePiece's kind writes U+FFFD for each byte of a run that is no UTF-8: after this many tokens
+# without a whole character the text is shown as it is.
+_MAX_HELD_TOKENS = 64
 
 
-class Detokenizer:
-    """A decoder of one token at a time. Its results, joined, equal the decoding of all tokens at once.
+def without_surrogates(text: str) -> str:
+    """Return `text` with U+FFFD for surrogates without their other half, which no UTF-8 text can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+class Detokenizer(Protocol):
+    """A decoder of one token at a time. Its results, joined, equal the decoding of all tokens at once."""
+
+    def push(self, token_id: int) -> str:
+        """Return the text that `token_id` completes; empty while a character is incomplete."""
+        ...
+
+    def finish(self) -> str:
+        """Return the remaining text, with U+FFFD for bytes that did not form a character."""
+        ...
+
+
+class ByteDetokenizer:
+    """The decoder of a byte-level vocabulary, where each token is bytes of its own, whatever its neighbours.
+
+    shown_bytes: the bytes of a token; empty for special tokens
+    """
+
+    def __init__(self, shown_bytes: Callable[[int], bytes]) -> None:
+        self._bytes = shown_bytes
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        return self._utf8.decode(self._bytes(token_id))
+
+    def finish(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+
+class WindowDetokenizer:
+    """The decoder of any vocabulary.
 
     Each step decodes a short window that starts a few tokens back, because a token's text can depend on its neighbours.
     """
@@ -24,7 +64,6 @@ class Detokenizer:
         self._shown = 0  # tokens whose text has been returned
 
     def push(self, token_id: int) -> str:
-        """Return the text that `token_id` completes; empty while a character is incomplete."""
         self._ids.append(token_id)
         text = self._pending()
         if text.endswith(REPLACEMENT) and len(self._ids) - self._shown < _MAX_HELD_TOKENS:
@@ -36,7 +75,6 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """Return the remaining text, with U+FFFD for bytes that did not form a character."""
         text = self._pending()
         self._window = self._shown = len(self._ids)
         return text
@@ -44,6 +82,22 @@ class Detokenizer:
     def _pending(self) -> str:
         before = self._decode(self._ids[self._window : self._shown])
         return self._decode(self._ids[self._window :])[len(before) :]
+
+
+class TextOffsets:
+    """Where each token begins in the text of all of them, counted in characters. shown: characters so far.
+
+    A token that continues a character begins where that character does.
+    """
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer, self.shown = detokenizer, 0
+
+    def next(self, token_id: int, written: str = "") -> int:
+        """Return the offset of the next token. written: its text, if the text holds a special token as it is."""
+        at = self.shown
+        self.shown += len(self._detokenizer.push(token_id)) or len(written)
+        return at
 
 
 class StopStrings:
@@ -87,8 +141,8 @@ class StopStrings:
 class CompletionText:
     """The `serving.core.OutputText` of one completion: detokenizer, then stop strings."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str]) -> None:
-        self._detokenizer, self._stops = Detokenizer(decode), StopStrings(stops)
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer, self._stops = detokenizer, StopStrings(stops)
 
     @property
     def stopped(self) -> bool:

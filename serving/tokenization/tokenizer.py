@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from serving.tokenization.chat_template import ChatTemplate
+from serving.tokenization.output import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from serving.tokenization.token_bytes import TokenBytes
 
 
 class TokenizerError(ValueError):
@@ -42,6 +44,10 @@ class Tokenizer:
     backend: tokenizers.Tokenizer
     eos_token_ids: frozenset[int]
     chat_template: ChatTemplate | None
+    token_bytes: TokenBytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_bytes", TokenBytes(self.backend))
 
     @classmethod
     def from_dir(cls, folder: Path) -> Tokenizer:
@@ -59,23 +65,15 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         config = _read_json(folder / "tokenizer_config.json")
-        special = {
-            name: text
-            for name in ("bos_token", "eos_token", "pad_token", "unk_token")
-            if (text := _content(config.get(name))) is not None
-        }
+        special = _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
         eos: set[int] = set()
         for source in (_read_json(folder / "generation_config.json"), _read_json(folder / "config.json")):
             value = source.get("eos_token_id")
             eos.update(i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
         if "eos_token" in special and (token_id := backend.token_to_id(special["eos_token"])) is not None:
             eos.add(token_id)
-        template_file = folder / "chat_template.jinja"
-        source_text = (
-            template_file.read_text(encoding="utf-8") if template_file.is_file() else config.get("chat_template")
-        )
-        template = ChatTemplate(source_text, special) if isinstance(source_text, str) else None
-        return cls(backend, frozenset(eos), template)
+        sources = chat_template_sources(folder, config)
+        return cls(backend, frozenset(eos), ChatTemplate(sources, special) if sources else None)
 
     @property
     def vocab_size(self) -> int:
@@ -88,6 +86,42 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def token_text(self, token_id: int) -> str:
-        """Return one token as text, special tokens included; for logprobs."""
-        return self.decode([token_id], skip_special_tokens=False)
+    def detokenizer(self) -> Detokenizer:
+        """Return a decoder for the tokens of one completion."""
+        if self.token_bytes.byte_level:
+            return ByteDetokenizer(self._shown_bytes)
+        return WindowDetokenizer(self.decode)
+
+    def _shown_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id in self.token_bytes.special else self.token_bytes.of(token_id)
+
+
+def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
+    """Return the special tokens that a template may name; the first source that has one counts."""
+    names = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+    found: dict[str, str] = {}
+    for name in names:
+        texts = [text for source in sources if (text := _content(source.get(name))) is not None]
+        if texts:
+            found[name] = texts[0]
+    return found
+
+
+def chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Return a model's chat templates by name, as transformers finds them; the ordinary one is called "default".
+
+    A file beside the tokenizer goes before tokenizer_config.json, where a template is a text or a list with names.
+    """
+    written = config.get("chat_template")
+    found: dict[str, str] = {}
+    if isinstance(written, str):
+        found["default"] = written
+    elif isinstance(written, list):
+        named = [one for one in written if isinstance(one, dict)]
+        found |= {str(one.get("name")): one["template"] for one in named if isinstance(one.get("template"), str)}
+    files = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    if (single := folder / "chat_template.jinja").is_file():
+        files["default"] = single
+    if files:
+        found = {name: path.read_text(encoding="utf-8") for name, path in sorted(files.items())}
+    return found

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
+from serving.tokenization.output import without_surrogates
 from serving.tokenization.tools import CLOSE, OPEN
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
@@ -83,7 +84,7 @@ class ToolCallParser:
     def _head(self, events: list[Event]) -> bool:
         match = _HEAD.match(self._buffer)
         if match:
-            events.append(CallStart(self.calls, json.loads(match[1], strict=False)))
+            events.append(CallStart(self.calls, without_surrogates(json.loads(match[1], strict=False))))
             self._buffer, self._state, self._scan = self._buffer[match.end() :], self._arguments, _Braces()
             return True
         inside, found, after = self._buffer.partition(CLOSE)
@@ -130,7 +131,8 @@ class ToolCallParser:
             return False
         arguments = call.get("arguments", {})
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        events += [CallStart(self.calls, call["name"]), CallArguments(self.calls, written)]
+        name = without_surrogates(call["name"])
+        events += [CallStart(self.calls, name), CallArguments(self.calls, without_surrogates(written))]
         self.calls += 1
         return True
 

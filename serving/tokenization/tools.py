@@ -23,6 +23,17 @@ _INSTRUCTIONS = (
 )
 
 
+class RawArguments(dict[str, Any]):
+    """Arguments of a call that are no JSON object, such as those of a call that was cut short: `text` as it was said.
+
+    A template that walks through arguments finds none; one that writes them as JSON writes the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One function. parameters: its arguments' JSON schema; strict: a call of it must follow the schema."""
@@ -105,5 +116,9 @@ def _lark(text: str) -> str:
 
 
 def _write_call(function: Mapping[str, Any]) -> str:
-    call = {"name": function["name"], "arguments": function["arguments"]}
-    return f"{OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{CLOSE}"
+    name, arguments = function["name"], function["arguments"]
+    if isinstance(arguments, RawArguments):
+        written = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments.text}}}'
+    else:
+        written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"{OPEN}\n{written}\n{CLOSE}"

@@ -35,7 +35,7 @@ BAD: list[tuple[str, bytes, str]] = [
     ("/v1/completions", b'{"model": "base", "prompt": ""}', "empty"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "max_tokens": 0}', "max_tokens"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "temperature": -1}', "temperature"),
-    ("/v1/completions", b'{"model": "base", "prompt": "a", "top_p": 0}', "top_p"),
+    ("/v1/completions", b'{"model": "base", "prompt": "a", "top_p": -0.1}', "top_p"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "stop": [""]}', "stop"),
     ("/v1/completions", b'{"model": "base", "prompt": "a", "stream_options": {}}', "stream_options"),
     ("/v1/chat/completions", b'{"model": "base", "messages": []}', "messages"),

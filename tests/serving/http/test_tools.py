@@ -141,9 +141,5 @@ async def test_a_conversation_with_calls_and_results_is_accepted(roomy: Tiny) ->
     async with serving(roomy) as server:
         create = server.openai.chat.completions.create
         assert (await create(model="base", messages=messages, max_tokens=3)).choices
-        garbled = {**call, "function": {"name": "p", "arguments": "{"}}
-        broken = [*messages[:2], {"role": "assistant", "tool_calls": [garbled]}]
-        with pytest.raises(openai.BadRequestError, match="arguments"):
-            await create(model="base", messages=broken, max_tokens=3)
         with pytest.raises(openai.BadRequestError, match="assistant"):
             await create(model="base", messages=[{"role": "user", "tool_calls": [call]}], max_tokens=3)

@@ -123,7 +123,7 @@ def test_tokens_and_chat_template_are_transformers(converted: Path, source: Path
 def test_digits_are_cut_before_blanks_as_in_the_original_tokenizer(converted: Path) -> None:
     # transformers ignores the file's "smollm" rule and reads the two line breaks as two tokens.
     tokenizer = Tokenizer.from_dir(converted)
-    tokens = [tokenizer.token_text(i) for i in tokenizer.encode("list:\n\n1. a", add_special_tokens=False)]
+    tokens = [tokenizer.token_bytes.text(i) for i in tokenizer.encode("list:\n\n1. a", add_special_tokens=False)]
     assert tokens == ["list", ":", "\n\n", "1", ".", " a"]
 
 

@@ -27,24 +27,24 @@ def stream(output: CompletionText | Detokenizer, ids: list[int]) -> list[str]:
 
 def test_characters_of_several_tokens_are_shown_whole(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("aé€😀z", add_special_tokens=False)
-    pieces = stream(Detokenizer(tokenizer.decode), ids)
+    pieces = stream(tokenizer.detokenizer(), ids)
     assert [piece for piece in pieces if piece] == ["a", "é", "€", "😀", "z"]
 
 
 @given(st.text(max_size=30))
 def test_pieces_join_to_the_decoded_whole(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)
-    assert "".join(stream(Detokenizer(tokenizer.decode), ids)) == tokenizer.decode(ids)
+    assert "".join(stream(tokenizer.detokenizer(), ids)) == tokenizer.decode(ids)
 
 
 def test_bytes_that_never_become_a_character_are_shown_at_the_end(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("😀", add_special_tokens=False)[:2]
-    assert stream(Detokenizer(tokenizer.decode), ids) == ["", "", "\ufffd"]
+    assert stream(tokenizer.detokenizer(), ids) == ["", "", "\ufffd"]
 
 
 def test_special_tokens_are_not_shown_and_do_not_disturb_their_neighbours(tokenizer: Tokenizer) -> None:
     ids = [*tokenizer.encode("ab", add_special_tokens=False), 2, 2, 2, *tokenizer.encode("é", add_special_tokens=False)]
-    assert "".join(stream(Detokenizer(tokenizer.decode), ids)) == "abé"
+    assert "".join(stream(tokenizer.detokenizer(), ids)) == "abé"
 
 
 def test_a_stop_string_is_found_across_pieces_and_held_back_until_certain() -> None:
@@ -79,7 +79,7 @@ def test_any_cutting_into_pieces_gives_the_same_text(text: str, stop: list[str],
 
 def test_a_stop_string_may_be_completed_by_the_last_held_bytes(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("x😀", add_special_tokens=False)[:3]
-    output = CompletionText(tokenizer.decode, ["\ufffd"])
+    output = CompletionText(tokenizer.detokenizer(), ["\ufffd"])
     assert "".join(stream(output, ids)) == "x" and output.stopped
 
 
