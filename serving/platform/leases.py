@@ -1,7 +1,8 @@
-"""Leases on the replica's own monotonic clock, counted from the moment before the replica asks.
+"""Leases on the replica's own clock since boot, counted from the moment before the replica asks.
 
 Counting from before the request means that the replica never holds a key longer than the vault assumes, however slow
-the network is. The vault's clock is never compared with the replica's.
+the network is. The vault's clock is never compared with the replica's. Every lease ends two seconds before the vault's
+does, which is the time to abort predictions and to zero weights; a suspended machine's clock goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-PARTITION_SECONDS = 30.0  # no heartbeat answered for this long: every lease is over (docs/protocol.md)
+from protocol.replicas import LEASE_SECONDS
+
+CLEARING_SECONDS = 2.0  # of each lease are left to end its streams and to zero its weights
+PARTITION_SECONDS = LEASE_SECONDS - CLEARING_SECONDS  # no heartbeat answered for this long: every lease is over
+
+
+def boot_clock() -> float:
+    """Read the seconds since boot, those of a suspended machine included: a lease runs out while it sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class LeaseTable:
     `on_end` is called, outside the lock, with each digest whose last lease is over.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
         """Start empty, as if a heartbeat had just been answered."""
         self._clock = clock
         self._leases: dict[str, Lease] = {}
@@ -43,11 +52,12 @@ class LeaseTable:
         return self._clock()
 
     def grant(self, release_id: str, digest: str, seconds: float, *, asked_at: float) -> bool:
-        """Note a new lease asked for at `asked_at`; return false if it has expired or the digest is revoked."""
+        """Note a new lease of `seconds` asked for at `asked_at`; return false if it is over or the digest revoked."""
+        deadline = asked_at + seconds - CLEARING_SECONDS
         with self._lock:
-            if digest in self._revoked or asked_at + seconds <= self._clock():
+            if digest in self._revoked or deadline <= self._clock():
                 return False
-            self._leases[release_id] = Lease(release_id, digest, asked_at + seconds)
+            self._leases[release_id] = Lease(release_id, digest, deadline)
             return True
 
     def renew(self, held: Iterable[str], seconds_left: Mapping[str, float], *, asked_at: float) -> None:
@@ -62,7 +72,7 @@ class LeaseTable:
                 if lease is not None:
                     # A lease missing from the answer ends now; `expire` takes it out.
                     left = seconds_left.get(release_id)
-                    deadline = asked_at + left if left is not None else self._clock()
+                    deadline = self._clock() if left is None else asked_at + left - CLEARING_SECONDS
                     self._leases[release_id] = Lease(release_id, lease.digest, deadline)
         self.expire()
 
@@ -74,7 +84,7 @@ class LeaseTable:
         self._announce(ended)
 
     def expire(self) -> None:
-        """End the leases that have run out, or all leases if no heartbeat was answered for 30 s."""
+        """End the leases that have run out, or all leases if no heartbeat was answered for 28 s."""
         now = self._clock()
         with self._lock:
             dark = now - self._answered_at >= PARTITION_SECONDS

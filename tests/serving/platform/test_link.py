@@ -18,7 +18,7 @@ from protocol.replicas import BaseDescription, Heartbeat, HeartbeatAnswer, Regis
 from protocol.version import PROTOCOL_VERSION
 from sealed_weights import LeaseGrant, seal_lease
 from serving.platform.errors import LeaseRefused, ProtocolViolation, SessionRefused, VaultUnreachable
-from serving.platform.leases import LeaseTable
+from serving.platform.leases import LeaseTable, boot_clock
 from serving.platform.link import Description, PlatformLink
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
@@ -104,7 +104,8 @@ class Vault:
 
 class Running:
     def __init__(self) -> None:
-        self.vault, self.leases = Vault(), LeaseTable()
+        self.vault, self.skipped = Vault(), 0.0  # seconds that the clock of the leases is ahead
+        self.leases = LeaseTable(lambda: boot_clock() + self.skipped)
         self.ended: list[str] = []
         self.ids: list[str] = []
         self.leases.on_end = self.ended.append
@@ -127,7 +128,7 @@ def running() -> Iterator[Running]:
     made.link.close()
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -176,6 +177,17 @@ def test_an_unreachable_platform_keeps_the_session_and_the_leases_until_they_run
     time.sleep(0.3)
     assert running.link.registered and running.leases.is_live(A) and running.ended == []
     assert len(running.vault.registrations) == 1
+
+
+def test_a_partition_ends_every_lease_28_seconds_after_the_last_heartbeat(running: Running) -> None:
+    registered(running)
+    running.link.request_key(A, "serve")
+    running.vault.problem = VaultUnreachable("no answer")
+    beats = len(running.vault.beats)
+    running.skipped = 28.0  # the threads do not wait: their pauses are on another clock
+    eventually(lambda: running.ended == [A])  # by the guard, without anyone who asks
+    assert running.link.registered and len(running.vault.beats) <= beats + 1
+    assert not running.leases.is_live(A)
 
 
 def test_leases_are_renewed_and_a_revoked_digest_ends_with_the_next_heartbeat(running: Running) -> None:
