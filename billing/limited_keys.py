@@ -1,4 +1,4 @@
-"""API keys that are born with a budget, or inherit one: for callers that let people limit a key."""
+"""API keys that are born with a budget, which all rotations of the key share."""
 
 from __future__ import annotations
 
@@ -45,22 +45,9 @@ def create_limited_key(
     return key, text
 
 
-@transaction.atomic
-def rotate_limited_key(*, key: ApiKey, created_by: User | None) -> tuple[ApiKey, str]:
-    """Rotate a key: the new one keeps the old one's limits. Raises what `accounts.services.rotate_api_key` does."""
-    new, text = accounts.rotate_api_key(key=key, created_by=created_by)
-    if (budget := _budget_of(key)) is not None:
-        set_key_budget(
-            api_key=new,
-            monthly_limit_nano_usd=budget.monthly_limit_nano_usd,
-            total_limit_nano_usd=budget.total_limit_nano_usd,
-        )
-    return new, text
-
-
-def _budget_of(key: ApiKey) -> KeyBudget | None:
-    """Return the key's budget, if it ever had one."""
+def budget_of(key: ApiKey) -> KeyBudget | None:
+    """Return the budget of the key's line, if it ever had one."""
     try:
-        return key.budget
+        return (key.first_key or key).budget
     except ObjectDoesNotExist:
         return None

@@ -119,17 +119,17 @@ def release_hold_sync(*, prediction_id: UUID, reason: str) -> bool:
 def set_key_budget(
     *, api_key: ApiKey, monthly_limit_nano_usd: int | None, total_limit_nano_usd: int | None
 ) -> KeyBudget:
-    """Limit the spending of a key per calendar month (UTC) and in all, from now on. None lifts a limit.
+    """Limit the spending of a key and all its rotations per calendar month (UTC) and in all, from now on.
 
-    Raises ValueError for a negative limit.
+    None lifts a limit.     Raises ValueError for a negative limit.
     """
     if min(monthly_limit_nano_usd or 0, total_limit_nano_usd or 0) < 0:
         raise ValueError("a limit is not negative")
     KeyBudget.objects.update_or_create(
-        api_key=api_key,
+        api_key_id=api_key.line_id,
         defaults={"monthly_limit_nano_usd": monthly_limit_nano_usd, "total_limit_nano_usd": total_limit_nano_usd},
     )
-    return KeyBudget.objects.get(api_key=api_key)
+    return KeyBudget.objects.get(api_key_id=api_key.line_id)
 
 
 def _one_row(sql: str, parameters: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -144,9 +144,9 @@ class GatewayProcess(models.Model):
 
 
 class KeyBudget(models.Model):
-    """The most that one API key may spend, per calendar month (UTC) and in all. Null means no limit.
+    """The most that one line of API keys may spend, per calendar month (UTC) and in all. Null means no limit.
 
-    A row is never deleted while its key lives; to lift a budget, set both limits to null.
+    `api_key` is the line's first key: a key and all its rotations spend from one budget. A row is never deleted while its key lives; to lift a budget, set both limits to null.
     """
 
     api_key = models.OneToOneField(ApiKey, on_delete=models.CASCADE, primary_key=True, related_name="budget")
@@ -169,6 +169,10 @@ class KeyBudget(models.Model):
                 name="billing_budget_limit_not_negative",
             ),
         ]
+
+    @property
+    def is_limit(self) -> bool:
+        return self.monthly_limit_nano_usd is not None or self.total_limit_nano_usd is not None
 
     @property
     def spent_in_current_month_nano_usd(self) -> int:

@@ -76,7 +76,10 @@ class Membership(models.Model):
 
 
 class ApiKey(models.Model):
-    """`ik_<prefix>_<secret>`: the prefix finds the row, an HMAC of the key proves it. Shown once, never stored."""
+    """`ik_<prefix>_<secret>`: the prefix finds the row, an HMAC of the key proves it. Shown once, never stored.
+
+    A key and its rotations are one line: a budget belongs to the line, which is known by its first key.
+    """
 
     class Scope(models.TextChoices):
         PREDICT = "predict"  # /v1: spend the organization's money on predictions
@@ -94,3 +97,9 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
+    first_key = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="+")  # null: this one
+
+    @property
+    def line_id(self) -> uuid.UUID:
+        """Return the id of the line's first key."""
+        return self.first_key_id or self.pk

@@ -85,10 +85,11 @@ def create_api_key(
     scopes: Collection[str],
     created_by: User | None,
     expires_at: datetime | None = None,
+    first_key: ApiKey | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key and return it with its text, which exists nowhere else and is shown once.
 
-    Whether the caller may hand out `scopes` is for the caller to check (`policies.may_grant`). Raises InvalidInput,
+    A rotation names the first key of its line. Whether the caller may hand out `scopes` is for the caller to check (`policies.may_grant`). Raises InvalidInput,
     NotAllowed past the limit per organization.
     """
     if not scopes or not set(scopes) <= set(ApiKey.Scope.values):
@@ -114,6 +115,7 @@ def create_api_key(
             scopes=sorted(set(scopes)),
             created_by=created_by,
             expires_at=expires_at,
+            first_key=first_key,
         )
     return key, text
 
@@ -129,7 +131,10 @@ def revoke_api_key(*, key: ApiKey) -> ApiKey:
 def rotate_api_key(
     *, key: ApiKey, created_by: User | None, overlap: timedelta = ROTATION_OVERLAP
 ) -> tuple[ApiKey, str]:
-    """Create a key like `key` and let the old one work for `overlap` more. Raises Conflict if it works no more."""
+    """Create a key like `key`, of its line, and let the old one work for `overlap` more.
+
+    Raises Conflict if it works no more.
+    """
     now = timezone.now()
     organization = lock_organization(key.organization_id)
     old = lock_api_key(key.pk)
@@ -142,6 +147,7 @@ def rotate_api_key(
         scopes=old.scopes,
         created_by=created_by,
         expires_at=old.expires_at,
+        first_key=old.first_key or old,
     )
     old.expires_at = min(now + overlap, old.expires_at) if old.expires_at else now + overlap
     old.save(update_fields=["expires_at"])

@@ -10,7 +10,10 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.reverse import reverse
 
+from billing.limited_keys import budget_of
+from billing.models import KeyBudget
 from marketplace import publishing
+from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
 from marketplace.catalog.models import Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
@@ -31,6 +34,12 @@ class Budget(serializers.Serializer):
     spent_total_nano_usd = serializers.IntegerField()
 
 
+class LineBudget(Budget):  # the budget that a key shares with its rotations
+    def get_attribute(self, instance: ApiKey) -> KeyBudget | None:
+        """Return the budget of the key's line."""
+        return budget_of(instance)
+
+
 class Key(serializers.Serializer):  # shows an ApiKey
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -40,7 +49,9 @@ class Key(serializers.Serializer):  # shows an ApiKey
     expires_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
-    budget = Budget(allow_null=True, help_text="null: the key may spend what the wallet holds")
+    budget = LineBudget(
+        allow_null=True, help_text="shared by all rotations of the key; null: they may spend what the wallet holds"
+    )
 
 
 class KeyText(serializers.CharField):

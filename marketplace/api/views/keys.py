@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.limited_keys import Limits, create_limited_key, rotate_limited_key
+from billing.limited_keys import Limits, create_limited_key
 from marketplace.accounts import policies, selectors, services
 from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.models import ApiKey
@@ -59,7 +59,7 @@ class KeysView(KeyView):
     @extend_schema(operation_id="list_keys", responses=Key(many=True))
     def get(self, request: Request) -> Response:
         """The organization's keys, newest first. Never the keys themselves."""
-        keys = selectors.api_keys_of(organization=self.organization).select_related("budget")
+        keys = selectors.api_keys_of(organization=self.organization).select_related("budget", "first_key__budget")
         return self.page(keys, Key)
 
     @extend_schema(operation_id="create_key", request=CreateKey, responses={201: NewKey})
@@ -102,10 +102,10 @@ class RotateKeyView(KeyView):
 
     @extend_schema(operation_id="rotate_key", request=None, responses={201: NewKey})
     def post(self, request: Request, key_id: UUID) -> Response:
-        """Create a key with the same name, scopes and limits; the old one works for 24 hours more."""
+        """Create a key with the same name and scopes; the old one works for 24 hours more. Both share one budget."""
         key = self.own_key(key_id)
         self.require_grant(key.scopes)
-        new, text = rotate_limited_key(key=key, created_by=self.caller.user)
+        new, text = services.rotate_api_key(key=key, created_by=self.caller.user)
         return Response(self.show(NewKey, new, text=text), status=201)
 
 

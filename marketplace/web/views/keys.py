@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from uuid import UUID
 
 from django.contrib import messages
@@ -64,8 +65,15 @@ def revoke_key(request: HttpRequest, acting: Acting, key_id: UUID) -> HttpRespon
 def _page(request: HttpRequest, acting: Acting, form: KeyForm, *, status: int) -> HttpResponse:
     now = timezone.now()
     budgets = {budget.api_key_id: budget for budget in billing.key_budgets(acting.organization)}
+    found = list(selectors.api_keys_of(organization=acting.organization)[:200])
+    lines = Counter(key.line_id for key in found)
     rows = [
-        {"key": key, "budget": budgets.get(key.pk), "expired": key.expires_at is not None and key.expires_at <= now}
-        for key in selectors.api_keys_of(organization=acting.organization)[:200]
+        {
+            "key": key,
+            "budget": budgets.get(key.line_id),
+            "shared": lines[key.line_id] > 1,
+            "expired": key.expires_at is not None and key.expires_at <= now,
+        }
+        for key in found
     ]
     return render(request, "web/keys.html", {"form": form, "rows": rows}, status=status)
