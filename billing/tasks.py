@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import date, timedelta
+from uuid import UUID
 
 from celery import shared_task
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models.expressions import CombinedExpression
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.errors import PaymentMismatch
@@ -20,12 +22,15 @@ from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
 from billing.stripe_gateway import StripeGateway, stripe_gateway
-from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee
+from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee, refresh_top_up
 
 logger = logging.getLogger(__name__)
 
-EVENT_ATTEMPTS = 20  # one every 15 s: then a person must look
+FIRST_RETRY = timedelta(seconds=15)
+LAST_RETRY = timedelta(hours=1)
+ATTEMPTS_UNTIL_INCIDENT = 8  # half an hour: then a person should look, and the retries go on
 EVENT_BATCH = 200
+TOP_UP_BATCH = 200
 CATCH_UP_SECONDS = 3 * 24 * 3600  # as long as Stripe itself retries a webhook
 OUTBOX_BATCH = 500
 OUTBOX_STREAM = "intarsia:billing:events"
@@ -62,12 +67,16 @@ _HANDLERS: dict[str, Callable[[StripeEvent, StripeGateway], None]] = {
 
 @shared_task
 def process_stripe_event(event_id: str) -> None:
-    """Fetch the object again and act on its present state, so that the order of events does not matter."""
+    """Fetch the object again and act on its present state, so that the order of events does not matter.
+
+    A failure is tried again for as long as it takes, less and less often: the event may be about money.
+    """
     event = StripeEvent.objects.get(pk=event_id)
     if event.processed_at is not None:
         return
     handler = _HANDLERS.get(event.type)
-    StripeEvent.objects.filter(pk=event_id).update(attempts=F("attempts") + 1)
+    attempts = event.attempts + 1
+    StripeEvent.objects.filter(pk=event_id).update(attempts=attempts, next_attempt_at=_later(attempts))
     try:
         if handler is not None and event.object_id:
             handler(event, stripe_gateway())
@@ -75,27 +84,54 @@ def process_stripe_event(event_id: str) -> None:
         logger.exception("Stripe event %s", event_id)  # an incident is open; trying again cannot help
     except Exception as error:
         StripeEvent.objects.filter(pk=event_id).update(last_error=type(error).__name__)
-        if event.attempts + 1 >= EVENT_ATTEMPTS:
+        if attempts >= ATTEMPTS_UNTIL_INCIDENT:
             detail = {"type": event.type, "error": type(error).__name__}
             record_incident(kind=Incident.Kind.STRIPE_EVENT, subject=event_id[:64], detail=detail)
         raise
-    StripeEvent.objects.filter(pk=event_id, processed_at=None).update(processed_at=timezone.now(), last_error="")
+    StripeEvent.objects.filter(pk=event_id, processed_at=None).update(processed_at=Now(), last_error="")
+    Incident.objects.filter(kind=Incident.Kind.STRIPE_EVENT, subject=event_id[:64], resolved_at=None).update(
+        resolved_at=Now()
+    )
+
+
+@shared_task
+def check_top_up(top_up_id: str) -> None:
+    """Ask Stripe about one top-up that waits: every event about it may be lost, and its payment still counts."""
+    try:
+        refresh_top_up(top_up_id=UUID(top_up_id))
+    except PaymentMismatch:
+        # An incident is open; asking again cannot help.
+        TopUp.objects.filter(pk=top_up_id).update(next_check_at=None)
 
 
 @shared_task
 def catch_up_stripe_events() -> None:
-    """Note events whose webhook never arrived, and process again the events that failed."""
-    since = int(time.time()) - CATCH_UP_SECONDS
-    StripeEvent.objects.bulk_create(
-        [
-            StripeEvent(id=event.id, type=event.type, object_id=event.object_id)
-            for event in stripe_gateway().undelivered_events(since=since, limit=EVENT_BATCH)
-        ],
-        ignore_conflicts=True,
-    )
-    waiting = StripeEvent.objects.filter(processed_at=None, attempts__lt=EVENT_ATTEMPTS).order_by("received_at")
-    for event_id in waiting.values_list("id", flat=True)[:EVENT_BATCH]:
+    """Process again the events that failed, and note events whose webhook never arrived."""
+    due = StripeEvent.objects.filter(processed_at=None, next_attempt_at__lte=Now()).order_by("next_attempt_at")
+    for event_id, attempts in due.values_list("id", "attempts")[:EVENT_BATCH]:
+        # A slow queue must not be given the same event again at each turn.
+        StripeEvent.objects.filter(pk=event_id).update(next_attempt_at=_later(attempts + 1))
         process_stripe_event.delay(event_id)
+    since = int(time.time()) - CATCH_UP_SECONDS
+    missed = [
+        StripeEvent(id=event.id, type=event.type, object_id=event.object_id)
+        for event in stripe_gateway().undelivered_events(since=since, limit=EVENT_BATCH)
+    ]
+    StripeEvent.objects.bulk_create(missed, ignore_conflicts=True)
+
+
+@shared_task
+def catch_up_top_ups() -> None:
+    """Ask Stripe about each top-up that may still be paid, whether or not an event about it arrived."""
+    due = TopUp.objects.filter(state__in=TopUp.WAITING, next_check_at__lte=Now()).order_by("next_check_at")
+    for top_up_id, checks in due.values_list("id", "checks")[:TOP_UP_BATCH]:
+        TopUp.objects.filter(pk=top_up_id).update(checks=checks + 1, next_check_at=_later(checks + 1))
+        check_top_up.delay(str(top_up_id))
+
+
+def _later(attempts: int) -> CombinedExpression:
+    """Return when to try again after so many attempts, on the database's clock: 15 s later, doubled up to an hour."""
+    return Now() + min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LAST_RETRY)
 
 
 @shared_task

@@ -7,9 +7,11 @@ customer coming back) leads to `credit_top_up`, which moves a top-up only forwar
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 from django.db import transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.errors import InvalidTopUpAmount, PaymentMismatch
@@ -22,6 +24,8 @@ from billing.stripe_gateway import CURRENCY, CheckoutSession, StripeFee, StripeG
 from marketplace.accounts.models import Organization
 
 logger = logging.getLogger(__name__)
+
+CHECKOUT_LIFETIME = timedelta(hours=24)  # Stripe closes a page that was not paid
 
 
 def start_top_up(
@@ -56,12 +60,19 @@ def start_top_up(
 
 
 def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> TopUp:
-    """Ask Stripe now, when the customer comes back before the webhook does. Raises PaymentProviderUnavailable."""
+    """Ask Stripe now, when the customer comes back before the webhook does, or when no webhook came.
+
+    Raises PaymentProviderUnavailable, PaymentMismatch.
+    """
     top_up = TopUp.objects.get(pk=top_up_id)
-    if top_up.state != TopUp.State.CREDITED and top_up.checkout_session_id is not None:
+    if top_up.checkout_session_id is None:
+        # The answer of Stripe was lost, so the customer never saw a page; one that exists has closed by itself.
+        lost = TopUp.objects.filter(pk=top_up_id, state=TopUp.State.CREATED, checkout_session_id=None)
+        lost.filter(created_at__lte=Now() - CHECKOUT_LIFETIME).update(state=TopUp.State.EXPIRED)
+    elif top_up.state != TopUp.State.CREDITED:
         session = (gateway or stripe_gateway()).retrieve_checkout_session(top_up.checkout_session_id)
         credit_top_up(session=session)
-        top_up.refresh_from_db()
+    top_up.refresh_from_db()
     return top_up
 
 
@@ -110,7 +121,7 @@ def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
         return top_up
     if session.payment_status == "paid" and top_up.state != TopUp.State.CREDITED:
         _credit(top_up, session)
-    elif top_up.state in (TopUp.State.CREATED, TopUp.State.PENDING):
+    elif top_up.state in TopUp.WAITING:
         # A complete page that is not paid waits for a slow payment method.
         top_up.state = TopUp.State.EXPIRED if session.status == "expired" else TopUp.State.PENDING
     top_up.checkout_session_id = session.id
@@ -138,6 +149,7 @@ def _credit(top_up: TopUp, session: CheckoutSession) -> None:
         },
         memo=session.id,
     )
+    top_up.tax_cents = session.amount_tax_cents
     top_up.state = TopUp.State.CREDITED
     top_up.credited_at = timezone.now()
     Outbox.objects.create(
@@ -153,9 +165,7 @@ def _credit(top_up: TopUp, session: CheckoutSession) -> None:
 
 def fail_top_up(*, session: CheckoutSession) -> None:
     """Note that a slow payment method failed in the end. A credited top-up stays credited: its page was paid."""
-    TopUp.objects.filter(checkout_session_id=session.id, state__in=[TopUp.State.CREATED, TopUp.State.PENDING]).update(
-        state=TopUp.State.FAILED
-    )
+    TopUp.objects.filter(checkout_session_id=session.id, state__in=TopUp.WAITING).update(state=TopUp.State.FAILED)
 
 
 def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:

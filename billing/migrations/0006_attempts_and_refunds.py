@@ -17,7 +17,7 @@ NOW = django.db.models.functions.datetime.Now()
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0005_books_close")]
+    dependencies = [("accounts", "0002_key_lines"), ("billing", "0005_books_close")]
 
     operations = [
         migrations.CreateModel(

@@ -146,7 +146,8 @@ class GatewayProcess(models.Model):
 class KeyBudget(models.Model):
     """The most that one line of API keys may spend, per calendar month (UTC) and in all. Null means no limit.
 
-    `api_key` is the line's first key: a key and all its rotations spend from one budget. A row is never deleted while its key lives; to lift a budget, set both limits to null.
+    `api_key` is the line's first key: a key and all its rotations spend from one budget. A row is never deleted while
+    its key lives; to lift a budget, set both limits to null.
     """
 
     api_key = models.OneToOneField(ApiKey, on_delete=models.CASCADE, primary_key=True, related_name="budget")

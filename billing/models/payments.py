@@ -26,6 +26,8 @@ class TopUp(models.Model):
         EXPIRED = "expired"
         FAILED = "failed"
 
+    WAITING = (State.CREATED, State.PENDING)  # a payment may still come
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="top_ups")
     amount_cents = models.PositiveIntegerField()
@@ -36,10 +38,21 @@ class TopUp(models.Model):
     ledger_transaction = models.OneToOneField(
         LedgerTransaction, on_delete=models.PROTECT, null=True, related_name="top_up"
     )
+    tax_cents = models.PositiveIntegerField(default=0, db_default=0)  # paid on top of the amount; no credit
     created_at = models.DateTimeField(db_default=Now())
     credited_at = models.DateTimeField(null=True)
+    # When Stripe is asked again about a payment that is still possible; null: a person has to look.
+    next_check_at = models.DateTimeField(null=True, db_default=Now())
+    checks = models.PositiveIntegerField(default=0, db_default=0)
 
     class Meta:
+        indexes: ClassVar = [
+            models.Index(
+                fields=["next_check_at"],
+                condition=Q(state__in=["created", "pending"]) & Q(next_check_at__isnull=False),
+                name="billing_top_up_waiting",
+            )
+        ]
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=Q(amount_cents__gte=MIN_TOP_UP_CENTS, amount_cents__lte=MAX_TOP_UP_CENTS),
@@ -62,9 +75,12 @@ class StripeEvent(models.Model):
     received_at = models.DateTimeField(db_default=Now())
     processed_at = models.DateTimeField(null=True)
     attempts = models.PositiveIntegerField(default=0)
+    next_attempt_at = models.DateTimeField(db_default=Now())
     last_error = models.CharField(max_length=500, blank=True)
 
     class Meta:
         indexes: ClassVar = [
-            models.Index(fields=["received_at"], condition=Q(processed_at__isnull=True), name="billing_event_waiting")
+            models.Index(
+                fields=["next_attempt_at"], condition=Q(processed_at__isnull=True), name="billing_event_waiting"
+            )
         ]

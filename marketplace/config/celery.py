@@ -30,6 +30,7 @@ app.conf.update(
     beat_schedule={
         "sweep open holds": {"task": "marketplace.gateway.tasks.sweep_open_holds", "schedule": 5.0},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
+        "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
         "resume stuck verifications": {
             "task": "marketplace.publishing.resume_stuck_verifications",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import stripe
 from django.conf import settings
 from django.test import Client
+from django.utils import timezone
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from billing import tasks
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.models import Incident, LedgerTransaction, StripeEvent, TopUp
 from billing.selectors import wallet
@@ -45,7 +49,7 @@ def test_tax_on_top_of_the_amount_does_not_block_the_credit_and_is_no_credit(
         post(double, event)
     work()
     assert_credited_once(organization, top_up)
-    assert wallet(organization).posted == 25 * 10**9
+    assert (wallet(organization).posted, top_up.tax_cents) == (25 * 10**9, 475)
     assert not Incident.objects.exists()
 
 
@@ -115,6 +119,134 @@ def test_a_signed_body_that_is_no_object_is_refused(double: StripeDouble, body: 
     answer = Client().post(WEBHOOK, signed, content_type="application/json", headers={"stripe-signature": signature})
     assert answer.status_code == 400
     assert not StripeEvent.objects.exists()
+
+
+# Retries --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The tasks that are put into the queue, with their arguments; nothing runs them by itself."""
+    queued: list[tuple[Any, ...]] = []
+    for task in (tasks.process_stripe_event, tasks.check_top_up):
+        monkeypatch.setattr(task, "delay", lambda *arguments, task=task: queued.append((task, *arguments)))
+    return queued
+
+
+def run(queue: list[tuple[Any, ...]]) -> None:
+    """Run what is queued, as a worker does: a task that fails is no reason to stop."""
+    while queue:
+        task, *arguments = queue.pop(0)
+        with contextlib.suppress(PaymentProviderUnavailable):
+            task(*arguments)
+
+
+def let_time_pass() -> None:
+    """Make everything that waits for its next turn due."""
+    past = timezone.now() - timedelta(seconds=1)
+    StripeEvent.objects.update(next_attempt_at=past)
+    TopUp.objects.exclude(next_check_at=None).update(next_check_at=past)
+
+
+def break_reads(double: StripeDouble, times: int) -> None:
+    double.faults.requests.append(Fault(FaultKind.SERVER_ERROR, method="GET", times=times))
+
+
+def test_a_payment_is_credited_after_any_number_of_failed_retrievals(
+    double: StripeDouble, organization: Organization, queue: list[tuple[Any, ...]]
+) -> None:
+    top_up = begin(organization)
+    pay(double, top_up)
+    for event in double.due_events():
+        post(double, event)
+        double.record_delivery(event["id"], delivered=True)
+    break_reads(double, 10**6)
+    for _turn in range(30):
+        let_time_pass()
+        for task in (tasks.catch_up_stripe_events, tasks.catch_up_top_ups):
+            with contextlib.suppress(PaymentProviderUnavailable):
+                task()
+        run(queue)
+    event = StripeEvent.objects.get(type="checkout.session.completed")
+    assert event.attempts >= 30 and event.processed_at is None
+    assert wallet(organization).posted == 0
+    assert Incident.objects.filter(kind="stripe_event", subject=event.pk, resolved_at=None).count() == 1
+
+    double.faults.requests.clear()
+    let_time_pass()
+    tasks.catch_up_stripe_events()
+    run(queue)
+    assert_credited_once(organization, top_up)
+    assert not Incident.objects.filter(resolved_at=None).exists()
+
+
+def test_a_payment_is_credited_although_every_event_about_it_is_lost(
+    double: StripeDouble, organization: Organization, queue: list[tuple[Any, ...]]
+) -> None:
+    top_up = begin(organization)
+    tasks.catch_up_top_ups()
+    run(queue)
+    pay(double, top_up)
+    break_reads(double, 3)
+    for _turn in range(2):
+        let_time_pass()
+        tasks.catch_up_top_ups()
+        run(queue)
+    assert not StripeEvent.objects.exists()
+    assert_credited_once(organization, top_up)
+    let_time_pass()
+    tasks.catch_up_top_ups()
+    assert queue == []
+
+
+def test_retries_come_less_often_and_at_least_once_an_hour(
+    double: StripeDouble, organization: Organization, queue: list[tuple[Any, ...]]
+) -> None:
+    top_up = begin(organization)
+    waits = []
+    for _turn in range(14):
+        TopUp.objects.update(next_check_at=timezone.now() - timedelta(seconds=1))
+        before = timezone.now()
+        tasks.catch_up_top_ups()
+        tasks.catch_up_top_ups()  # not due: nothing is queued twice
+        top_up.refresh_from_db()
+        assert top_up.next_check_at is not None
+        waits.append(round((top_up.next_check_at - before) / timedelta(seconds=15)))
+    assert len(queue) == 14
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, *[240] * 6]
+
+
+def test_pages_that_nobody_pays_are_noticed_without_events(
+    double: StripeDouble, organization: Organization, queue: list[tuple[Any, ...]]
+) -> None:
+    expired = begin(organization)
+    double._state.objects[str(expired.checkout_session_id)]["expires_at"] = 1
+    double.faults.requests.append(Fault(FaultKind.SERVER_ERROR, times=3))
+    for age in (0, 25):  # the answer to the second one's creation never came
+        with contextlib.suppress(PaymentProviderUnavailable):
+            begin(organization, 700 + age)
+        double.faults.requests[:] = [Fault(FaultKind.SERVER_ERROR, times=3)]
+    double.faults.requests.clear()
+    TopUp.objects.filter(amount_cents=725).update(created_at=timezone.now() - timedelta(hours=25))
+    tasks.catch_up_top_ups()
+    run(queue)
+    states = dict(TopUp.objects.values_list("amount_cents", "state"))
+    assert states == {2_500: "expired", 700: "created", 725: "expired"}
+
+
+def test_a_payment_of_another_amount_is_looked_at_by_a_person_and_not_asked_about_for_ever(
+    double: StripeDouble, organization: Organization, queue: list[tuple[Any, ...]]
+) -> None:
+    top_up = begin(organization)
+    pay(double, top_up)
+    TopUp.objects.update(amount_cents=100_000)
+    tasks.catch_up_top_ups()
+    run(queue)
+    let_time_pass()
+    tasks.catch_up_top_ups()
+    assert queue == []
+    assert wallet(organization).posted == 0
+    assert Incident.objects.get().kind == Incident.Kind.PAYMENT_MISMATCH
 
 
 # Cancelled pages ------------------------------------------------------------------------------------------------------

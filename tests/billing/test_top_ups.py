@@ -170,7 +170,10 @@ def test_an_event_that_cannot_be_processed_waits_and_is_tried_again(
 
 def test_an_event_that_fails_too_often_opens_an_incident(double: StripeDouble, organization: Organization) -> None:
     event = StripeEvent.objects.create(
-        id="evt_bad", type="checkout.session.completed", object_id="cs_unknown", attempts=tasks.EVENT_ATTEMPTS - 1
+        id="evt_bad",
+        type="checkout.session.completed",
+        object_id="cs_unknown",
+        attempts=tasks.ATTEMPTS_UNTIL_INCIDENT - 1,
     )
     with pytest.raises(PaymentProviderUnavailable):
         tasks.process_stripe_event(event.pk)

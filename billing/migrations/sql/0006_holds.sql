@@ -45,6 +45,11 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION billing_key_line(p_api_key uuid) RETURNS uuid LANGUAGE sql STABLE AS $$
+-- The first key of the key's line of rotations: the one that the line's budget belongs to.
+    SELECT coalesce(first_key_id, id) FROM accounts_apikey WHERE id = p_api_key
+$$;
+
 DROP FUNCTION billing_place_hold(uuid, uuid, uuid, bigint, bigint, bigint, bigint, bigint, integer, text, uuid, uuid,
     uuid, text, bytea, uuid, timestamptz);
 CREATE FUNCTION billing_place_hold(
@@ -92,7 +97,8 @@ BEGIN
     END IF;
 
     IF p_api_key IS NOT NULL THEN
-        SELECT * INTO budget FROM billing_keybudget b WHERE b.api_key_id = p_api_key FOR NO KEY UPDATE;
+        SELECT * INTO budget FROM billing_keybudget b WHERE b.api_key_id = billing_key_line(p_api_key)
+            FOR NO KEY UPDATE;
         IF FOUND THEN
             IF budget.month < this_month THEN
                 budget.month := this_month;
@@ -111,7 +117,7 @@ BEGIN
             UPDATE billing_keybudget b SET month = budget.month,
                 spent_this_month_nano_usd = budget.spent_this_month_nano_usd,
                 held_nano_usd = b.held_nano_usd + p_amount
-                WHERE b.api_key_id = p_api_key;
+                WHERE b.api_key_id = budget.api_key_id;
         END IF;
     END IF;
 
@@ -148,7 +154,7 @@ BEGIN
         spent_total_nano_usd = spent_total_nano_usd + p_cost,
         spent_this_month_nano_usd = p_cost + CASE WHEN month < this_month THEN 0 ELSE spent_this_month_nano_usd END,
         month = greatest(month, this_month)
-        WHERE api_key_id = p_api_key;
+        WHERE api_key_id = billing_key_line(p_api_key);
 END $$;
 
 CREATE OR REPLACE FUNCTION billing_release_hold(p_id uuid, p_reason text) RETURNS boolean LANGUAGE plpgsql AS $$

@@ -133,7 +133,7 @@ BEGIN
         UPDATE billing_keybudget SET spent_total_nano_usd = spent_total_nano_usd - hold.cost_nano_usd,
             spent_this_month_nano_usd = spent_this_month_nano_usd - CASE
                 WHEN month = date_trunc('month', hold.closed_at AT TIME ZONE 'UTC') THEN hold.cost_nano_usd ELSE 0 END
-            WHERE api_key_id = hold.api_key_id;
+            WHERE api_key_id = billing_key_line(hold.api_key_id);
     END IF;
     INSERT INTO billing_refund (prediction_id, reason) VALUES (p_id, p_reason);
     INSERT INTO billing_outbox (topic, key, payload) VALUES ('prediction.refunded', p_id::text, jsonb_build_object(
