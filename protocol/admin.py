@@ -90,7 +90,10 @@ class Draining(Answer, frozen=True):
 
 
 class ReplicaStats(Answer, frozen=True, kw_only=True):
-    """Figures since start, and what is resident and leased now. Heartbeats carry them too."""
+    """Figures since start, and what is resident and leased now. Heartbeats carry them too.
+
+    confinement_missing: layers of the verifying child's confinement that this replica's system refuses
+    """
 
     steps: int
     max_adapters_in_one_batch: int
@@ -105,6 +108,7 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     kv_blocks_total: int
     resident: list[str]
     leased: list[str]
+    confinement_missing: tuple[str, ...] = ()
 
 
 # The request and the answer of each action.

@@ -1,6 +1,6 @@
 """The job of the confined child that opens a stranger's adapter: `u32 length ‖ JSON ‖ 32-byte key` on its stdin.
 
-Its answer, one JSON object on stdout, is `protocol.admin.Verification`.
+Its answer, one JSON object on stdout, is `Checked`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from typing import Annotated, BinaryIO
 
 import msgspec
 
+from protocol.admin import Verification
 from protocol.errors import ProtocolError
 from protocol.leases import PackageIdentity
-from protocol.messages import Bytes32, Digest, Request, decode, encode
+from protocol.messages import Answer, Bytes32, Digest, Request, decode, encode
 
 MAX_JOB_BYTES = 1 << 20
 
@@ -27,7 +28,10 @@ class BaseShapes(Request, frozen=True):
 
 
 class VerificationJob(Request, frozen=True):
-    """The package to open, its required identity, and its limits of memory (bytes) and processor time (seconds)."""
+    """The package to open, its required identity, and its limits of memory (bytes) and processor time (seconds).
+
+    must_lock: whether plaintext may lie only in memory that is locked in RAM
+    """
 
     path: str
     digest: Digest
@@ -36,6 +40,14 @@ class VerificationJob(Request, frozen=True):
     base: BaseShapes
     max_plaintext: Annotated[int, msgspec.Meta(gt=0)]
     cpu_seconds: Annotated[int, msgspec.Meta(gt=0)]
+    must_lock: bool
+
+
+class Checked(Answer, frozen=True):
+    """The child's verdict, None when it could not work; and the layers of its confinement that the system refused."""
+
+    verification: Verification | None
+    missing: list[str]
 
 
 def frame_job(job: VerificationJob, key: bytearray) -> bytearray:

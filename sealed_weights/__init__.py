@@ -9,9 +9,11 @@ from sealed_weights.errors import (
     FormatError,
     IntakeError,
     KeyFileError,
+    MemoryNotLocked,
     SealError,
     SignatureError,
 )
+from sealed_weights.files import OpenFile, open_regular
 from sealed_weights.header import PackageHeader, read_header
 from sealed_weights.intake.adapter_config import AdapterConfig, parse_adapter_config
 from sealed_weights.intake.base_model import BaseSpec, base_fingerprint
@@ -58,6 +60,8 @@ __all__ = [
     "KeyFileError",
     "KeyProvider",
     "LeaseGrant",
+    "MemoryNotLocked",
+    "OpenFile",
     "OpenedPackage",
     "PackageHeader",
     "PackageOpening",
@@ -79,6 +83,7 @@ __all__ = [
     "open_creator_kek",
     "open_lease",
     "open_package",
+    "open_regular",
     "over_chunks",
     "package_digest",
     "parse_adapter_config",

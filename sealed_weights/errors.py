@@ -23,6 +23,10 @@ class SignatureError(SealError):
     """An Ed25519 signature does not verify under the expected public key."""
 
 
+class MemoryNotLocked(Exception):
+    """Secret memory cannot be kept out of swap and the caller requires it. Says nothing about the package."""
+
+
 class KeyFileError(SealError):
     """A key file is missing, too open, or not a key file."""
 

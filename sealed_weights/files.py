@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +38,14 @@ def open_regular(path: Path, *, follow_links: bool = False) -> Iterator[tuple[in
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A regular file that `open_regular` opened, for a reader that may not open files itself."""
+
+    descriptor: int
+    size: int
 
 
 def read_exactly(descriptor: int, view: memoryview, offset: int) -> None:

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealed_weights import payload
-from sealed_weights.errors import AuthenticationError, CommitmentError, FormatError, SealError
-from sealed_weights.files import open_regular, read_exactly
+from sealed_weights.errors import AuthenticationError, CommitmentError, FormatError, MemoryNotLocked, SealError
+from sealed_weights.files import OpenFile, open_regular, read_exactly
 from sealed_weights.header import (
     HEADER_SIZE,
     TAG_SIZE,
@@ -91,19 +91,23 @@ class PackageOpening:
 
     def __init__(
         self,
-        path: Path,
+        source: Path | OpenFile,
         *,
         dek: bytes | bytearray,
         creator_public_key: bytes | Ed25519PublicKey,
         expected_digest: str | None,
         max_plaintext: int,
+        must_lock: bool = False,
     ) -> None:
         """Check size, header and key commitment (in constant time); arguments and errors as in `open_package`."""
         self._creator_public_key = creator_public_key
         self._expected_digest = expected_digest
         self._finished = False
         with ExitStack() as stack:
-            self._descriptor, size = stack.enter_context(open_regular(path))
+            if isinstance(source, Path):
+                self._descriptor, size = stack.enter_context(open_regular(source))
+            else:
+                self._descriptor, size = source.descriptor, source.size
             self.header = header = read_sized_header(self._descriptor, size)
             if header.plaintext_length > max_plaintext:
                 raise FormatError(f"header plaintext_length: must be at most {max_plaintext} bytes")
@@ -116,6 +120,8 @@ class PackageOpening:
             # GCM leaves the plaintext in the destination even when the tag is wrong: every way out wipes it.
             self._memory = SecretBuffer(header.plaintext_length)
             stack.callback(self._wipe_unless_finished)
+            if must_lock and not self._memory.locked:
+                raise MemoryNotLocked(f"{header.plaintext_length} bytes cannot be locked in RAM (RLIMIT_MEMLOCK)")
             self._exits = stack.pop_all()
         self._leaves = bytearray(32 * header.chunk_count)
         self._decrypted = [False] * header.chunk_count
@@ -163,28 +169,32 @@ class PackageOpening:
 
 
 def open_package(
-    path: Path,
+    source: Path | OpenFile,
     *,
     dek: bytes | bytearray,
     creator_public_key: bytes | Ed25519PublicKey,
     expected_digest: str | None,
     max_plaintext: int,
+    must_lock: bool = False,
     threads: int | None = None,
 ) -> OpenedPackage:
     """Decrypt and verify a package in one pass; nothing is returned unless everything holds.
 
     Order: size and header, key commitment (constant time, before any chunk), every chunk, then signature and digest.
     `expected_digest` pins the version against rollback; pass None only for a package just sealed here. `max_plaintext`
-    (bytes) is checked before memory is taken. `threads` defaults to the processors at hand, one below 8 MiB.
+    (bytes) is checked before memory is taken. `must_lock` refuses memory that could reach swap. `threads` defaults to
+    the processors at hand, one below 8 MiB.
 
-    Raises `FormatError`, `CommitmentError`, `AuthenticationError` or `SignatureError`, the plaintext zeroed.
+    Raises `FormatError`, `CommitmentError`, `AuthenticationError` or `SignatureError`, the plaintext zeroed, or
+    `MemoryNotLocked` before there is any.
     """
     with PackageOpening(
-        path,
+        source,
         dek=dek,
         creator_public_key=creator_public_key,
         expected_digest=expected_digest,
         max_plaintext=max_plaintext,
+        must_lock=must_lock,
     ) as opening:
         over_chunks(opening.decrypt, opening.header, threads)
         return opening.finish()

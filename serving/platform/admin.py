@@ -111,7 +111,7 @@ class Administration:
 
     async def stats(self, message: Empty) -> ReplicaStats:
         """Return the engine's figures."""
-        return replica_stats(self._engine, self._leases)
+        return replica_stats(self._engine, self._leases, self._verifier.missing)
 
     async def drain(self, message: Empty) -> Draining:
         """Refuse new predictions from now on; running ones finish."""
@@ -119,7 +119,7 @@ class Administration:
         return Draining(True)
 
 
-def replica_stats(engine: Engine, leases: LeaseTable) -> ReplicaStats:
+def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[str]) -> ReplicaStats:
     """Return the figures that heartbeats and /admin/stats report."""
     stats = engine.stats
     return ReplicaStats(
@@ -136,4 +136,5 @@ def replica_stats(engine: Engine, leases: LeaseTable) -> ReplicaStats:
         kv_blocks_total=stats.kv_blocks_total,
         resident=sorted(digest for digest, state in engine.adapters.states().items() if state == "ready"),
         leased=leases.digests(),
+        confinement_missing=tuple(confinement_missing),
     )

@@ -51,3 +51,9 @@ class JournalUnavailable(PlatformError):
     """A usage journal that cannot be written (disk full, I/O error): no new work until it can be."""
 
     code = "journal_unavailable"
+
+
+class VerificationFailed(PlatformError):
+    """A verification that could not be carried out. It is no verdict on the adapter and is worth retrying."""
+
+    code = "verification_failed"

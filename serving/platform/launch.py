@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import socket
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ class PlatformReplica:
     link: PlatformLink
     journal: UsageJournal
     description: Description
+    verifier: Verifier
 
     def close(self) -> None:
         """Stop beating and write the last records; the engine has stopped by now."""
@@ -83,14 +85,14 @@ def _build(
         signer,
         tickets,
         leases,
-        stats=lambda: replica_stats(engine, leases),
+        stats=lambda: replica_stats(engine, leases, verifier.missing),
         on_registered=lambda replica_id: desk.settle_interrupted(replica_id),
     )
     source = SealedAdapterSource(link, packages, base.spec)
     engine = build_engine(config, base, source)
     leases.on_end = engine.revoke  # refuse, abort, zero; a later ticket may readmit it
     desk = PredictionDesk(engine, tickets, leases, journal, signer)
-    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source)
+    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source, must_lock=False)
     administration = Administration(engine, tickets, leases, desk, verifier)
     app = create_app(
         engine,
@@ -100,10 +102,17 @@ def _build(
         extra_routes=administration.routes(),
         max_body_bytes=config.max_body_bytes,
         shutdown_grace_s=config.shutdown_grace_s,
-        gauges=[Gauge("journal_lag_seconds", "Age of the oldest usage record not yet on the disk", journal.lag)],
+        gauges=[
+            Gauge("journal_lag_seconds", "Age of the oldest usage record not yet on the disk", journal.lag),
+            Gauge(
+                "confinement_missing",
+                "Layers of the verifying child's confinement that the system refuses",
+                lambda: len(verifier.missing),
+            ),
+        ],
     )
     description = _describe(platform, base, engine.max_model_len)
-    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description)
+    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description, verifier)
 
 
 class ReadyWhenRegistered:
@@ -128,6 +137,7 @@ def run(
     """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
     replica = build_replica(config, platform, fingerprint)
     try:
+        threading.Thread(target=replica.verifier.probe, name="probe-confinement", daemon=True).start()
         replica.link.start(replica.description, replica.engine.ready)
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)
         started = run_server(replica.app, replica.engine, listener, config.shutdown_grace_s)

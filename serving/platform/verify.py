@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Sequence
-from pathlib import Path
 
-import serving
 from protocol.admin import Refused, Verification
-from protocol.encoding import encode_base64url
-from protocol.errors import ProtocolError
-from protocol.messages import decode
-from protocol.verification import BaseShapes, VerificationJob, frame_job
 from sealed_weights import BaseSpec
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
 from serving.errors import AdapterUnavailable, DeadlineExceeded, EngineError, NonFiniteOutput
-from serving.platform.errors import PlatformError
+from serving.platform.errors import VerificationFailed
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore
-from serving.platform.sealed import MAX_PLAINTEXT, SealedAdapterSource
+from serving.platform.sealed import SealedAdapterSource
+from serving.platform.verify_process import check_in_child, probe_confinement
 from serving.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-CHILD_SECONDS = 60.0
-CHILD_CPU_SECONDS = 50
-MAX_ANSWER_BYTES = 1 << 20
 SMOKE_PROMPTS = ("Hello", "The quick brown fox", "1, 2, 3,")
 SMOKE_TOKENS = 8
 SMOKE_SECONDS = 30.0
@@ -42,16 +29,6 @@ SMOKE_SECONDS = 30.0
 def _refused(field: str, rule: str, message: str) -> Verification:
     """Return a negative answer; every part is safe to show to the creator."""
     return Verification(ok=False, refusal=Refused(field, rule, message))
-
-
-def _over_limits(message: str) -> Verification:
-    return _refused("package", "must be checked within the time and memory limits", message)
-
-
-class VerificationFailed(PlatformError):
-    """A verification that could not be carried out. It is no verdict on the adapter and is worth retrying."""
-
-    code = "verification_failed"
 
 
 class Verifier:
@@ -65,10 +42,32 @@ class Verifier:
         link: PlatformLink,
         packages: PackageStore,
         source: SealedAdapterSource,
+        *,
+        must_lock: bool,
     ) -> None:
+        """must_lock: whether plaintext may lie only in memory that is locked in RAM."""
         self._engine, self._tokenizer, self._base = engine, tokenizer, base
         self._link, self._packages, self._source = link, packages, source
+        self._must_lock = must_lock
         self._one = asyncio.Lock()
+        self._missing: list[str] = []
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the layers of the child's confinement that this system refuses, as far as it is known yet."""
+        return list(self._missing)
+
+    def probe(self) -> None:
+        """Find out what a child's confinement lacks here, and log it. Blocks for a moment; raises nothing."""
+        try:
+            self._note(probe_confinement())
+        except (VerificationFailed, OSError) as error:
+            self._note([f"everything: no child could be started ({error})"])
+
+    def _note(self, missing: list[str]) -> None:
+        if missing and missing != self._missing:
+            log.warning("the child that opens new adapters is confined without: %s", "; ".join(missing))
+        self._missing = missing
 
     async def verify(self, digest: str) -> Verification:
         """Return the answer of /admin/verify. Raises PlatformError when the verification could not be carried out."""
@@ -77,7 +76,11 @@ class Verifier:
             key = await asyncio.to_thread(self._link.request_key, digest, "verify")
             try:
                 path = await asyncio.to_thread(self._packages.fetch, digest, key.package_size)
-                answer = await asyncio.to_thread(run_child, path, key, self._base)
+                checked = await asyncio.to_thread(check_in_child, path, key, self._base, must_lock=self._must_lock)
+                self._note(checked.missing)
+                answer = checked.verification
+                if answer is None:
+                    raise VerificationFailed(f"the check could not be made here without {checked.missing[-1]}")
                 if answer.ok:
                     answer = await self._smoke(key, answer)
                 else:
@@ -127,57 +130,3 @@ class Verifier:
                     pass
         except DeadlineExceeded:
             raise TimeoutError from None
-
-
-def run_child(path: Path, key: HeldKey, base: BaseSpec, *, max_plaintext: int = MAX_PLAINTEXT) -> Verification:
-    """Open and check a package in a confined child process; return its answer, a refusal if it broke its limits.
-
-    Raises VerificationFailed when the child could not do its work for a reason that is not the adapter's.
-    """
-    job = _job(path, key, base, max_plaintext)
-    root = str(Path(serving.__file__).resolve().parents[1])
-    # OpenBLAS would start threads, which the child may not: they count as processes.
-    environment = {"PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PATH": os.defpath}
-    with subprocess.Popen(
-        [sys.executable, "-m", "serving.platform.verify_child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=root,
-    ) as child:
-        message = frame_job(job, key.dek)
-        try:
-            # A bytearray, unlike bytes, can be wiped afterwards; Popen takes any buffer.
-            out, err = child.communicate(message, timeout=CHILD_SECONDS)  # type: ignore[arg-type]
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return _over_limits("the check took too long")
-        finally:
-            message[:] = bytes(len(message))
-    if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return _over_limits("the check took too much processor time or memory")
-    try:
-        if child.returncode != 0 or len(out) > MAX_ANSWER_BYTES:
-            raise ProtocolError
-        return decode(out, Verification)
-    except ProtocolError:
-        log.error("the verification child failed with %s: %s", child.returncode, _last_line(err))
-        raise VerificationFailed("the verification process failed") from None
-
-
-def _job(path: Path, key: HeldKey, base: BaseSpec, max_plaintext: int) -> VerificationJob:
-    return VerificationJob(
-        path=str(path.resolve()),
-        digest=key.digest,
-        creator_public_key=encode_base64url(key.creator_public_key),
-        identity=key.identity,
-        base=BaseShapes(base.name, base.fingerprint.hex(), base.hidden_size, base.num_layers, dict(base.shapes)),
-        max_plaintext=max_plaintext,
-        cpu_seconds=CHILD_CPU_SECONDS,
-    )
-
-
-def _last_line(text: bytes) -> str:
-    lines: Sequence[str] = text.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no message"

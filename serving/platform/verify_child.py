@@ -1,12 +1,12 @@
 """The child process that opens a stranger's adapter: `python -m serving.platform.verify_child`.
 
-It reads a job and the key from a pipe. From then on it cannot write a file, start a process, dump core, or use more
-memory or processor time than the job allows. Its findings go to stdout as one JSON object; the plaintext ends with it.
+It reads a job and the key from a pipe, opens the package and then gives up every right but to compute and to answer
+(`confinement`). Its findings go to stdout as one JSON object; the plaintext ends with it. With `--probe` it has no job:
+it confines itself and names the layers that this system does not grant.
 """
 
 from __future__ import annotations
 
-import resource
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,48 +15,61 @@ from protocol.admin import Refused, Verification
 from protocol.encoding import decode_base64url
 from protocol.errors import ProtocolError
 from protocol.messages import encode
-from protocol.verification import VerificationJob, read_job
-from sealed_weights import BaseSpec, IntakeError, SealError, check_adapter, open_package
+from protocol.verification import Checked, VerificationJob, read_job
+from sealed_weights import (
+    BaseSpec,
+    IntakeError,
+    MemoryNotLocked,
+    OpenFile,
+    SealError,
+    check_adapter,
+    open_package,
+    open_regular,
+)
+from serving.platform.confinement import confine
 
 DEK_BYTES = 32
-# Interpreter, numpy and the cryptographic library map about 700 MiB of addresses before the first byte of an adapter.
-ADDRESS_SPACE_BASE = 2 << 30
+# For the header's 20,000 tensors as Python objects, and for the largest tensor's values on their way through numpy.
+WORKING_BYTES = 256 << 20
+PROBE_SECONDS = 10
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Do one job from stdin. Exit code 0 whenever there is an answer, a refusal included."""
+    if arguments == ["--probe"]:
+        return _answer(Checked(None, confine(memory=WORKING_BYTES, cpu_seconds=PROBE_SECONDS)))
     try:
         job = read_job(sys.stdin.buffer)
+        dek = _read_key(sys.stdin.buffer)
     except ProtocolError:
         return 2
-    confine(memory=ADDRESS_SPACE_BASE + 2 * job.max_plaintext, cpu_seconds=job.cpu_seconds)
-    sys.stdout.buffer.write(encode(_verify(job, _read_key(sys.stdin.buffer))))
+    return _answer(_verify(job, dek))
+
+
+def _answer(checked: Checked) -> int:
+    sys.stdout.buffer.write(encode(checked))
     sys.stdout.flush()
     return 0
 
 
-def _verify(job: VerificationJob, dek: bytearray) -> Verification:
+def _verify(job: VerificationJob, dek: bytearray) -> Checked:
+    missing: list[str] = []
     try:
-        return Verification(ok=True, report=check(job, dek))
+        with open_regular(Path(job.path)) as (descriptor, size):
+            missing = confine(memory=WORKING_BYTES + 2 * min(size, job.max_plaintext), cpu_seconds=job.cpu_seconds)
+            return Checked(Verification(ok=True, report=check(job, OpenFile(descriptor, size), dek)), missing)
     except IntakeError as error:
         refused = Refused(error.field, error.rule, str(error))
     except SealError as error:
         refused = Refused("package", "must be the sealed package of this version", str(error))
     except MemoryError:
         refused = Refused("package", "must be checked within the memory limit", "the adapter takes too much memory")
-    return Verification(ok=False, refusal=refused)
+    except MemoryNotLocked as error:
+        return Checked(None, [*missing, f"locked memory ({error})"])
+    return Checked(Verification(ok=False, refusal=refused), missing)
 
 
-def confine(*, memory: int, cpu_seconds: int) -> None:
-    """Give up, for good, all rights that checking an adapter does not need. (Root ignores the limit on processes.)"""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
-
-def check(job: VerificationJob, dek: bytearray) -> dict[str, Any]:
+def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, Any]:
     """Open the package and run the strict intake; returns the report. Raises SealError (IntakeError among them)."""
     base = BaseSpec(
         name=job.base.name,
@@ -66,11 +79,12 @@ def check(job: VerificationJob, dek: bytearray) -> dict[str, Any]:
         shapes=job.base.shapes,
     )
     opened = open_package(
-        Path(job.path),
+        package,
         dek=dek,
         creator_public_key=decode_base64url(job.creator_public_key),
         expected_digest=job.digest,
         max_plaintext=job.max_plaintext,
+        must_lock=job.must_lock,
         threads=1,
     )
     header, identity = opened.header, job.identity
@@ -93,9 +107,9 @@ def check(job: VerificationJob, dek: bytearray) -> dict[str, Any]:
 def _read_key(pipe: BinaryIO) -> bytearray:
     dek = bytearray(DEK_BYTES)
     if pipe.readinto(dek) != DEK_BYTES:  # type: ignore[attr-defined]
-        raise SealError("the key did not arrive")
+        raise ProtocolError("the key did not arrive")
     return dek
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

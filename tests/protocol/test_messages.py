@@ -56,6 +56,7 @@ JOB = {
     },
     "max_plaintext": 1,
     "cpu_seconds": 1,
+    "must_lock": True,
 }
 
 # One good example of everything that one side asks of another.
@@ -92,8 +93,9 @@ def test_no_field_takes_a_value_of_another_type(kind: type[Request], fields: dic
     for field in msgspec.structs.fields(kind):
         free_form = field.name in ("config", "stats", "evidence") and isinstance(wrong, dict)
         free_text = field.name in ("path", "url", "jti") and isinstance(wrong, str)
+        switch = field.name == "must_lock" and wrong is True
         base_name = kind is replicas.BaseDescription and field.name == "name" and isinstance(wrong, str)
-        if not (free_form or free_text or base_name):
+        if not (free_form or free_text or switch or base_name):
             refused(kind, fields | {field.name: wrong})
 
 

@@ -21,11 +21,17 @@ async def test_every_metric_is_listed_and_every_listed_one_exists(tiny: Tiny) ->
             model="r4", prompt="abc", max_tokens=3, temperature=0, extra_body={"ignore_eos": True}
         )
         text = (await server.http.get("/metrics")).text
-        own = Metrics(server.engine, [Gauge("journal_lag_seconds", "", lambda: 1.5)]).exposition().decode()
+        own = (
+            Metrics(
+                server.engine, [Gauge("journal_lag_seconds", "", lambda: 1.5), Gauge("confinement_missing", "", float)]
+            )
+            .exposition()
+            .decode()
+        )
     families = text_string_to_metric_families(text)
     shown = {family.name: family for family in families if not family.name.endswith("_created")}
     assert "intarsia_journal_lag_seconds 1.5" in own
-    assert sorted(listed) == sorted({*shown, "intarsia_journal_lag_seconds"})
+    assert sorted(listed) == sorted({*shown, "intarsia_confinement_missing", "intarsia_journal_lag_seconds"})
     samples = {(s.name, tuple(s.labels.items())): s.value for family in shown.values() for s in family.samples}
     assert samples[("intarsia_ttft_seconds_count", ())] == 1 and samples[("intarsia_itl_seconds_count", ())] == 2
     assert samples[("intarsia_queue_depth", (("class", "standard"),))] == 0

@@ -13,9 +13,10 @@ import pytest
 
 from protocol.leases import PackageIdentity
 from sealed_weights import CreatorIdentity, SealedPackage
-from serving.platform import verify
+from serving.platform import verify_process
+from serving.platform.errors import VerificationFailed
 from serving.platform.link import HeldKey
-from serving.platform.verify import VerificationFailed, run_child
+from serving.platform.verify_process import check_in_child
 from tests.sealed_weights import factories
 from tests.sealed_weights.factories import (
     BASE,
@@ -42,6 +43,11 @@ def key_for(package: SealedPackage, **changes: Any) -> HeldKey:
         "package_size": package.size,
     }
     return HeldKey(**(fields | changes))
+
+
+def run_child(path: Path, key: HeldKey, base: Any, **changes: Any) -> Any:
+    """The verdict alone."""
+    return check_in_child(path, key, base, **changes).verification
 
 
 @pytest.fixture
@@ -123,7 +129,7 @@ def test_a_child_that_takes_too_long_is_killed_and_the_adapter_refused(
     sealed: Callable[..., SealedPackage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = sealed()
-    monkeypatch.setattr(verify, "CHILD_SECONDS", 0.01)
+    monkeypatch.setattr(verify_process, "CHILD_SECONDS", 0.01)
     answer = run_child(package.path, key_for(package), BASE)
     assert answer.refusal.message == "the check took too long"
 
@@ -139,7 +145,7 @@ def test_a_child_that_cannot_work_says_nothing_about_the_adapter(
 
 CONFINED = """
 import resource, sys
-from serving.platform.verify_child import confine
+from serving.platform.confinement import confine
 confine(memory=1 << 30, cpu_seconds=1)
 try:
     with open(sys.argv[1], "wb") as file:
