@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, json_spec
 from serving.core import Constraint
@@ -64,40 +65,62 @@ def tool_use(body: GenerationBody) -> ToolUse:
 async def constraint(body: GenerationBody, use: ToolUse, compiler: GrammarCompiler) -> Constraint | None:
     """Return the grammar that the answer must follow, or None for free text.
 
-    Raises ApiError 400 for a grammar that does not compile.
+    Functions that may be called and a response_format go together: the answer is calls, or it follows the format.
+    Raises ApiError 400 for a grammar that does not compile or that no text follows.
     """
-    wanted = [name for name in ("guided_regex", "guided_grammar") if getattr(body, name) is not None]
-    kind = (body.response_format or {}).get("type", "text")
-    wanted += ["response_format"] if kind != "text" else []
-    # Strict functions constrain the model's calls even when calling is optional.
-    bound = use.forced or any(tool.strict for tool in use.callable)
-    wanted += ["tools"] if bound else []
+    guided = [name for name in ("guided_regex", "guided_grammar") if getattr(body, name) is not None]
+    wanted = [*guided, *(["response_format"] if _wants_format(body) else [])]
     require(len(wanted) <= 1, wanted[-1] if wanted else "", f"cannot be combined with {wanted[0] if wanted else ''}")
-    if not wanted:
-        return None
-    fine = not use.callable or wanted == ["tools"]
-    require(fine, wanted[0], "cannot be combined with tools that may be called; set tool_choice to none")
+    if guided and use.callable:
+        require(False, guided[0], "cannot be combined with tools that may be called; set tool_choice to none")
+    # Without any of these, a model that is free to call is free in what it writes.
+    bound = use.forced or (bool(use.callable) and not use.parallel) or any(tool.strict for tool in use.callable)
     try:
-        return await compiler.compile(_spec(body, wanted[0], use))
+        if guided:
+            return await compiler.compile(_guided(body, guided[0]))
+        answer = json_spec(_answer_schema(body)) if wanted else None
+        if use.callable and (bound or answer is not None):
+            return await compiler.compile(_calls(body, use, answer))
+        return None if answer is None else await compiler.compile(answer)
     except GrammarError as error:
+        param = error.param or (wanted[0] if wanted else "tools")
         raise ApiError(
-            400, f"'{wanted[0]}' cannot be used: {error}.", code="invalid_grammar", param=wanted[0]
+            400, f"'{param}'{_whose(body, param)} cannot be used: {error}.", code="invalid_grammar", param=param
         ) from None
 
 
-def _spec(body: GenerationBody, name: str, use: ToolUse) -> GrammarSpec:
+def _wants_format(body: GenerationBody) -> bool:
+    return (body.response_format or {}).get("type", "text") != "text"
+
+
+def _guided(body: GenerationBody, name: str) -> GrammarSpec:
     if name == "guided_regex":
         return GrammarSpec("regex", body.guided_regex or "")
-    if name == "guided_grammar":
-        return GrammarSpec("lark", body.guided_grammar or "")
-    if name == "tools":
-        return call_grammar(use.callable, parallel=use.parallel, free_text=not use.forced)
+    return GrammarSpec("lark", body.guided_grammar or "")
+
+
+def _calls(body: GenerationBody, use: ToolUse, answer: GrammarSpec | None) -> GrammarSpec:
+    assert isinstance(body, ChatBody)
+    places = {spec.function.name: index for index, spec in enumerate(body.tools or ())}
+    params = [f"tools[{places[tool.name]}].function.parameters" for tool in use.callable]
+    return call_grammar(use.callable, params, parallel=use.parallel, forced=use.forced, answer=answer)
+
+
+def _whose(body: GenerationBody, param: str) -> str:
+    """Return the name of the function that a field belongs to, for a message."""
+    index = param.removeprefix("tools[").partition("]")[0]
+    if not isinstance(body, ChatBody) or not body.tools or not index.isdecimal():
+        return ""
+    return f" of the function '{body.tools[int(index)].function.name}'"
+
+
+def _answer_schema(body: GenerationBody) -> dict[str, Any] | bool:
     wanted = body.response_format or {}
     if wanted.get("type") == "json_object":
-        return json_spec({"type": "object"})
+        return {"type": "object"}
     require(wanted.get("type") == "json_schema", "response_format", "must be text, json_object or json_schema")
     described = wanted.get("json_schema")
     schema = described.get("schema") if isinstance(described, dict) else None
     require(isinstance(schema, dict | bool), "response_format", "must hold json_schema.schema")
     assert isinstance(schema, dict | bool)
-    return json_spec(schema)
+    return schema

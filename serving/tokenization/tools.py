@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.constraints import GrammarSpec, embedded_schema
+from serving.constraints import GrammarError, GrammarSpec, SchemaPart, embedded_schema
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -88,27 +88,47 @@ def as_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> lis
     return [{"role": "system", "content": told}, *plain]
 
 
-def call_grammar(tools: Sequence[Tool], *, parallel: bool, free_text: bool) -> GrammarSpec:
-    """Return the grammar for calls of these functions with arguments that follow their schemas.
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
-    free_text: any text may surround the calls, and calls are optional; otherwise the answer is one call, or with
-    `parallel` several calls in a row. Raises serving.constraints.GrammarError.
+
+def call_grammar(
+    tools: Sequence[Tool], params: Sequence[str], *, parallel: bool, forced: bool, answer: GrammarSpec | None = None
+) -> GrammarSpec:
+    """Return the grammar for calls of these functions; `params` names the field of the request that each comes from.
+
+    forced: the output is one call, or with `parallel` several calls in a row, whose arguments follow their schemas.
+    Otherwise only those of strict functions do, and the output is such calls or `answer`, or, without an answer's
+    grammar, any text with calls in it: several with `parallel`, else at most one, which ends the output. Raises
+    serving.constraints.GrammarError.
     """
     names = [f"call_{index}" for index in range(len(tools))]
+    one_of = " | ".join(names)
+    row = 'one ("\\n" one)*' if parallel else "one"
     lines = ["%llguidance {}"]
-    if free_text:
-        repeat = "*" if parallel else "?"
-        lines += [f"start: (opened_call){repeat} rest", "rest: TEXT", "TEXT: /(.|\\n)*/"]
-        lines += [f"opened[lazy]: TEXT {_lark(OPEN)}", f"opened_call: opened ({' | '.join(names)})"]
+    parts: list[SchemaPart] = []
+    if forced or answer is not None:
+        lines += [f"start: {row}" if forced or answer is None else f"start: {row} | answer"]
+        lines += [f"one: {_lark(OPEN)} ({one_of})"]
     else:
-        lines.append("start: one" + (' ("\\n" one)*' if parallel else ""))
-        lines.append(f"one: {_lark(OPEN)} ({' | '.join(names)})")
-    for name, tool in zip(names, tools, strict=True):
+        lines += ["start: (opened_call)* rest" if parallel else "start: opened_call | rest", "rest: TEXT"]
+        lines += ["TEXT: /(.|\\n)*/", f"opened[lazy]: TEXT {_lark(OPEN)}", f"opened_call: opened ({one_of})"]
+    if answer is not None and not forced:
+        lines.append(f"answer: %json {answer.text}")
+        parts += answer.parts or (SchemaPart("response_format", answer.text),)
+    for name, tool, param in zip(names, tools, params, strict=True):
         head, tail = '\n{"name": ' + json.dumps(tool.name) + ', "arguments": ', "}\n" + CLOSE
-        schema = json.dumps(embedded_schema(tool.argument_schema), ensure_ascii=False)
+        schema = json.dumps(_arguments_of(tool, param, bound=forced or tool.strict), ensure_ascii=False)
+        parts.append(SchemaPart(param, schema))
         lines.append(f"{name}: {_lark(head)} {name}_arguments {_lark(tail)}")
         lines.append(f"{name}_arguments: %json {schema}")
-    return GrammarSpec("lark", "\n".join(lines))
+    return GrammarSpec("lark", "\n".join(lines), tuple(parts))
+
+
+def _arguments_of(tool: Tool, param: str, *, bound: bool) -> dict[str, Any]:
+    try:
+        return embedded_schema(tool.argument_schema if bound else dict(_ANY_OBJECT))
+    except GrammarError as error:
+        raise GrammarError(str(error), param) from None
 
 
 def _lark(text: str) -> str:

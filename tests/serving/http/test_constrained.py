@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving import constraints
 from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, json_spec
 from tests.serving.http.server import Server, serving
 from tests.serving.tiny import Tiny
@@ -221,14 +220,6 @@ async def test_a_schema_that_cannot_be_kept_is_refused_at_once(tiny: Tiny, schem
             await server.openai.chat.completions.create(**asked(schema))
         assert refused.value.param == "response_format" and refused.value.code == "invalid_grammar"
         assert says in str(refused.value) and not server.engine._active
-
-
-async def test_compiling_too_long_is_refused_and_stops_nobody(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constraints, "COMPILE_SECONDS", 0.0)
-    async with serving(tiny) as server:
-        with pytest.raises(openai.BadRequestError, match="too long to compile"):
-            await server.openai.chat.completions.create(**asked({"type": "integer"}))
-        assert (await server.openai.completions.create(model="base", prompt="a", max_tokens=2)).choices
 
 
 async def test_compiled_grammars_are_shared_and_their_states_are_not(tiny: Tiny) -> None:

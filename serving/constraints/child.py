@@ -1,0 +1,78 @@
+"""`python -m serving.constraints.child`: the process in which grammars are tried.
+
+Reads lines of JSON: first the tokenizer, then one grammar after the other; answers each with a line. It has no keys, no
+weights and no network of its own to use, and dies by its limits of processor time and memory without hurting anyone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+from typing import BinaryIO
+
+import llguidance
+import msgspec
+
+from serving.constraints.grammar import GrammarError, GrammarSpec
+from serving.constraints.trial import try_grammar
+
+
+class Vocabulary(msgspec.Struct):
+    """The first line. cpu_seconds: of one grammar; memory_bytes: of the process, beyond what the vocabulary takes."""
+
+    tokenizer: str
+    vocab_size: int
+    eos: list[int]
+    cpu_seconds: float
+    memory_bytes: int
+
+
+class Verdict(msgspec.Struct):
+    """The answer to each line: no error for a grammar that can be followed. param: where the fault is, if known."""
+
+    error: str | None = None
+    param: str | None = None
+
+
+def main(lines: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the input ends."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    first = msgspec.json.decode(lines.readline(), type=Vocabulary)
+    tokenizer = llguidance.LLTokenizer(first.tokenizer, n_vocab=first.vocab_size, eos_token=first.eos)
+    eos = frozenset(first.eos)
+    _limit_memory(first.memory_bytes)
+    _answer(answers, Verdict())
+    while line := lines.readline():
+        _limit_time(first.cpu_seconds)
+        spec, verdict = msgspec.json.decode(line, type=GrammarSpec), Verdict()
+        try:
+            try_grammar(spec, tokenizer, first.vocab_size, eos)
+        except GrammarError as error:
+            verdict = Verdict(str(error), error.param)
+        except (MemoryError, RecursionError):
+            verdict = Verdict("it is too large")
+        _answer(answers, verdict)
+
+
+def _answer(answers: BinaryIO, verdict: Verdict) -> None:
+    answers.write(msgspec.json.encode(verdict) + b"\n")
+    answers.flush()
+
+
+def _limit_time(seconds: float) -> None:
+    """Let the kernel end this process after `seconds` more of processor time, however busy the machine is."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    used = usage.ru_utime + usage.ru_stime
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, most))
+
+
+def _limit_memory(more: int) -> None:
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer, sys.stdout.buffer)
