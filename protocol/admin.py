@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from protocol.messages import Answer, Digest, Empty, Request
+from protocol.messages import Answer, Attempt, Digest, Empty, Id, Request
 
 ADMIN_PATH = "/admin/{action}"
+MAX_JOURNAL_KEYS = 500  # of one request: the answer, with a receipt of 700 bytes for each, fits a message
 
 
 class VerifyRequest(Request, frozen=True):
@@ -59,9 +60,14 @@ class Prefetched(Answer, frozen=True):
 
 
 class CancelRequest(Request, frozen=True):
-    """Stop one prediction; its stream ends with a receipt, `finish_reason: "cancelled"`."""
+    """Stop one attempt of a prediction, also one that has not arrived yet.
 
-    jti: Annotated[str, msgspec.Meta(max_length=64)]
+    Its receipt counts at most `delivered_tokens` completion tokens: those that reached the client.
+    """
+
+    jti: Id
+    attempt: Attempt
+    delivered_tokens: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class Cancelled(Answer, frozen=True):
@@ -70,17 +76,30 @@ class Cancelled(Answer, frozen=True):
     jti: str
 
 
-class JournalRequest(Request, frozen=True):
-    """Ask what became of a prediction, also one that an earlier boot of the same name ran."""
+class JournalKey(Request, frozen=True):
+    """One attempt of a prediction."""
 
-    jti: Annotated[str, msgspec.Meta(max_length=64)]
+    jti: Id
+    attempt: Attempt
+
+
+class JournalRequest(Request, frozen=True):
+    """Ask what became of predictions, also those that an earlier boot of the same name ran."""
+
+    predictions: Annotated[list[JournalKey], msgspec.Meta(max_length=MAX_JOURNAL_KEYS)]
 
 
 class JournalState(Answer, frozen=True):
-    """A prediction cut off by a crash is final, `interrupted`, with the tokens of its last checkpoint."""
+    """An attempt cut off by a crash is final, `interrupted`, with the tokens of its last checkpoint."""
 
     state: Literal["unknown", "running", "final"]
     receipt: str | None = None
+
+
+class JournalAnswer(Answer, frozen=True):
+    """The states of the predictions, in the order of the request."""
+
+    states: list[JournalState]
 
 
 class Draining(Answer, frozen=True):
@@ -117,7 +136,7 @@ CALLS: dict[str, tuple[type[Request], type[Answer]]] = {
     "revoke": (RevokeRequest, Revocation),
     "prefetch": (PrefetchRequest, Prefetched),
     "cancel": (CancelRequest, Cancelled),
-    "journal": (JournalRequest, JournalState),
+    "journal": (JournalRequest, JournalAnswer),
     "stats": (Empty, ReplicaStats),
     "drain": (Empty, Draining),
 }

@@ -9,6 +9,9 @@ from typing import Any
 from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
 
 MAX_MESSAGE_BYTES = 1 << 20  # of every request and answer between platform and replicas, predictions and packages apart
+# A replica refuses a prediction whose events or whole answer could be larger; the gateway reads up to these.
+MAX_EVENT_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 64 << 20
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 

@@ -11,9 +11,14 @@ import msgspec
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """One running prediction at a checkpoint: everything an interrupted receipt needs. `started` is in unix seconds."""
+    """One running attempt at a checkpoint: everything an interrupted receipt needs.
+
+    `replica_id` is the id that its ticket named, `started` is in unix seconds.
+    """
 
     jti: str
+    attempt: int
+    replica_id: str
     adapter: str | None
     prompt_tokens: int
     cached_tokens: int
@@ -28,16 +33,18 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="t"):
 
 
 class Final(msgspec.Struct, frozen=True, tag="final", tag_field="t"):
-    """A prediction ended, and this is its receipt."""
+    """An attempt ended, and this is its receipt."""
 
     jti: str
+    attempt: int
     receipt: str
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", tag_field="t"):
-    """A prediction was refused before its first token: it leaves no receipt."""
+    """An attempt was refused before its first token: it leaves no receipt."""
 
     jti: str
+    attempt: int
 
 
 Record = Checkpoint | Final | Dropped

@@ -13,6 +13,7 @@ from protocol.names import DIGEST, REPLICA_NAME, UUID
 Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
 ReplicaName = Annotated[str, msgspec.Meta(pattern=rf"^{REPLICA_NAME}\Z")]
 Id = Annotated[str, msgspec.Meta(pattern=rf"^{UUID}\Z")]
+Attempt = Annotated[int, msgspec.Meta(ge=1, lt=2**15)]  # of one prediction, counted from 1
 Bytes32 = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]  # 32 bytes in base64url
 Bytes64 = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{86}\Z")]  # 64 bytes in base64url
 

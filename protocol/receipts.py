@@ -1,9 +1,14 @@
-"""Receipts: what a replica did for one prediction. EdDSA JWTs by its per-boot key; `kid` is the replica's id."""
+"""Receipts: what a replica did for one attempt of a prediction. EdDSA JWTs by its per-boot key; `kid` is its signer.
+
+`verify_receipt` is the only judge of receipts: gateway, sweeper and audit believe one as far as the ticket went.
+"""
 
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 import jwt
 import msgspec
@@ -11,21 +16,39 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from jwt.types import Options
 
 from protocol.errors import ProtocolError
-from protocol.messages import Id
+from protocol.messages import Attempt, Id
 
 MAX_RECEIPT_BYTES = 4096
 FinishReason = Literal["stop", "length", "cancelled", "interrupted", "revoked", "error"]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Rule = Literal[
+    "malformed",
+    "signer",
+    "signature",
+    "prediction",
+    "attempt",
+    "replica",
+    "adapter",
+    "base",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "times",
+]
+INTERRUPTED: Final = "interrupted"  # the only outcome that a later boot signs for an earlier one
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The claims. Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came.
 
-    `adapter` is the package digest, None for the bare base, and `base` is the base model's fingerprint.
+    `replica_id` is the id that the ticket named, `adapter` the package digest or None for the bare base, and `base` the
+    base model's fingerprint.
     """
 
     iss: Literal["replica"] = "replica"
     jti: Id
+    attempt: Attempt
+    replica_id: Id
     iat: Count
     adapter: str | None
     base: str
@@ -37,17 +60,30 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: Count
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the ticket of one attempt allowed, and so the most that its receipt may claim."""
+
+    prediction_id: uuid.UUID
+    attempt: int
+    replica_id: uuid.UUID
+    adapter: str | None  # package digest; None is the bare base
+    base: str  # fingerprint of the base model
+    max_prompt_tokens: int
+    max_tokens: int
+
+
 class ReceiptRejected(ProtocolError):
-    """A receipt does not prove what it should; the text says why."""
+    """A receipt does not prove what it should: `rule` names the rule that it breaks, the text says how."""
+
+    def __init__(self, rule: Rule, message: str) -> None:
+        super().__init__(message)
+        self.rule: Rule = rule
 
 
-def sign_receipt(receipt: Receipt, private: Ed25519PrivateKey, *, replica_id: str) -> str:
-    """Return the receipt as a JWT.
-
-    `replica_id` is the id under which the prediction was accepted: the platform finds the public key by it, also after
-    the replica registered anew.
-    """
-    return jwt.encode(msgspec.to_builtins(receipt), private, algorithm="EdDSA", headers={"kid": replica_id})
+def sign_receipt(receipt: Receipt, private: Ed25519PrivateKey, *, signer_id: str) -> str:
+    """Return the receipt as a JWT. `signer_id` is a replica id under which the platform knows the signing key."""
+    return jwt.encode(msgspec.to_builtins(receipt), private, algorithm="EdDSA", headers={"kid": signer_id})
 
 
 def receipt_replica_id(token: str) -> uuid.UUID:
@@ -58,24 +94,59 @@ def receipt_replica_id(token: str) -> uuid.UUID:
     try:
         return uuid.UUID(str(jwt.get_unverified_header(token[:MAX_RECEIPT_BYTES]).get("kid")))
     except (jwt.InvalidTokenError, ValueError):
-        raise ReceiptRejected("the receipt is not a signed token of a replica") from None
+        raise ReceiptRejected("malformed", "the receipt is not a signed token of a replica") from None
 
 
-def verify_receipt(token: str, *, jti: uuid.UUID, replica_id: uuid.UUID, public_key: bytes) -> Receipt:
-    """Verify the signature under `public_key` and that the receipt is of this replica for prediction `jti`.
+def read_receipt(token: str, keys: Mapping[uuid.UUID, bytes]) -> Receipt:
+    """Verify the signature under one of the public keys (by replica id) and the form; raises ReceiptRejected.
 
-    Token counts are not negative and the cached ones are part of the prompt. Raises ReceiptRejected.
+    It says who signed, not whether the claims are within a grant: `verify_receipt` does.
     """
-    if len(token) > MAX_RECEIPT_BYTES or receipt_replica_id(token) != replica_id:
-        raise ReceiptRejected("the receipt is of another replica")
+    if len(token) > MAX_RECEIPT_BYTES:
+        raise ReceiptRejected("malformed", f"a receipt has at most {MAX_RECEIPT_BYTES} bytes")
+    public_key = keys.get(receipt_replica_id(token))
+    if public_key is None:
+        raise ReceiptRejected("signer", "the receipt is signed by a replica that had no part in the prediction")
     unchecked: Options = {"verify_aud": False, "verify_iat": False, "verify_iss": False}
     try:
-        key = Ed25519PublicKey.from_public_bytes(public_key)
-        receipt = msgspec.convert(jwt.decode(token, key, algorithms=["EdDSA"], options=unchecked), Receipt)
-    except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError):
-        raise ReceiptRejected("the receipt does not verify") from None
-    if receipt.jti != str(jti):
-        raise ReceiptRejected("the receipt is for another prediction")
-    if receipt.cached_tokens > receipt.prompt_tokens:
-        raise ReceiptRejected("the receipt has more cached tokens than prompt tokens")
+        claims = jwt.decode(
+            token, Ed25519PublicKey.from_public_bytes(public_key), algorithms=["EdDSA"], options=unchecked
+        )
+    except (jwt.InvalidTokenError, ValueError):
+        raise ReceiptRejected("signature", "the receipt's signature does not verify") from None
+    try:
+        return msgspec.convert(claims, Receipt)
+    except msgspec.ValidationError as error:
+        raise ReceiptRejected("malformed", f"the receipt is malformed: {error}") from None
+
+
+def verify_receipt(token: str, grant: Grant, keys: Mapping[uuid.UUID, bytes]) -> Receipt:
+    """Return the receipt if it is of this grant and within it; raises ReceiptRejected.
+
+    `keys` are the public receipt keys of the boots that may sign, by replica id: the dispatched boot any receipt, later
+    boots of the same replica name only what a crash interrupted.
+    """
+    receipt = read_receipt(token, keys)
+    if receipt_replica_id(token) != grant.replica_id and receipt.finish_reason != INTERRUPTED:
+        raise ReceiptRejected("signer", "a later boot signs only what a crash interrupted")
+    same: list[tuple[Rule, object, object]] = [
+        ("prediction", receipt.jti, str(grant.prediction_id)),
+        ("attempt", receipt.attempt, grant.attempt),
+        ("replica", receipt.replica_id, str(grant.replica_id)),
+        ("adapter", receipt.adapter, grant.adapter),
+        ("base", receipt.base, grant.base),
+    ]
+    for rule, claimed, granted in same:
+        if claimed != granted:
+            raise ReceiptRejected(rule, f"the receipt is of {rule} {claimed}, the ticket was of {granted}")
+    bounded: list[tuple[Rule, int, int]] = [
+        ("prompt_tokens", receipt.prompt_tokens, grant.max_prompt_tokens),
+        ("completion_tokens", receipt.completion_tokens, grant.max_tokens),
+        ("cached_tokens", receipt.cached_tokens, receipt.prompt_tokens),
+    ]
+    for rule, claimed_count, most in bounded:
+        if claimed_count > most:
+            raise ReceiptRejected(rule, f"the receipt claims {claimed_count} {rule}, at most {most} are possible")
+    if receipt.ttft_ms is not None and receipt.ttft_ms > receipt.duration_ms:
+        raise ReceiptRejected("times", "the receipt's first token came after its end")
     return receipt

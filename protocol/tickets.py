@@ -18,7 +18,7 @@ from jwt.types import Options
 
 from protocol.encoding import body_sha256
 from protocol.errors import ProtocolError
-from protocol.messages import Bytes32, Digest, Id
+from protocol.messages import Attempt, Bytes32, Digest, Id
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
 TICKET_HEADER = "x-intarsia-ticket"
@@ -46,6 +46,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     replica_id: Id
     body_sha256: Bytes32
 
+    attempt: Attempt = 1
     organization_id: Id | None = None
     adapter: Digest | None = None
     cache_scope: Annotated[str, msgspec.Meta(max_length=100)] = ""
@@ -61,6 +62,7 @@ class TicketRejected(ProtocolError):
 def prediction_ticket(
     *,
     prediction_id: uuid.UUID,
+    attempt: int,
     replica_id: uuid.UUID,
     organization_id: uuid.UUID,
     adapter: str | None,
@@ -83,6 +85,7 @@ def prediction_ticket(
         action="predict",
         replica_id=str(replica_id),
         body_sha256=body_sha256(body),
+        attempt=attempt,
         organization_id=str(organization_id),
         adapter=adapter,
         cache_scope=str(organization_id),

@@ -14,13 +14,13 @@ from marketplace.gateway import sse
 from marketplace.gateway.errors import error_answer, unavailable
 from marketplace.gateway.http import Receive, Send, send_json, start_response, wait_for_disconnect
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, charged_usage, describe, on_disconnect
-from protocol.bodies import collect_stream
+from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ProtocolError
+from protocol.events import DONE, event_tokens
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra, to_fields
 
 logger = logging.getLogger(__name__)
 
-MAX_ANSWER_BYTES = 64 * 2**20
 _EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
 
 
@@ -96,8 +96,9 @@ async def _pump(
             limit = CANCEL_SECONDS if disconnected.done() else None
             raw = await asyncio.wait_for(anext(events), limit)
             if _EXTRA_KEY_JSON not in raw:
-                if raw != sse.DONE and not disconnected.done():
+                if raw != DONE and not disconnected.done():
                     await send({"type": "http.response.body", "body": raw, "more_body": True})
+                    prediction.delivered_tokens = event_tokens(raw) or prediction.delivered_tokens
                 continue
             data = sse.payload(raw)
             if (extra := take_prediction_extra(data)) is None:
@@ -110,12 +111,12 @@ async def _pump(
         logger.error("prediction %s: %s", prediction.id, error or "the stream ended early")
         await prediction.hand_to_sweeper()
         lost = Refusal("The replica was lost; what it delivered will be charged.", code="replica_lost", status=503)
-        return sse.event(to_fields(error_answer(lost)) | {PREDICTION_EXTRA_KEY: describe(prediction, None)}) + sse.DONE
+        return sse.event(to_fields(error_answer(lost)) | {PREDICTION_EXTRA_KEY: describe(prediction, None)}) + DONE
     settlement = await asyncio.shield(prediction.settle(receipt))
     data[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
     if "error" not in data:
         data["usage"] = charged_usage(data.get("usage") or {}, settlement)
         if not prediction.request.include_usage:
             # OpenAI sends no usage chunk unless asked; the playground and curl readers ask.
-            return sse.DONE
-    return sse.event(data) + sse.DONE
+            return DONE
+    return sse.event(data) + DONE

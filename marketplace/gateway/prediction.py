@@ -40,7 +40,7 @@ from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.bodies import collect_stream
 from protocol.errors import ProtocolError
 from protocol.messages import PREDICTION_HEADER, OpenAIErrorAnswer, decode, encode
-from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
+from protocol.receipts import Grant, Receipt, verify_receipt
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 
@@ -88,6 +88,7 @@ class Prediction:
         self._closed = False  # settled or released
         self.replica: ReplicaAddress | None = None
         self.attempt = 1
+        self.delivered_tokens = 0  # completion tokens of the events that were sent to the client
 
     @property
     def worst_case_nano_usd(self) -> int:
@@ -177,6 +178,7 @@ class Prediction:
         return self._parts.signer.sign(
             prediction_ticket(
                 prediction_id=self.id,
+                attempt=self.attempt,
                 replica_id=replica.id,
                 organization_id=self._principal.organization_id,
                 adapter=self.offer.digest,
@@ -190,12 +192,17 @@ class Prediction:
     def receipt(self, token: str) -> SignedReceipt:
         """Verify the receipt that came with the answer. Raises ReceiptRejected."""
         assert self.replica is not None
-        receipt = verify_receipt(
-            token, jti=self.id, replica_id=self.replica.id, public_key=bytes(self.replica.receipt_public_key)
+        grant = Grant(
+            prediction_id=self.id,
+            attempt=self.attempt,
+            replica_id=self.replica.id,
+            adapter=self.offer.digest,
+            base=self.offer.base_fingerprint,
+            max_prompt_tokens=self._max_prompt_tokens,
+            max_tokens=self._max_tokens,
         )
-        if receipt.adapter != self.offer.digest:
-            raise ReceiptRejected("the receipt is for another adapter")
-        return SignedReceipt(token, receipt)
+        keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
+        return SignedReceipt(token, verify_receipt(token, grant, keys))
 
     async def settle(self, signed: SignedReceipt) -> Settlement | None:
         """Charge what the receipt says. None when the database is away: the sweeper will settle from the journal."""
@@ -235,7 +242,7 @@ class Prediction:
     async def cancel(self) -> None:
         """Tell the replica to stop; its stream then ends with a receipt."""
         assert self.replica is not None
-        body = encode(CancelRequest(str(self.id)))
+        body = encode(CancelRequest(str(self.id), self.attempt, self.delivered_tokens))
         ticket = self._parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
         try:
             async with self._parts.replicas.post(

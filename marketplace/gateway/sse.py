@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-DONE = b"data: [DONE]\n\n"
-MAX_EVENT_BYTES = 2**20
+from protocol.bodies import MAX_EVENT_BYTES
+from protocol.events import event_data
 
 
 class StreamBroken(Exception):
@@ -22,10 +22,11 @@ def event(data: Any) -> bytes:
 
 def payload(raw: bytes) -> Any:
     """Return the JSON of one raw event, or None for `[DONE]` and comments. Raises StreamBroken."""
-    if not raw.startswith(b"data: ") or raw == DONE:
+    data = event_data(raw)
+    if data is None:
         return None
     try:
-        return orjson.loads(raw[6:])
+        return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise StreamBroken("an event is not JSON") from error
 

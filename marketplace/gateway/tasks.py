@@ -16,7 +16,8 @@ from billing.services import release_hold_sync, settle_hold_sync
 from marketplace.vault.errors import ReplicaCallFailed
 from marketplace.vault.models import Replica
 from marketplace.vault.replica_client import ReplicaAddress, journal
-from protocol.receipts import ReceiptRejected, receipt_replica_id, verify_receipt
+from protocol.admin import JournalKey
+from protocol.receipts import Grant, ReceiptRejected, receipt_replica_id, verify_receipt
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def _sweep(hold: Hold) -> str:
     silent = 0
     for replica in _journals():
         try:
-            entry = journal(ReplicaAddress.of(replica), hold.id)
+            [entry] = journal(ReplicaAddress.of(replica), [JournalKey(str(hold.id), hold.attempt)])
         except ReplicaCallFailed:
             silent += 1
             continue
@@ -67,9 +68,20 @@ def _journals() -> list[Replica]:
 
 
 def _settle(hold: Hold, token: str) -> str:
+    assert hold.replica_id is not None
     try:
-        signer = Replica.objects.get(id=receipt_replica_id(token))
-        receipt = verify_receipt(token, jti=hold.id, replica_id=signer.id, public_key=bytes(signer.receipt_public_key))
+        dispatched = Replica.objects.get(pk=hold.replica_id)
+        signer = Replica.objects.get(id=receipt_replica_id(token), name=dispatched.name)
+        grant = Grant(
+            prediction_id=hold.id,
+            attempt=hold.attempt,
+            replica_id=dispatched.id,
+            adapter=hold.adapter,
+            base=hold.base,
+            max_prompt_tokens=hold.max_prompt_tokens,
+            max_tokens=hold.max_tokens,
+        )
+        receipt = verify_receipt(token, grant, {signer.id: bytes(signer.receipt_public_key)})
     except (ReceiptRejected, Replica.DoesNotExist) as error:
         logger.error("hold %s: the journal's receipt is not acceptable: %s", hold.id, error)
         return "left"
@@ -85,7 +97,7 @@ def _settle(hold: Hold, token: str) -> str:
             usage=usage,
             finish_reason=receipt.finish_reason,
             receipt=token,
-            replica_id=hold.replica_id or signer.id,
+            replica_id=dispatched.id,
         )
     except HoldReleased:  # closed meanwhile, in the customer's favour
         return "released"

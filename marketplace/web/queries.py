@@ -12,7 +12,7 @@ from billing.models import Incident, Usage
 from billing.selectors import UsageTotal, usage_summary
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.vault.models import Replica
-from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
+from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,16 @@ class CheckedReceipt:
 
 
 def checked_receipt(row: Usage) -> CheckedReceipt:
-    """Verify the receipt of one usage row (already fetched for its organization) under its replica's key."""
-    replica = Replica.objects.filter(pk=row.replica_id).first() if row.replica_id else None
-    if replica is None:
-        return CheckedReceipt(None, None)
+    """Verify the receipt of one usage row (already fetched for its organization) under its signer's key."""
+    replica = None
     try:
-        claims = verify_receipt(
-            row.receipt, jti=row.prediction_id, replica_id=replica.pk, public_key=bytes(replica.receipt_public_key)
-        )
+        replica = Replica.objects.filter(pk=receipt_replica_id(row.receipt)).first()
+        if replica is None:
+            return CheckedReceipt(None, None)
+        claims = read_receipt(row.receipt, {replica.pk: bytes(replica.receipt_public_key)})
     except ReceiptRejected:
+        return CheckedReceipt(None, replica)
+    if claims.jti != str(row.prediction_id):
         return CheckedReceipt(None, replica)
     return CheckedReceipt(claims, replica)
 

@@ -126,15 +126,17 @@ async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, r
                 started = True
                 await events.start([(PREDICTION_HEADER.encode(), work.request_id.encode())])
             if (chunk := form.chunk(index, delta)) is not None:
-                await events.event(chunk)
+                await events.event(chunk, work.usage.completion_tokens)
     except EngineError as error:
         if not started:
             await refuse(work, error, scope, receive, send)
             return
         extra = await work.fail(error)
-        await events.event(from_engine(error).envelope | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra}))
+        last = from_engine(error).envelope | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra})
+        await events.event(last, work.usage.completion_tokens)
     else:
         extra = await work.close(work.finish_reason)
         if include_usage or extra is not None:
-            await events.event(form.closing(work.usage) | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra}))
+            last = form.closing(work.usage) | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra})
+            await events.event(last, work.usage.completion_tokens)
     await events.done()

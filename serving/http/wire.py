@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from protocol import bodies
 from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
+from protocol.events import DONE, format_event
 from serving.http.errors import ApiError
 
 
@@ -54,8 +55,6 @@ async def wait_for_disconnect(receive: Receive) -> None:
 class EventStream:
     """One response of server-sent events. Nothing is sent before `start`."""
 
-    DONE = b"data: [DONE]\n\n"
-
     def __init__(self, send: Send) -> None:
         self._send = send
 
@@ -67,11 +66,12 @@ class EventStream:
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": [*fixed, *headers]})
 
-    async def event(self, value: Any) -> None:
-        await self._body(b"data: " + msgspec.json.encode(value) + b"\n\n", more=True)
+    async def event(self, value: Any, tokens: int) -> None:
+        """Send one event; `tokens` are the completion tokens that it and those before it complete."""
+        await self._body(format_event(msgspec.json.encode(value), tokens), more=True)
 
     async def done(self) -> None:
-        await self._body(self.DONE, more=False)
+        await self._body(DONE, more=False)
 
     async def _body(self, data: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})

@@ -16,6 +16,7 @@ from protocol.admin import (
     Cancelled,
     CancelRequest,
     Draining,
+    JournalAnswer,
     JournalRequest,
     JournalState,
     Prefetched,
@@ -100,14 +101,17 @@ class Administration:
         return Prefetched(len(message.digests))
 
     async def cancel(self, message: CancelRequest) -> Cancelled:
-        """Stop one prediction; its stream ends with a receipt. An unknown id is no error: it may have ended."""
-        self._engine.cancel(message.jti)
+        """Stop one attempt; its stream ends with a receipt. An unknown one is no error: it may have ended."""
+        self._desk.cancel(message.jti, message.attempt, message.delivered_tokens)
         return Cancelled(message.jti)
 
-    async def journal(self, message: JournalRequest) -> JournalState:
-        """Return the state of a prediction."""
-        state, receipt = await asyncio.to_thread(self._desk.state, message.jti)
-        return JournalState(state, receipt)
+    async def journal(self, message: JournalRequest) -> JournalAnswer:
+        """Return the states of predictions."""
+
+        def states() -> list[JournalState]:
+            return [JournalState(*self._desk.state(key.jti, key.attempt)) for key in message.predictions]
+
+        return JournalAnswer(await asyncio.to_thread(states))
 
     async def stats(self, message: Empty) -> ReplicaStats:
         """Return the engine's figures."""

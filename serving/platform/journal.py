@@ -28,7 +28,9 @@ CHECKPOINT_SECONDS = 0.25
 CHECKPOINT_TOKENS = 16
 RETRY_SECONDS = 1.0
 SEGMENT_BYTES = 16 << 20
-KEEP_SEGMENTS = 16  # 256 MiB: about 350,000 receipts, then the oldest are forgotten
+KEEP_SEGMENTS = 16  # 256 MiB: about 300,000 receipts, then the oldest are forgotten
+
+Key = tuple[str, int]  # a prediction and its attempt: a later boot may run another attempt of the same prediction
 
 
 class UsageJournal:
@@ -40,13 +42,13 @@ class UsageJournal:
         Raises JournalUnavailable if another process holds the folder or it cannot be read or written.
         """
         self._folder, self._segment_bytes, self._keep = folder, segment_bytes, keep_segments
-        self._finals: dict[bytes, tuple[int, int]] = {}  # prediction → (segment, offset)
-        self._running: dict[str, Progress] = {}
-        self._interrupted: dict[str, Progress] = {}
-        self._owed: dict[str, tuple[str, Future[None]]] = {}  # receipts that are not durable yet
-        self._dropped: list[str] = []
-        self._dirty: set[str] = set()
-        self._written: dict[str, int] = {}  # tokens at the last checkpoint
+        self._finals: dict[bytes, tuple[int, int]] = {}  # attempt → (segment, offset)
+        self._running: dict[Key, Progress] = {}
+        self._interrupted: dict[Key, Progress] = {}
+        self._owed: dict[Key, tuple[str, Future[None]]] = {}  # receipts that are not durable yet
+        self._dropped: list[Key] = []
+        self._dirty: set[Key] = set()
+        self._written: dict[Key, int] = {}  # tokens at the last checkpoint
         self._accepting, self._closing, self._urgent = True, False, False
         self._committed_at = time.monotonic()
         self._changed = threading.Condition()
@@ -76,51 +78,55 @@ class UsageJournal:
             return list(self._interrupted.values())
 
     def progress(self, progress: Progress) -> None:
-        """Note a prediction's progress, which reaches the disk with the next checkpoint."""
+        """Note an attempt's progress, which reaches the disk with the next checkpoint."""
+        key = (progress.jti, progress.attempt)
         with self._changed:
-            if progress.jti in self._owed:
+            if key in self._owed:
                 return
-            self._running[progress.jti] = progress
-            self._dirty.add(progress.jti)
-            if progress.completion_tokens - self._written.get(progress.jti, 0) >= CHECKPOINT_TOKENS:
+            self._running[key] = progress
+            self._dirty.add(key)
+            if progress.completion_tokens - self._written.get(key, 0) >= CHECKPOINT_TOKENS:
                 self._urgent = True
                 self._changed.notify()
 
-    def finish(self, jti: str, receipt: str) -> Future[None]:
+    def finish(self, jti: str, attempt: int, receipt: str) -> Future[None]:
         """Record the receipt; the future resolves when the receipt is on the disk.
 
-        The first receipt of a prediction stands: later calls change nothing.
+        The first receipt of an attempt stands: later calls change nothing.
         """
+        key = (jti, attempt)
         with self._changed:
-            if jti in self._owed:
-                return self._owed[jti][1]
+            if key in self._owed:
+                return self._owed[key][1]
             done: Future[None] = Future()
-            if _key(jti) in self._finals:
+            if _packed(key) in self._finals:
                 done.set_result(None)
                 return done
-            self._owed[jti] = (receipt, done)
+            self._owed[key] = (receipt, done)
             self._urgent = True
             self._changed.notify()
             return done
 
-    def drop(self, jti: str) -> None:
-        """Forget a prediction that was refused before its first token."""
+    def drop(self, jti: str, attempt: int) -> None:
+        """Forget an attempt that was refused before its first token."""
+        key = (jti, attempt)
         with self._changed:
-            if self._running.pop(jti, None) is not None:
-                self._dropped.append(jti)
-                self._dirty.discard(jti)
+            if self._running.pop(key, None) is not None:
+                self._dropped.append(key)
+                self._dirty.discard(key)
 
-    def lookup(self, jti: str) -> tuple[Literal["unknown", "running", "final"], str | None]:
+    def lookup(self, jti: str, attempt: int) -> tuple[Literal["unknown", "running", "final"], str | None]:
         """Return ("final", receipt), ("running", None) or ("unknown", None)."""
+        key = (jti, attempt)
         with self._changed:
-            if jti in self._owed or jti in self._running or jti in self._interrupted:
+            if key in self._owed or key in self._running or key in self._interrupted:
                 return "running", None
-            place = self._finals.get(_key(jti))
+            place = self._finals.get(_packed(key))
         if place is None:
             return "unknown", None
         record = disk.read_at(disk.segment_path(self._folder, place[0]), place[1])
-        if not isinstance(record, Final) or record.jti != jti:
-            log.error("usage journal: the receipt of %s cannot be read back", jti)
+        if not isinstance(record, Final) or (record.jti, record.attempt) != key:
+            log.error("usage journal: the receipt of %s, attempt %d, cannot be read back", jti, attempt)
             return "unknown", None
         return "final", record.receipt
 
@@ -155,11 +161,15 @@ class UsageJournal:
             number = int(path.stem)
             for offset, record in disk.read_segment(path, last=path == paths[-1]):
                 if isinstance(record, Checkpoint):
-                    self._interrupted.update((p.jti, p) for p in record.running if _key(p.jti) not in self._finals)
+                    for progress in record.running:
+                        key = (progress.jti, progress.attempt)
+                        if _packed(key) not in self._finals:
+                            self._interrupted[key] = progress
                 else:
-                    self._interrupted.pop(record.jti, None)
+                    key = (record.jti, record.attempt)
+                    self._interrupted.pop(key, None)
                     if isinstance(record, Final):
-                        self._finals[_key(record.jti)] = (number, offset)
+                        self._finals[_packed(key)] = (number, offset)
         self._number = int(paths[-1].stem) if paths else 1
         self._descriptor = disk.create_segment(self._folder, self._number)
         self._size = os.fstat(self._descriptor).st_size
@@ -188,7 +198,7 @@ class UsageJournal:
     def _commit(self) -> bool:
         """Write all waiting records with one fsync; return whether the write succeeded."""
         with self._changed:
-            moved = [self._running[jti] for jti in self._dirty if jti in self._running and jti not in self._owed]
+            moved = [self._running[key] for key in self._dirty if key in self._running and key not in self._owed]
             owed, dropped = dict(self._owed), list(self._dropped)
             self._dirty.clear()
         began = time.monotonic()
@@ -196,12 +206,12 @@ class UsageJournal:
             self._committed_at = began
             return True
         lines = [encode_line(Checkpoint(moved))] if moved else []
-        lines += [encode_line(Dropped(jti)) for jti in dropped]
-        places: dict[str, int] = {}
+        lines += [encode_line(Dropped(*key)) for key in dropped]
+        places: dict[Key, int] = {}
         end = self._size + sum(map(len, lines))
-        for jti, (receipt, _) in owed.items():
-            places[jti] = end
-            lines.append(encode_line(Final(jti, receipt)))
+        for key, (receipt, _) in owed.items():
+            places[key] = end
+            lines.append(encode_line(Final(*key, receipt)))
             end += len(lines[-1])
         try:
             self._append(b"".join(lines))
@@ -236,23 +246,23 @@ class UsageJournal:
     def _settle(
         self,
         moved: list[Progress],
-        owed: dict[str, tuple[str, Future[None]]],
-        dropped: list[str],
-        places: dict[str, int],
+        owed: dict[Key, tuple[str, Future[None]]],
+        dropped: list[Key],
+        places: dict[Key, int],
     ) -> None:
         with self._changed:
             if not self._accepting:
                 log.warning("usage journal %s can be written again", self._folder)
             self._accepting = True
             for progress in moved:
-                self._written[progress.jti] = progress.completion_tokens
-            for jti in dropped:
-                self._written.pop(jti, None)
+                self._written[progress.jti, progress.attempt] = progress.completion_tokens
+            for key in dropped:
+                self._written.pop(key, None)
             del self._dropped[: len(dropped)]
-            for jti in owed:
-                self._finals[_key(jti)] = (self._number, places[jti])
+            for key in owed:
+                self._finals[_packed(key)] = (self._number, places[key])
                 for table in (self._owed, self._running, self._interrupted, self._written):
-                    table.pop(jti, None)
+                    table.pop(key, None)
         for _, done in owed.values():
             _resolve(done)
 
@@ -281,17 +291,15 @@ class UsageJournal:
         if not old:
             return
         with self._changed:
-            self._finals = {key: place for key, place in self._finals.items() if place[0] >= first}
+            self._finals = {packed: place for packed, place in self._finals.items() if place[0] >= first}
         for path in old:
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
-def _key(jti: str) -> bytes:
-    try:
-        return UUID(jti).bytes
-    except ValueError:
-        return jti.encode()
+def _packed(key: Key) -> bytes:
+    """Return the key in 18 bytes, because a journal remembers hundreds of thousands."""
+    return UUID(key[0]).bytes + key[1].to_bytes(2, "big")
 
 
 def _resolve(done: Future[None]) -> None:

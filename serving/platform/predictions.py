@@ -32,12 +32,18 @@ _REFUSALS = frozenset({"error", "revoked", "interrupted"})
 
 @dataclass(slots=True)
 class _Running:
+    attempt: int
     replica_id: str
     adapter: str | None
     expires: float  # unix seconds
     started: float  # unix seconds
     began: float  # monotonic
     first_token: float | None = None
+    delivered: int | None = None  # a cancellation's verdict: at most so many completion tokens reached the client
+
+    def countable(self, tokens: int) -> int:
+        """Return how many of these completion tokens the receipt may count."""
+        return tokens if self.delivered is None else min(tokens, self.delivered)
 
 
 class PredictionDesk:
@@ -103,7 +109,9 @@ class PredictionDesk:
             await asyncio.wrap_future(self._engine.readmit(digest))
 
     def _remember(self, ticket: Ticket, now: float) -> None:
-        self._running[ticket.jti] = _Running(ticket.replica_id, ticket.adapter, ticket.exp, time.time(), now)
+        self._running[ticket.jti] = _Running(
+            ticket.attempt, ticket.replica_id, ticket.adapter, ticket.exp, time.time(), now
+        )
         if len(self._running) % 256 == 0:
             # Requests refused between here and the engine never come to `on_finish`.
             expired = [jti for jti, known in self._running.items() if known.expires + 60 < time.time()]
@@ -122,10 +130,12 @@ class PredictionDesk:
         self._journal.progress(
             Progress(
                 request_id,
+                known.attempt,
+                known.replica_id,
                 known.adapter,
                 usage.prompt_tokens,
                 usage.cached_tokens,
-                usage.completion_tokens,
+                known.countable(usage.completion_tokens),
                 known.started,
             )
         )
@@ -141,20 +151,22 @@ class PredictionDesk:
             return None
         if usage.completion_tokens == 0 and finish_reason in _REFUSALS:
             self._running.pop(request_id, None)
-            self._journal.drop(request_id)
+            self._journal.drop(request_id, known.attempt)
             return None
         receipt = self._signer.sign(
             jti=request_id,
+            attempt=known.attempt,
             replica_id=known.replica_id,
+            signer_id=known.replica_id,
             adapter=known.adapter,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
+            completion_tokens=known.countable(usage.completion_tokens),
             finish_reason=cast(FinishReason, finish_reason),
             ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
             duration_ms=round((time.monotonic() - known.began) * 1000),
         )
-        durable = asyncio.wrap_future(self._journal.finish(request_id, receipt))
+        durable = asyncio.wrap_future(self._journal.finish(request_id, known.attempt, receipt))
         self._running.pop(request_id, None)
         try:
             await asyncio.wait_for(asyncio.shield(durable), JOURNAL_SECONDS)
@@ -165,23 +177,33 @@ class PredictionDesk:
 
     # -- asked by administration and by the link's thread -----------------------------------------------------------
 
-    def state(self, jti: str) -> tuple[Literal["unknown", "running", "final"], str | None]:
-        """Return the state of a prediction, as /admin/journal answers."""
-        state, receipt = self._journal.lookup(jti)
+    def cancel(self, jti: str, attempt: int, delivered_tokens: int) -> None:
+        """Stop an attempt, and count at most `delivered_tokens` completion tokens in its receipt. Idempotent."""
         known = self._running.get(jti)
-        if state == "unknown" and known is not None and known.expires > time.time():
+        if known is None or known.attempt != attempt:
+            return
+        known.delivered = known.countable(delivered_tokens)
+        self._engine.cancel(jti)
+
+    def state(self, jti: str, attempt: int) -> tuple[Literal["unknown", "running", "final"], str | None]:
+        """Return the state of an attempt, as /admin/journal answers."""
+        state, receipt = self._journal.lookup(jti, attempt)
+        known = self._running.get(jti)
+        if state == "unknown" and known is not None and known.attempt == attempt and known.expires > time.time():
             return "running", None  # admitted, no token yet
         return state, receipt
 
     def settle_interrupted(self, replica_id: str) -> None:
-        """Sign receipts, with this boot's key, for predictions that an earlier process left unfinished.
+        """Sign receipts, as the boot `replica_id`, for attempts that an earlier process left unfinished.
 
-        Each receipt counts the tokens of the prediction's last checkpoint.
+        Each receipt keeps the attempt and the replica id of its ticket, and counts the tokens of the last checkpoint.
         """
         for progress in self._journal.interrupted():
             receipt = self._signer.sign(
                 jti=progress.jti,
-                replica_id=replica_id,
+                attempt=progress.attempt,
+                replica_id=progress.replica_id,
+                signer_id=replica_id,
                 adapter=progress.adapter,
                 prompt_tokens=progress.prompt_tokens,
                 cached_tokens=progress.cached_tokens,
@@ -190,4 +212,4 @@ class PredictionDesk:
                 ttft_ms=None,
                 duration_ms=0,
             )
-            self._journal.finish(progress.jti, receipt)
+            self._journal.finish(progress.jti, progress.attempt, receipt)

@@ -29,7 +29,9 @@ class ReceiptSigner:
         self,
         *,
         jti: str,
+        attempt: int,
         replica_id: str,
+        signer_id: str,
         adapter: str | None,
         prompt_tokens: int,
         cached_tokens: int,
@@ -38,12 +40,16 @@ class ReceiptSigner:
         ttft_ms: int | None,
         duration_ms: int,
     ) -> str:
-        """Return the receipt of prediction `jti` as a JWT; `replica_id` is the id that its ticket named.
+        """Return the receipt of one attempt of prediction `jti` as a JWT.
+
+        `replica_id` is the id that its ticket named, `signer_id` the id under which the platform knows this boot's key.
 
         Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came.
         """
         receipt = Receipt(
             jti=jti,
+            attempt=attempt,
+            replica_id=replica_id,
             iat=int(time.time()),
             adapter=adapter,
             base=self._base,
@@ -54,4 +60,4 @@ class ReceiptSigner:
             ttft_ms=ttft_ms,
             duration_ms=duration_ms,
         )
-        return sign_receipt(receipt, self._key, replica_id=replica_id)
+        return sign_receipt(receipt, self._key, signer_id=signer_id)

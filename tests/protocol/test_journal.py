@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from protocol.journal import Checkpoint, Dropped, Final, Progress, Record, decode_line, encode_line
 
-PROGRESS = Progress("j", "ab" * 32, 10, 4, 3, 1.5)
+PROGRESS = Progress("j", 1, "r", "ab" * 32, 10, 4, 3, 1.5)
 RECORDS: list[Record] = [
     Checkpoint([]),
-    Checkpoint([PROGRESS, Progress("k", None, 1, 0, 0, 0.0)]),
-    Final("j", "r"),
-    Dropped("j\n"),
+    Checkpoint([PROGRESS, Progress("k", 2, "r", None, 1, 0, 0, 0.0)]),
+    Final("j", 1, "r"),
+    Dropped("j\n", 3),
 ]
 
 
@@ -57,10 +57,10 @@ def test_a_flipped_bit_anywhere_is_noticed(record: Record) -> None:
         b'{"t":"final","jti":"j"}',
         b'{"t":"final","jti":"j","receipt":null}',
         b'{"t":"settled","jti":"j"}',
-        b'{"t":"checkpoint","running":[["j",null,1,0]]}',
-        b'{"t":"checkpoint","running":[["j",null,true,0,0,1.0]]}',
+        b'{"t":"checkpoint","running":[["j",1,"r",null,1,0]]}',
+        b'{"t":"checkpoint","running":[["j",1,"r",null,true,0,0,1.0]]}',
         b'{"t":"checkpoint","running":{}}',
-        b'{"t":"dropped","jti":"\xff"}',
+        b'{"t":"dropped","jti":"\xff","attempt":1}',
     ],
 )
 def test_a_sound_checksum_does_not_make_a_record(body: bytes) -> None:
@@ -68,8 +68,8 @@ def test_a_sound_checksum_does_not_make_a_record(body: bytes) -> None:
 
 
 def test_a_checksum_is_eight_hex_digits() -> None:
-    body = line(b'{"t":"dropped","jti":"j"}')
-    assert decode_line(body) == Dropped("j")
+    body = line(b'{"t":"dropped","jti":"j","attempt":1}')
+    assert decode_line(body) == Dropped("j", 1)
     for spelled in (b"0x" + body[2:], b"+" + body[1:], body[:3] + b"_" + body[4:], b" " + body[1:]):
         assert decode_line(spelled) is None
 

@@ -65,8 +65,9 @@ REQUESTS: list[tuple[type[Request], dict[str, Any]]] = [
     (admin.VerifyRequest, {"digest": DIGEST}),
     (admin.RevokeRequest, {"digests": [DIGEST]}),
     (admin.PrefetchRequest, {"digests": []}),
-    (admin.CancelRequest, {"jti": ID}),
-    (admin.JournalRequest, {"jti": ID}),
+    (admin.CancelRequest, {"jti": ID, "attempt": 1, "delivered_tokens": 0}),
+    (admin.JournalKey, {"jti": ID, "attempt": 1}),
+    (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}]}),
     (replicas.BaseDescription, BASE),
     (replicas.Registration, REGISTRATION),
     (replicas.Heartbeat, {"leases": [ID], "stats": {}}),
@@ -92,7 +93,7 @@ def test_a_request_survives_the_wire_and_bears_no_unknown_field(kind: type[Reque
 def test_no_field_takes_a_value_of_another_type(kind: type[Request], fields: dict[str, Any], wrong: Any) -> None:
     for field in msgspec.structs.fields(kind):
         free_form = field.name in ("config", "stats", "evidence") and isinstance(wrong, dict)
-        free_text = field.name in ("path", "url", "jti") and isinstance(wrong, str)
+        free_text = field.name in ("path", "url") and isinstance(wrong, str)
         switch = field.name == "must_lock" and wrong is True
         base_name = kind is replicas.BaseDescription and field.name == "name" and isinstance(wrong, str)
         if not (free_form or free_text or switch or base_name):
@@ -110,7 +111,12 @@ def test_no_field_may_be_missing(kind: type[Request], fields: dict[str, Any]) ->
     [
         (admin.RevokeRequest, {"digests": [DIGEST] * 10_001}),
         (admin.PrefetchRequest, {"digests": [DIGEST] * 1_001}),
-        (admin.CancelRequest, {"jti": "x" * 65}),
+        (admin.CancelRequest, {"jti": "x", "attempt": 1, "delivered_tokens": 0}),
+        (admin.CancelRequest, {"jti": ID, "attempt": 0, "delivered_tokens": 0}),
+        (admin.CancelRequest, {"jti": ID, "attempt": 1, "delivered_tokens": -1}),
+        (admin.CancelRequest, {"jti": ID, "attempt": 1, "delivered_tokens": 2**53}),
+        (admin.JournalKey, {"jti": ID, "attempt": 2**15}),
+        (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}] * 501}),
         (replicas.Heartbeat, {"leases": [ID] * 10_001, "stats": {}}),
         (replicas.BaseDescription, BASE | {"name": ""}),
         (replicas.BaseDescription, BASE | {"context_length": 0}),

@@ -1,4 +1,4 @@
-"""Receipts as the platform checks them: signed by this replica, for this prediction, with sane figures."""
+"""Receipts are believed within the ticket only: of the dispatched replica, for this attempt, up to the grant."""
 
 from __future__ import annotations
 
@@ -9,17 +9,30 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.receipts import ReceiptRejected, receipt_replica_id, verify_receipt
+from protocol.receipts import Grant, ReceiptRejected, receipt_replica_id, verify_receipt
 from serving.platform.receipts import ReceiptSigner
 
-REPLICA, JTI = uuid.uuid4(), uuid.uuid4()
-KEY = Ed25519PrivateKey.generate()
+REPLICA, LATER_BOOT, JTI = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+KEY, LATER_KEY = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes_raw()
+KEYS = {REPLICA: PUBLIC, LATER_BOOT: LATER_KEY.public_key().public_bytes_raw()}
+ADAPTER, BASE = "cd" * 32, "ab" * 32
+GRANT = Grant(
+    prediction_id=JTI,
+    attempt=2,
+    replica_id=REPLICA,
+    adapter=ADAPTER,
+    base=BASE,
+    max_prompt_tokens=12,
+    max_tokens=6,
+)
 CLAIMS = {
     "iss": "replica",
     "jti": str(JTI),
-    "adapter": None,
-    "base": "ab" * 32,
+    "attempt": 2,
+    "replica_id": str(REPLICA),
+    "adapter": ADAPTER,
+    "base": BASE,
     "prompt_tokens": 10,
     "cached_tokens": 4,
     "completion_tokens": 5,
@@ -30,20 +43,18 @@ CLAIMS = {
 }
 
 
-def check(token: str, public: bytes = PUBLIC) -> Any:
-    return verify_receipt(token, jti=JTI, replica_id=REPLICA, public_key=public)
-
-
 def sign(key: Any = KEY, kid: Any = REPLICA, algorithm: str = "EdDSA", **changes: Any) -> str:
     return jwt.encode(CLAIMS | changes, key, algorithm=algorithm, headers={"kid": str(kid)})
 
 
 def test_the_platform_reads_what_a_replica_signs() -> None:
-    signer = ReceiptSigner("ab" * 32)
+    signer = ReceiptSigner(BASE)
     token = signer.sign(
         jti=str(JTI),
+        attempt=2,
         replica_id=str(REPLICA),
-        adapter="cd" * 32,
+        signer_id=str(REPLICA),
+        adapter=ADAPTER,
         prompt_tokens=10,
         cached_tokens=4,
         completion_tokens=5,
@@ -51,38 +62,90 @@ def test_the_platform_reads_what_a_replica_signs() -> None:
         ttft_ms=3,
         duration_ms=9,
     )
-    receipt = check(token, signer.public_bytes())
-    assert (receipt.jti, receipt.adapter, receipt.base) == (str(JTI), "cd" * 32, "ab" * 32)
+    receipt = verify_receipt(token, GRANT, {REPLICA: signer.public_bytes()})
+    assert (receipt.jti, receipt.attempt, receipt.replica_id) == (str(JTI), 2, str(REPLICA))
+    assert (receipt.adapter, receipt.base) == (ADAPTER, BASE)
     assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.completion_tokens) == (10, 4, 5)
     assert (receipt.finish_reason, receipt.ttft_ms, receipt.duration_ms) == ("length", 3, 9)
     assert receipt_replica_id(token) == REPLICA
 
 
+def test_the_whole_grant_may_be_claimed() -> None:
+    receipt = verify_receipt(sign(prompt_tokens=12, cached_tokens=12, completion_tokens=6), GRANT, KEYS)
+    assert (receipt.prompt_tokens, receipt.completion_tokens) == (12, 6)
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "rule"),
     [
-        {"key": Ed25519PrivateKey.generate()},
-        {"kid": uuid.uuid4()},
-        {"kid": "none"},
-        {"jti": str(uuid.uuid4())},
-        {"iss": "intarsia"},
-        {"prompt_tokens": -1},
-        {"completion_tokens": -1},
-        {"cached_tokens": 11},
-        {"completion_tokens": "5"},
-        {"completion_tokens": 5.5},
-        {"completion_tokens": True},
-        {"completion_tokens": 2**63},
-        {"finish_reason": "free"},
-        {"key": PUBLIC, "algorithm": "HS256"},
+        ({"key": Ed25519PrivateKey.generate()}, "signature"),
+        ({"key": LATER_KEY}, "signature"),
+        ({"key": PUBLIC, "algorithm": "HS256"}, "signature"),
+        ({"kid": uuid.uuid4()}, "signer"),
+        ({"kid": LATER_BOOT, "key": LATER_KEY}, "signer"),
+        ({"kid": LATER_BOOT, "key": LATER_KEY, "finish_reason": "cancelled"}, "signer"),
+        ({"kid": "none"}, "malformed"),
+        ({"jti": str(uuid.uuid4())}, "prediction"),
+        ({"attempt": 1}, "attempt"),
+        ({"attempt": 3}, "attempt"),
+        ({"replica_id": str(LATER_BOOT)}, "replica"),
+        ({"adapter": "ef" * 32}, "adapter"),
+        ({"adapter": None}, "adapter"),
+        ({"base": "cd" * 32}, "base"),
+        ({"prompt_tokens": 13}, "prompt_tokens"),
+        ({"completion_tokens": 7}, "completion_tokens"),
+        ({"cached_tokens": 11}, "cached_tokens"),
+        ({"ttft_ms": 10}, "times"),
+        ({"iss": "intarsia"}, "malformed"),
+        ({"attempt": 0}, "malformed"),
+        ({"attempt": 2**15}, "malformed"),
+        ({"prompt_tokens": -1}, "malformed"),
+        ({"completion_tokens": -1}, "malformed"),
+        ({"completion_tokens": "5"}, "malformed"),
+        ({"completion_tokens": 5.5}, "malformed"),
+        ({"completion_tokens": True}, "malformed"),
+        ({"completion_tokens": 2**53}, "malformed"),
+        ({"completion_tokens": 2**63}, "malformed"),
+        ({"completion_tokens": 10**400}, "malformed"),
+        ({"finish_reason": "free"}, "malformed"),
     ],
+    ids=range(30),
 )
-def test_a_receipt_that_is_wrong_in_one_thing_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ReceiptRejected):
-        check(sign(**changes))
+def test_a_receipt_that_is_wrong_in_one_thing_is_refused_by_that_rule(changes: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ReceiptRejected) as refused:
+        verify_receipt(sign(**changes), GRANT, KEYS)
+    assert refused.value.rule == rule
 
 
-@pytest.mark.parametrize("token", ["", "a.b.c", "x" * 10_000])
+@pytest.mark.parametrize("missing", sorted(set(CLAIMS) - {"iss"}))
+def test_a_receipt_without_one_of_its_claims_is_refused(missing: str) -> None:
+    claims = {name: value for name, value in CLAIMS.items() if name != missing}
+    token = jwt.encode(claims, KEY, algorithm="EdDSA", headers={"kid": str(REPLICA)})
+    with pytest.raises(ReceiptRejected) as refused:
+        verify_receipt(token, GRANT, KEYS)
+    assert refused.value.rule == "malformed"
+
+
+def test_a_later_boot_signs_what_a_crash_interrupted_within_the_same_grant() -> None:
+    token = sign(LATER_KEY, LATER_BOOT, finish_reason="interrupted", ttft_ms=None, duration_ms=0)
+    assert verify_receipt(token, GRANT, KEYS).completion_tokens == 5
+    too_much = sign(LATER_KEY, LATER_BOOT, finish_reason="interrupted", completion_tokens=7)
+    with pytest.raises(ReceiptRejected) as refused:
+        verify_receipt(too_much, GRANT, KEYS)
+    assert refused.value.rule == "completion_tokens"
+
+
+def test_a_boot_that_no_key_is_given_for_signs_nothing() -> None:
+    token = sign(LATER_KEY, LATER_BOOT, finish_reason="interrupted")
+    with pytest.raises(ReceiptRejected) as refused:
+        verify_receipt(token, GRANT, {REPLICA: PUBLIC})
+    assert refused.value.rule == "signer"
+
+
+@pytest.mark.parametrize(
+    "token", ["", "a.b.c", "x" * 10_000, sign() + "x" * 5_000], ids=["empty", "words", "long", "padded"]
+)
 def test_anything_but_a_receipt_is_refused(token: str) -> None:
-    with pytest.raises(ReceiptRejected):
-        check(token)
+    with pytest.raises(ReceiptRejected) as refused:
+        verify_receipt(token, GRANT, KEYS)
+    assert refused.value.rule == "malformed"

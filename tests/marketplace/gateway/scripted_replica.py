@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocol.encoding import body_sha256
+from protocol.events import DONE, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
@@ -61,6 +62,8 @@ class ScriptedReplica:
         body = {
             "iss": "replica",
             "jti": claims["jti"],
+            "attempt": claims.get("attempt", 1),
+            "replica_id": claims["replica_id"],
             "adapter": claims["adapter"],
             "base": "ab" * 32,
             "prompt_tokens": 10,
@@ -80,7 +83,8 @@ class ScriptedReplica:
 
     async def _journal(self, request: web.Request) -> web.Response:
         unknown = {"state": "unknown", "receipt": None}
-        return web.json_response(self.journal.get((await request.json())["jti"], unknown))
+        asked = (await request.json())["predictions"]
+        return web.json_response({"states": [self.journal.get(one["jti"], unknown) for one in asked]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -119,8 +123,8 @@ class ScriptedReplica:
                 if claims["jti"] in self.cancelled:
                     break
             chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]}
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
             sent += 1
+            await response.write(format_event(json.dumps(chunk).encode(), sent))
             if self.mode == "die_midway" and sent == 2:
                 assert request.transport is not None
                 request.transport.abort()
@@ -129,7 +133,7 @@ class ScriptedReplica:
         last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": usage}
         if self.mode != "no_receipt":
             last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent, finish)}
-        await response.write(f"data: {json.dumps(last)}\n\n".encode() + b"data: [DONE]\n\n")
+        await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
         return response
 
 

@@ -30,7 +30,7 @@ LONG = [{"role": "user", "content": "x" * 4000}]
 
 
 def events(text: str) -> list[Any]:
-    return [json.loads(part[6:]) for part in text.split("\n\n") if part.startswith("data: {")]
+    return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
 
 
 async def test_a_whole_answer_is_charged_exactly_and_says_so(world: World) -> None:

@@ -177,6 +177,8 @@ def sign_receipt(replica: Booted, prediction_id: uuid.UUID) -> str:
     claims = {
         "iss": "replica",
         "jti": str(prediction_id),
+        "attempt": 1,
+        "replica_id": str(replica.replica.pk),
         "adapter": "cd" * 32,
         "base": "ab" * 32,
         "prompt_tokens": 96,

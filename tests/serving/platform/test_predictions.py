@@ -150,11 +150,11 @@ def test_a_withdrawn_adapter_is_refused_and_one_whose_lease_ran_out_is_let_in_ag
 
 def test_a_receipt_is_on_the_disk_before_it_is_handed_over(setup: Setup, tmp_path: Path) -> None:
     jti = setup.authorize(setup.ticket()).request_id
-    assert setup.desk.state(jti) == ("running", None)
+    assert setup.desk.state(jti, 1) == ("running", None)
     setup.desk.on_progress(jti, Usage(5, 1, 2))
     answer = setup.finish(jti, 3, "stop")
     assert answer is not None and answer["receipt"].encode() in (tmp_path / "00000001.journal").read_bytes()
-    assert setup.desk.state(jti) == ("final", answer["receipt"])
+    assert setup.desk.state(jti, 1) == ("final", answer["receipt"])
     assert jwt.get_unverified_header(answer["receipt"])["kid"] == setup.replica_id
 
 
@@ -162,7 +162,7 @@ def test_a_receipt_is_on_the_disk_before_it_is_handed_over(setup: Setup, tmp_pat
 def test_a_prediction_refused_before_its_first_token_leaves_no_receipt(setup: Setup, reason: str) -> None:
     jti = setup.authorize(setup.ticket()).request_id
     assert setup.finish(jti, 0, reason) is None
-    assert setup.desk.state(jti) == ("unknown", None)
+    assert setup.desk.state(jti, 1) == ("unknown", None)
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [(3, "error"), (3, "revoked"), (0, "cancelled"), (2, "cancelled")])
@@ -180,7 +180,7 @@ def test_an_answer_does_not_wait_for_ever_for_a_disk_that_takes_nothing(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predictions, "JOURNAL_SECONDS", 0.05)
-    monkeypatch.setattr(setup.journal, "finish", lambda jti, receipt: Future())
+    monkeypatch.setattr(setup.journal, "finish", lambda jti, attempt, receipt: Future())
     jti = setup.authorize(setup.ticket()).request_id
     assert setup.finish(jti, 3, "stop") is None
 
@@ -190,7 +190,7 @@ def test_a_prediction_refused_between_desk_and_engine_is_forgotten_when_its_tick
 ) -> None:
     jti = setup.authorize(setup.ticket()).request_id
     monkeypatch.setattr(predictions.time, "time", lambda: time.monotonic() + 4e9)
-    assert setup.desk.state(jti) == ("unknown", None)
+    assert setup.desk.state(jti, 1) == ("unknown", None)
 
 
 async def test_embeddings_are_not_metered_so_they_are_refused_before_the_ticket_is_spent(setup: Setup) -> None:

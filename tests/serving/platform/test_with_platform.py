@@ -33,7 +33,8 @@ from marketplace.vault import replica_client, selectors, services, tasks
 from marketplace.vault.models import DataKey, Release, Replica
 from marketplace.vault.replica_client import ReplicaAddress
 from marketplace.vault.signing import load_ticket_signer
-from protocol.receipts import Receipt, verify_receipt
+from protocol.admin import JournalKey
+from protocol.receipts import Grant, Receipt, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 from sealed_weights import CreatorIdentity, generate_key, read_header, seal_package
 from serving.platform.journal import UsageJournal
@@ -185,6 +186,7 @@ class Ask:
         raw = json.dumps(self.body).encode()
         good = prediction_ticket(
             prediction_id=uuid.uuid4(),
+            attempt=1,
             replica_id=self.replica.pk,
             organization_id=uuid.uuid4(),
             adapter=None,
@@ -223,8 +225,20 @@ def administer(
 
 
 def receipt_of(ask: Ask, token: str) -> Receipt:
-    key = bytes(ask.replica.receipt_public_key)
-    return verify_receipt(token, jti=uuid.UUID(ask.claims["jti"]), replica_id=ask.replica.pk, public_key=key)
+    """Verify a receipt under the grant of the ask's ticket."""
+    return verify_receipt(token, grant_of(ask), {ask.replica.pk: bytes(ask.replica.receipt_public_key)})
+
+
+def grant_of(ask: Ask) -> Grant:
+    return Grant(
+        prediction_id=uuid.UUID(ask.claims["jti"]),
+        attempt=ask.claims.get("attempt", 1),
+        replica_id=ask.replica.pk,
+        adapter=ask.claims["adapter"],
+        base=ask.replica.base_fingerprint,
+        max_prompt_tokens=64,
+        max_tokens=ask.claims.get("max_tokens", 200),
+    )
 
 
 def events(response: httpx.Response) -> list[Any]:
@@ -266,9 +280,9 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
     assert last["choices"] == [] and last["usage"]["completion_tokens"] == 8
     signed = last["intarsia"]["receipt"]
     assert receipt_of(streamed, signed).completion_tokens == 8
-    state = replica_client.journal(ReplicaAddress.of(row), uuid.UUID(streamed.claims["jti"]))
-    assert (state.state, state.receipt) == ("final", signed)
-    assert replica_client.journal(ReplicaAddress.of(row), uuid.uuid4()).state == "unknown"
+    asked = [JournalKey(str(uuid.uuid4()), 1), JournalKey(streamed.claims["jti"], 1)]
+    unknown, final = replica_client.journal(ReplicaAddress.of(row), asked)
+    assert unknown.state == "unknown" and (final.state, final.receipt) == ("final", signed)
     assert administer(replica, "stats", {}).json()["resident"] == [sold.digest]
 
     assert [r.purpose for r in Release.objects.order_by("sequence")] == ["verify", "serve"]
@@ -351,29 +365,26 @@ def test_a_kill_in_the_middle_of_an_answer_ends_as_an_interrupted_receipt_of_the
     replica: ReplicaProcess, tiny: Tiny, tmp_path: Path
 ) -> None:
     before = replica.row()
-    ask = completion(replica, None, tokens=400, max_tokens=400)
+    ask = completion(replica, None, tokens=400, max_tokens=400, attempt=3)
     ask.body["stream"] = True
 
     with contextlib.suppress(httpx.HTTPError), ask.stream() as response:
         for count, _ in enumerate(response.iter_lines()):
-            if count == 120:  # two lines a token
+            if count == 180:  # three lines per token
                 replica.kill()
     connection.close()
     replica.start()
     after = replica.row()
     assert after.pk != before.pk
     assert Replica.objects.get(pk=before.pk).gone_at is not None
-    deadline = time.monotonic() + 5
-    while (state := replica_client.journal(ReplicaAddress.of(after), uuid.UUID(ask.claims["jti"]))).state != "final":
-        assert time.monotonic() < deadline, state
+    deadline = time.monotonic() + 60
+    asked = [JournalKey(ask.claims["jti"], 3), JournalKey(ask.claims["jti"], 2)]
+    while (states := replica_client.journal(ReplicaAddress.of(after), asked))[0].state != "final":
+        assert time.monotonic() < deadline, states
         time.sleep(0.05)
-    assert state.receipt is not None
-    receipt = verify_receipt(
-        state.receipt,
-        jti=uuid.UUID(ask.claims["jti"]),
-        replica_id=after.pk,
-        public_key=bytes(after.receipt_public_key),
-    )
+    assert states[1].state == "unknown"
+    assert states[0].receipt is not None
+    receipt = verify_receipt(states[0].receipt, grant_of(ask), {after.pk: bytes(after.receipt_public_key)})
     assert receipt.finish_reason == "interrupted" and 0 < receipt.completion_tokens < 400
     assert receipt.prompt_tokens == 6
 
@@ -381,6 +392,6 @@ def test_a_kill_in_the_middle_of_an_answer_ends_as_an_interrupted_receipt_of_the
     assert ask.send().status_code == 200
     assert replica.kill(signal.SIGTERM) == 0
     journal = UsageJournal(replica.state_dir / "journals" / replica.name)
-    assert journal.lookup(ask.claims["jti"])[0] == "final"
+    assert journal.lookup(ask.claims["jti"], 1)[0] == "final"
     assert journal.interrupted() == []
     journal.close()

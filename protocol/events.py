@@ -1,0 +1,31 @@
+"""Server-sent events of a replica's stream: `id: N`, one line of JSON, a blank line.
+
+N counts the completion tokens of the whole request, over all its choices, that this event and those before it
+complete: a gateway knows from the events it forwarded how many tokens the client was handed. `[DONE]` ends a stream and
+has no id.
+"""
+
+from __future__ import annotations
+
+import re
+
+DONE = b"data: [DONE]\n\n"
+
+_EVENT = re.compile(rb"(?:id: ([0-9]{1,15})\n)?data: ([^\n]*)\n\n", re.DOTALL)
+
+
+def format_event(data: bytes, tokens: int) -> bytes:
+    """Return one event. `data` is a value's JSON in one line, `tokens` the completion tokens so far."""
+    return b"id: %d\ndata: %b\n\n" % (tokens, data)
+
+
+def event_tokens(raw: bytes) -> int | None:
+    """Return the completion tokens that an event and those before it complete; None where it does not say."""
+    match = _EVENT.fullmatch(raw)
+    return int(match[1]) if match and match[1] else None
+
+
+def event_data(raw: bytes) -> bytes | None:
+    """Return the JSON of one event; None for `[DONE]`, comments and whatever else is no such event."""
+    match = _EVENT.fullmatch(raw)
+    return None if match is None or raw == DONE else match[2]
