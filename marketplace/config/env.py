@@ -48,6 +48,9 @@ class Env:
     enrolment_token: str  # ENROLMENT_TOKEN: ≥ 32 characters; a replica shows it once, to register
     root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
     blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
+    delivery_dir: (
+        Path  # DELIVERY_DIR: delivery logs of this machine's gateways; by default "deliveries" beside BLOB_DIR
+    )
     public_url: str  # PUBLIC_URL: where browsers and clients reach the platform
     stripe_api_key: str  # STRIPE_API_KEY
     stripe_api_base: str  # STRIPE_API_BASE: empty for Stripe itself, the double's URL in the local stack
@@ -74,6 +77,7 @@ class Env:
             enrolment_token=secrets["ENROLMENT_TOKEN"],
             root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
             blob_dir=Path(_need(source, "BLOB_DIR")),
+            delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),
             public_url=_url(source, "PUBLIC_URL", ("http", "https")).rstrip("/"),
             stripe_api_key=_need(source, "STRIPE_API_KEY"),
             stripe_api_base=_url(source, "STRIPE_API_BASE", ("http", "https", ""), default=""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from dataclasses import asdict
 from typing import Any
 
@@ -11,21 +12,25 @@ import aiohttp
 import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from psycopg import Error as DatabaseError
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
 from billing.pricing import BASIS_POINTS, worst_case_nano_usd
 from marketplace.accounts.errors import InvalidInput, NotFound, Refusal
 from marketplace.gateway import errors
-from marketplace.gateway.answers import relay_stream, relay_whole
+from marketplace.gateway.answers import relay_whole
+from marketplace.gateway.books import AWAY, Books
+from marketplace.gateway.delivery_log import DeliveryLog
+from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
-from marketplace.gateway.http import Receive, Scope, Send, headers_of, read_body, send_json
+from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts, Prediction
+from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.requests import parse_prediction_request
+from marketplace.gateway.streams import relay_stream
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_HEADER
@@ -36,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 COMPLETION_PATHS = ("/v1/chat/completions", "/v1/completions")
 MAX_IDEMPOTENCY_KEY = 255
+STOP_SECONDS = 5.0  # for verdicts that are still on their way into the books
 
 
 class Gateway:
@@ -45,7 +51,7 @@ class Gateway:
         self._parts: Parts | None = None
         self._offers = Offers()
         self._authenticator = Authenticator(pepper=settings.ENV.api_key_pepper)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._presence: asyncio.Task[None] | None = None
         self._valkey: Redis | None = None
         self._limiter: RateLimiter | None = None
 
@@ -63,7 +69,7 @@ class Gateway:
             await _refuse(send, refusal, headers)
         except ClientGone:
             return
-        except (DatabaseError, PoolTimeout) as error:
+        except AWAY as error:
             logger.error("request %s: database: %s", request_id, error)
             away = unavailable("The platform's database is away. Nothing was charged; try again.", code="database")
             await _refuse(send, away, headers)
@@ -76,7 +82,7 @@ class Gateway:
                 raise method_not_allowed("POST", path)
             await self._predict(scope, receive, send, headers)
         elif path == "/healthz":
-            async with self._ready.database.connection() as connection:
+            async with self._ready.books.database.connection() as connection:
                 await connection.execute("SELECT 1")
             await send_json(send, 200, b'{"status":"ok"}', headers)
         elif path == "/v1/models" or path.startswith("/v1/models/"):
@@ -92,7 +98,7 @@ class Gateway:
     async def _models(self, principal: Principal, name: str) -> bytes:
         """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
         organization = principal.organization_id
-        async with self._ready.database.connection() as connection:
+        async with self._ready.books.database.connection() as connection:
             if not name:
                 rows = await self._offers.listing(connection, consumer_organization_id=organization)
                 return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
@@ -110,7 +116,7 @@ class Gateway:
         return self._parts
 
     async def _principal(self, scope: Scope) -> Principal:
-        async with self._ready.database.connection() as connection:
+        async with self._ready.books.database.connection() as connection:
             return await self._authenticator.authenticate(connection, headers_of(scope).get(b"authorization"))
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
@@ -122,7 +128,7 @@ class Gateway:
         path: str = scope["path"]
         quoting = path == "/v1/quote"
         request = parse_prediction_request(body, chat=path == "/v1/chat/completions" or b'"messages"' in body)
-        async with parts.database.connection() as connection:
+        async with parts.books.database.connection() as connection:
             offer = await self._offers.find(
                 connection, request.model, consumer_organization_id=principal.organization_id
             )
@@ -131,16 +137,23 @@ class Gateway:
         if quoting:
             await send_json(send, 200, _quote(prediction), headers)
             return
-        await prediction.hold(idempotency_key=_idempotency_key(scope), replica_id=candidates[0].id)
-        headers[PREDICTION_HEADER] = str(prediction.id)
-        try:
-            response = await prediction.dispatch(path, candidates, headers[REQUEST_ID_HEADER])
-            relay = relay_stream if request.stream else relay_whole
-            await relay(prediction, response, receive, send, headers, self._tasks)
-        except asyncio.CancelledError:
-            # The server is shutting down: the journal knows what was delivered.
-            await asyncio.shield(prediction.hand_to_sweeper())
-            raise
+        with Client(receive, send) as client:
+            try:
+                await prediction.hold(idempotency_key=_idempotency_key(scope), replica=candidates[0])
+                headers[PREDICTION_HEADER] = str(prediction.id)
+                response = await dispatch(prediction, client, path, candidates, headers[REQUEST_ID_HEADER])
+                relay = relay_stream if request.stream else relay_whole
+                await relay(prediction, response, client, headers)
+            except ClientGone:
+                await asyncio.shield(prediction.hang_up(0))
+            except asyncio.CancelledError:  # the server is shutting down
+                await asyncio.shield(prediction.abandon())
+                raise
+            except Refusal:
+                raise
+            except Exception:
+                await prediction.give_back("a fault of the gateway")
+                raise
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -171,17 +184,28 @@ class Gateway:
             check=AsyncConnectionPool.check_connection,
         )
         await database.open(wait=True, timeout=10)
-        replicas = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+        books = Books(database, uuid.uuid4())
+        presence = Presence(books, settings.ENV.delivery_dir)
+        await presence.beat()  # before the first hold, which a silent gateway's would be
+        self._parts = Parts(
+            books=books,
+            replicas=aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False),
+            signer=signer,
+            log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
+            creator_bps=BASIS_POINTS - settings.ENV.platform_fee_bps,
+        )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._limiter = RateLimiter(self._valkey)
-        self._parts = Parts(database, replicas, signer, creator_bps=BASIS_POINTS - settings.ENV.platform_fee_bps)
+        self._presence = asyncio.create_task(presence.run())
 
     async def _stop(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+        if self._presence is not None:
+            self._presence.cancel()
         if self._parts is not None:
+            await self._parts.books.close(STOP_SECONDS)
             await self._parts.replicas.close()
-            await self._parts.database.close()
+            self._parts.log.close()
+            await self._parts.books.database.close()
             self._parts = None
         if self._valkey is not None:
             await self._valkey.aclose()

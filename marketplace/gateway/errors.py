@@ -78,3 +78,9 @@ def replica_failed(message: str) -> Refusal:
 def unavailable(message: str, *, code: str = "no_replica", retry_after: int = 2) -> Refusal:
     """Return a 503 that asks to try again after `retry_after` seconds."""
     return Refusal(message, code=code, status=503, headers={"retry-after": str(retry_after)})
+
+
+def outcome_unknown() -> Refusal:
+    """Return the 503 for a prediction that may be charged or not: a client that tried again might pay twice."""
+    message = "The outcome of this prediction is not known yet. Check your usage before trying again."
+    return Refusal(message, code="outcome_unknown", status=503, headers={"x-should-retry": "false"})

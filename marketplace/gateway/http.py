@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from typing import Any, TypeVar
 
 from marketplace.accounts.errors import Refusal
 from protocol import bodies
-from protocol.errors import BodyTooLarge, BodyTooSlow
+from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Result = TypeVar("Result")
 
 MAX_BODY_BYTES = 1 * 2**20
 BODY_SECONDS = 30.0
+PIECE_BYTES = 2**16  # of a whole answer in one write: a client that hangs up meanwhile is noticed between two
+FLUSH_SECONDS = 60.0  # a client that reads nothing for so long is gone
 
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
@@ -33,10 +38,94 @@ async def read_body(receive: Receive) -> bytes:
         raise Refusal(message, code="body_timeout", status=408) from None
 
 
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client hangs up."""
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class Client:
+    """The client of one request whose body was read: what is sent to it, and whether it is still there.
+
+    Use it as a context manager: the connection is watched from entry to exit.
+    """
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        """Take over the connection; nothing else may receive from it."""
+        self._receive, self.send = receive, send
+
+    def __enter__(self) -> Client:
+        self._watch = asyncio.create_task(_wait_for_disconnect(self._receive))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+
+    @property
+    def gone(self) -> bool:
+        """Return whether the client has hung up."""
+        return self._watch.done()
+
+    async def wait(self, work: asyncio.Task[Any], seconds: float | None = None) -> None:
+        """Return when the work is done, the client has hung up, or the time is over: whatever comes first."""
+        await asyncio.wait({work, self._watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    async def unless_gone(
+        self, work: Coroutine[Any, Any, Result], discard: Callable[[Result], None] | None = None
+    ) -> Result:
+        """Return the result of the work, which is cancelled when the client hangs up: then raises ClientGone.
+
+        `discard` takes a result that came too late.
+        """
+        task = asyncio.create_task(work)
+        try:
+            await self.wait(task)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if not self.gone:
+            return task.result()
+        if not task.cancelled() and task.exception() is None and discard is not None:
+            discard(task.result())
+        raise ClientGone
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send the head of the answer."""
+        await start_response(self.send, status, headers)
+
+    async def send_whole(self, body: bytes, headers: dict[str, str]) -> None:
+        """Hand a whole JSON answer over to the connection. Raises ClientGone when the client left before its end."""
+        await self.start(200, {"content-type": "application/json", "content-length": str(len(body)), **headers})
+        for at in range(0, len(body), PIECE_BYTES):
+            piece = {"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": True}
+            await self._in_time(self.send(piece))
+        await self._flush()
+        await self.send({"type": "http.response.body", "body": b""})
+
+    def unsent_bytes(self) -> int:
+        """Return the bytes that the server still holds because the client has not read them; 0 if it does not say."""
+        transport = getattr(getattr(self.send, "__self__", None), "transport", None)  # of uvicorn's connection
+        return 0 if transport is None else int(transport.get_write_buffer_size())
+
+    async def _flush(self) -> None:
+        """Wait until the operating system has everything. Raises ClientGone."""
+        deadline = time.monotonic() + FLUSH_SECONDS
+        await asyncio.sleep(0)  # uvloop writes at the end of its turn
+        while self.unsent_bytes() and time.monotonic() < deadline:
+            if self.gone:
+                raise ClientGone
+            await asyncio.sleep(0.01)
+        if self.gone or self.unsent_bytes():
+            raise ClientGone
+
+    async def _in_time(self, sending: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await sending
+        except TimeoutError:
+            raise ClientGone from None
+        if self.gone:
+            raise ClientGone
 
 
 def header_list(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -1,7 +1,9 @@
-"""The life of one prediction: hold, ticket, dispatch, stream, settle (docs/structure.md, docs/protocol.md).
+"""The states of one prediction: held, dispatched, then settled, released, or left to the sweeper with a verdict.
 
-The order is what keeps the bill right: money is held before any work; the settlement is committed before the client
-sees the end of its answer; whatever happens in between, an open hold is settled later from the replica's journal.
+A prediction is charged only for what was delivered, that is handed to the client's connection while the client was
+still there. So money is held before any work; a whole answer is charged before it is sent, and refunded if it then does
+not go out; a stream that ends early is charged at most the tokens that its client was handed. The delivery log has the
+same facts for the case that this process is killed.
 """
 
 from __future__ import annotations
@@ -16,32 +18,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
-from psycopg import Error as DatabaseError
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from billing.errors import BillingError, DuplicateRequest
-from billing.hotpath import (
-    HoldRequest,
-    Settlement,
-    expire_hold,
-    next_attempt,
-    place_hold,
-    release_hold,
-    settle_hold,
-)
-from billing.pricing import TokenUsage, worst_case_nano_usd
+from billing.hotpath import HoldRequest, Settlement
+from billing.pricing import worst_case_nano_usd
 from marketplace.accounts.errors import Refusal
-from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
+from marketplace.gateway.books import AWAY, LATER_SECONDS, Books
+from marketplace.gateway.delivery_log import DeliveryLog, LogFull, Slot
+from marketplace.gateway.errors import outcome_unknown, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
-from protocol.bodies import collect_stream
-from protocol.errors import ProtocolError
-from protocol.messages import PREDICTION_HEADER, OpenAIErrorAnswer, decode, encode
+from protocol.messages import PREDICTION_HEADER, encode
 from protocol.receipts import Grant, Receipt, verify_receipt
-from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 
 logger = logging.getLogger(__name__)
@@ -53,11 +44,12 @@ CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation wi
 
 @dataclass(frozen=True)
 class Parts:
-    """Pools, signer and the creators' share: used by every prediction."""
+    """Books, pool, signer, delivery log and the creators' share: used by every prediction."""
 
-    database: AsyncConnectionPool[Any]
+    books: Books
     replicas: aiohttp.ClientSession
     signer: TicketSigner
+    log: DeliveryLog
     creator_bps: int
 
 
@@ -70,7 +62,7 @@ class SignedReceipt:
 
 
 class Prediction:
-    """One request on its way. Create it, `hold()`, `dispatch()`, then read the answer and `settle()` or `release()`."""
+    """One request on its way: `hold()` it, dispatch it, relay its answer. Each end frees its slot in the log."""
 
     def __init__(
         self, parts: Parts, principal: Principal, offer: Offer, request: PredictionRequest, body: bytes
@@ -78,112 +70,95 @@ class Prediction:
         self.id = uuid.uuid4()
         self.offer = offer
         self.request = request
-        self._parts = parts
+        self.body = body
+        self.parts = parts
+        self.deadline = time.time() + DEADLINE_SECONDS
+        self.attempt = 1
+        self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
+        self.closed = False  # the books have its end, or will have it: nothing is left to do
+        self.tokens = 0  # of this attempt's stream, handed to the client
+        self._unsent = False  # a whole answer is charged, or about to be, and not handed over
+        self._slot: Slot | None = None
         self._principal = principal
-        self._body = body
-        self._body_hash = hashlib.sha256(body).digest()
         self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
         self._max_tokens = request.worst_tokens(offer.context_length)
-        self._deadline = time.time() + DEADLINE_SECONDS
-        self._closed = False  # settled or released
-        self.replica: ReplicaAddress | None = None
-        self.attempt = 1
-        self.delivered_tokens = 0  # completion tokens of the events that were sent to the client
 
     @property
     def worst_case_nano_usd(self) -> int:
         return worst_case_nano_usd(self.offer.price, self._max_prompt_tokens, self._max_tokens)
 
-    async def hold(self, *, idempotency_key: str | None, replica_id: uuid.UUID) -> None:
-        """Set the worst case aside; `replica_id` is the first candidate, noted for the sweeper.
+    @property
+    def seconds_left(self) -> float:
+        """Return the time until the deadline, at least a second."""
+        return max(1.0, self.deadline - time.time())
 
-        Raises InsufficientFunds, BudgetExceeded, DuplicateRequest.
+    async def hold(self, *, idempotency_key: str | None, replica: ReplicaAddress) -> None:
+        """Set the worst case aside for a first attempt at `replica`.
+
+        Raises InsufficientFunds, BudgetExceeded, DuplicateRequest, and Refusal 503.
         """
-        request = HoldRequest(
+        try:
+            self._slot = self.parts.log.open(self.id)
+        except LogFull:
+            raise unavailable("This gateway is busy. Nothing was charged; try again.", code="busy") from None
+        try:
+            await asyncio.shield(self.parts.books.place(self._hold_request(idempotency_key, replica)))
+        except DuplicateRequest as refusal:
+            refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
+            self._close()
+            raise
+        except BillingError:
+            self._close()
+            raise
+        except AWAY as error:
+            # The hold may be there. No replica was asked, so no receipt can exist: it only has to be given back.
+            logger.error("hold %s not placed: %s", self.id, type(error).__name__)
+            self.parts.books.later(self._free_later())
+            message = "The platform's database is away. No replica was asked, so nothing was charged; try again."
+            raise unavailable(message, code="database") from None
+
+    def _hold_request(self, idempotency_key: str | None, replica: ReplicaAddress) -> HoldRequest:
+        return HoldRequest(
             prediction_id=self.id,
             organization_id=self._principal.organization_id,
             api_key_id=self._principal.api_key_id,
             amount_nano_usd=self.worst_case_nano_usd,
             price=self.offer.price,
-            creator_bps=self._parts.creator_bps,
+            creator_bps=self.parts.creator_bps,
             model_name=str(self.request.model),
             model_id=self.offer.model_id,
             version_id=self.offer.version_id,
             creator_organization_id=self.offer.creator_organization_id,
             idempotency_key=idempotency_key,
-            request_hash=self._body_hash,
-            replica_id=replica_id,
-            expires_at=datetime.fromtimestamp(self._deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
-            gateway_id=None,
+            request_hash=hashlib.sha256(self.body).digest(),
+            replica_id=replica.id,
+            expires_at=datetime.fromtimestamp(self.deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
+            gateway_id=self.parts.books.gateway_id,
             adapter=self.offer.digest,
             base=self.offer.base_fingerprint,
             max_prompt_tokens=self._max_prompt_tokens,
             max_tokens=self._max_tokens,
         )
-        try:
-            async with self._parts.database.connection() as connection:
-                await place_hold(connection, request)
-        except DuplicateRequest as refusal:
-            refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
-            raise
 
-    async def dispatch(self, path: str, candidates: list[ReplicaAddress], request_id: str) -> aiohttp.ClientResponse:
-        """Send the ticketed request to the first replica that takes it; its 200 response, body unread. The replica
-        logs `request_id`.
-
-        Raises Refusal with the replica's refusal, or 503; the hold is released by then.
-        """
-        refusal: Refusal = unavailable("No replica could be reached. Nothing was charged; try again.")
-        for replica in candidates:
-            if self.replica is not None and not await self._next_attempt(replica):
-                break
-            self.replica = replica
-            try:
-                response = await self._parts.replicas.post(
-                    replica.url + path,
-                    data=self._body,
-                    headers={
-                        "content-type": "application/json",
-                        TICKET_HEADER: self._ticket(replica),
-                        REQUEST_ID_HEADER: request_id,
-                    },
-                    timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS + 5, sock_connect=2),
-                )
-            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ConnectionTimeoutError):
-                continue  # it took nothing: the next one may run this ticket's prediction
-            except (aiohttp.ClientError, TimeoutError) as error:
-                refusal = unavailable("The replica failed before answering. Nothing was charged; try again.")
-                logger.warning("prediction %s: %s", self.id, type(error).__name__)
-                break
-            if response.status == 200:
-                return response
-            refusal = await _refusal(response)
-            if response.status not in (429, 503):
-                break
-        await self.release("refused")
-        raise refusal
-
-    async def _next_attempt(self, replica: ReplicaAddress) -> bool:
-        """Bind the hold to `replica`. False when the hold is closed, or the database away."""
-        try:
-            async with self._parts.database.connection() as connection:
-                moved = await next_attempt(connection, self.id, attempt=self.attempt, replica_id=replica.id)
-        except (DatabaseError, PoolTimeout) as error:
-            logger.error("hold %s not moved to another replica: %s", self.id, type(error).__name__)
+    async def next_attempt(self, replica: ReplicaAddress) -> bool:
+        """Bind the hold to `replica`, whose turn it is. False: it must not be asked."""
+        if not await self.parts.books.next_attempt(self.id, attempt=self.attempt, replica_id=replica.id):
             return False
-        self.attempt += moved
-        return moved
+        self.attempt += 1
+        self.handed_over(0)
+        return True
 
-    def _ticket(self, replica: ReplicaAddress) -> str:
-        return self._parts.signer.sign(
+    def ticket(self, replica: ReplicaAddress) -> str:
+        """Return the ticket of this attempt."""
+        return self.parts.signer.sign(
             prediction_ticket(
                 prediction_id=self.id,
                 attempt=self.attempt,
                 replica_id=replica.id,
                 organization_id=self._principal.organization_id,
                 adapter=self.offer.digest,
-                body=self._body,
-                deadline=self._deadline,
+                body=self.body,
+                deadline=self.deadline,
                 max_prompt_tokens=self._max_prompt_tokens,
                 max_tokens=self._max_tokens,
             )
@@ -204,78 +179,139 @@ class Prediction:
         keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
         return SignedReceipt(token, verify_receipt(token, grant, keys))
 
+    def handed_over(self, tokens: int) -> None:
+        """Note that a stream's client was handed so many tokens."""
+        if not self.closed and self._slot is not None:
+            self.tokens = tokens
+            self._slot.running(self.attempt, tokens)
+
+    def about_to_charge(self) -> None:
+        """Note that a whole answer is charged next, and sent after that."""
+        assert self._slot is not None
+        self._unsent = True
+        self._slot.unsent(self.attempt)
+
     async def settle(self, signed: SignedReceipt) -> Settlement | None:
-        """Charge what the receipt says. None when the database is away: the sweeper will settle from the journal."""
+        """Charge what the receipt says. None: the books refuse it for good (`closed`), or the database is away."""
         assert self.replica is not None
         try:
-            async with self._parts.database.connection() as connection:
-                settlement = await settle_hold(
-                    connection,
-                    self.id,
-                    TokenUsage(
-                        prompt_tokens=signed.receipt.prompt_tokens,
-                        cached_tokens=signed.receipt.cached_tokens,
-                        completion_tokens=signed.receipt.completion_tokens,
-                    ),
-                    attempt=self.attempt,
-                    finish_reason=signed.receipt.finish_reason,
-                    receipt=signed.token,
-                    replica_id=self.replica.id,
+            return await asyncio.shield(
+                self.parts.books.settle(
+                    self.id, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
                 )
-        except (DatabaseError, PoolTimeout, BillingError) as error:
-            logger.error("prediction %s delivered but not settled: %s %s", self.id, type(error).__name__, error)
-            return None
-        self._closed = True
-        return settlement
+            )
+        except BillingError as error:  # a hold that was released, for example
+            logger.error("prediction %s is not charged: %s", self.id, error)
+            self._close()
+        except AWAY as error:
+            logger.error("prediction %s not charged yet: %s", self.id, type(error).__name__)
+        return None
 
-    async def release(self, reason: str) -> None:
-        """Give the money back. Does nothing once settled."""
-        if self._closed:
-            return
-        try:
-            async with self._parts.database.connection() as connection:
-                await release_hold(connection, self.id, reason=reason)
-            self._closed = True
-        except (DatabaseError, PoolTimeout) as error:
-            logger.error("hold %s not released yet: %s", self.id, type(error).__name__)
+    def delivered(self, signed: SignedReceipt, settlement: Settlement | None) -> None:
+        """Note the good end: the whole answer was handed over. A charge that is missing is made later."""
+        if settlement is not None:
+            self._close()
+        elif not self.closed:
+            self.handed_over(signed.receipt.completion_tokens)
+            self.parts.books.later(self._settle_later(signed))
 
-    async def cancel(self) -> None:
-        """Tell the replica to stop; its stream then ends with a receipt."""
+    async def give_back(self, reason: str) -> bool:
+        """Release the hold. True: nothing was charged, for ever. False: the outcome is unknown to the client."""
+        if self.closed:
+            return False
+        if await self.parts.books.free(self.id, reason):
+            self._close()
+            return True
+        self.parts.books.later(self._free_later())
+        return False
+
+    async def refused(self, refusal: Refusal, reason: str) -> Refusal:
+        """Release the hold and return the refusal, or, where that cannot be promised, the one that says so."""
+        return refusal if await self.give_back(reason) else outcome_unknown()
+
+    async def never_sent(self) -> None:
+        """Make a whole answer free that may have been charged, because its client left before it was handed over."""
+        if await self.parts.books.never_sent(self.id, "the answer was not delivered"):
+            self._close()
+        else:
+            self.parts.books.later(self._never_sent_later())
+
+    async def hang_up(self, tokens: int) -> bool:
+        """Record the verdict that the client was handed `tokens` and no more; stop the replica at once.
+
+        True: a receipt may now settle the hold. False: it is closed, or its verdict is recorded later.
+        """
+        if self.closed:
+            return False
+        if self.replica is not None:
+            self.parts.books.later(self.cancel(tokens))
+        verdict = await self.parts.books.delivered(self.id, attempt=self.attempt, tokens=tokens)
+        if verdict is None:
+            self.parts.books.later(self._verdict_later(tokens))
+        elif verdict != "recorded":
+            self._close()
+        return verdict == "recorded"
+
+    async def abandon(self) -> None:
+        """End it where it stands, because this process stops."""
+        if self._unsent and not self.closed:
+            await self.never_sent()
+        elif await self.hang_up(self.tokens):
+            await self.leave_to_sweeper()
+
+    def charged(self) -> None:
+        """Note that the books have the charge, and that nothing of it is to be sent."""
+        self._close()
+
+    async def leave_to_sweeper(self) -> None:
+        """Let the sweeper settle from the replica's journal, now that the verdict is recorded."""
+        if not self.closed:
+            await self.parts.books.expire(self.id)
+            self._close()
+
+    async def cancel(self, tokens: int) -> None:
+        """Tell the replica to stop this attempt; its receipt then counts at most `tokens`."""
         assert self.replica is not None
-        body = encode(CancelRequest(str(self.id), self.attempt, self.delivered_tokens))
-        ticket = self._parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
+        body = encode(CancelRequest(jti=str(self.id), attempt=self.attempt, delivered_tokens=tokens))
+        ticket = self.parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
         try:
-            async with self._parts.replicas.post(
+            async with self.parts.replicas.post(
                 self.replica.url + ADMIN_PATH.format(action="cancel"),
                 data=body,
                 headers={"content-type": "application/json", TICKET_HEADER: ticket},
                 timeout=aiohttp.ClientTimeout(total=CANCEL_SECONDS),
             ):
                 pass
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.warning("prediction %s not cancelled: %s", self.id, type(error).__name__)
 
-    async def hand_to_sweeper(self) -> None:
-        """Let the sweeper look at the journal at once: replica or connection broke, so the outcome is unknown."""
-        if self._closed:
+    def _close(self) -> None:
+        self.closed = True
+        if self._slot is not None:
+            self._slot.free()
+
+    async def _free_later(self) -> None:
+        await self._verdict_later(0)
+
+    async def _verdict_later(self, tokens: int) -> None:
+        books = self.parts.books
+        if await books.delivered(self.id, attempt=self.attempt, tokens=tokens, patience=LATER_SECONDS) is not None:
+            await self.leave_to_sweeper()
+
+    async def _never_sent_later(self) -> None:
+        reason = "the answer was not delivered"
+        if await self.parts.books.never_sent(self.id, reason, patience=LATER_SECONDS):
+            self._close()
+
+    async def _settle_later(self, signed: SignedReceipt) -> None:
+        """Record first that everything was delivered, so that the sweeper may charge it if this process may not."""
+        tokens = signed.receipt.completion_tokens
+        books = self.parts.books
+        if await books.delivered(self.id, attempt=self.attempt, tokens=tokens, patience=LATER_SECONDS) is None:
             return
-        try:
-            async with self._parts.database.connection() as connection:
-                await expire_hold(connection, self.id)
-        except (DatabaseError, PoolTimeout) as error:
-            logger.error("hold %s left to expire: %s", self.id, type(error).__name__)
-
-
-def on_disconnect(disconnected: asyncio.Task[None], prediction: Prediction, tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel the prediction on the replica as soon as the client hangs up, even if no event is flowing."""
-
-    def start(task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            cancelling = asyncio.create_task(prediction.cancel())
-            tasks.add(cancelling)
-            cancelling.add_done_callback(tasks.discard)
-
-    disconnected.add_done_callback(start)
+        if await self.settle(signed) is None:
+            await self.leave_to_sweeper()
+        self._close()
 
 
 def charged_usage(usage: dict[str, Any], settlement: Settlement | None) -> dict[str, Any]:
@@ -292,20 +328,3 @@ def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str,
         "receipt_id": str(prediction.id),
         "settled": settlement is not None,
     }
-
-
-async def _refusal(response: aiohttp.ClientResponse) -> Refusal:
-    """Return the replica's refusal in its own words; anything unexpected is a 502 without its text."""
-    headers = {"retry-after": value} if (value := response.headers.get("retry-after")) else {}
-    try:
-        error = decode(await collect_stream(response.content.iter_any()), OpenAIErrorAnswer).error
-    except (aiohttp.ClientError, TimeoutError, ProtocolError):
-        return replica_failed("The replica failed. Nothing was charged; try again.")
-    finally:
-        response.release()
-    if error.code == "adapter_revoked":
-        return revoked("This model was withdrawn.")
-    if response.status == 401:  # our ticket, so our fault: never the client's
-        logger.error("a replica refused our ticket: %s", error.message)
-        return replica_failed("The replica refused the request. Nothing was charged.")
-    return ReplicaRefusal(error, status=response.status, headers=headers)

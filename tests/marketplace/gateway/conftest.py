@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,6 +28,7 @@ from marketplace.catalog.models import BaseModel, Model, Price, Version
 from marketplace.gateway.app import Gateway
 from marketplace.vault.models import Replica
 from marketplace.vault.services import bootstrap_platform_keys
+from protocol.events import event_data
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
 FUNDS = 5_000_000  # nano-dollars: a good hundred small predictions, not one of the largest
@@ -45,6 +49,7 @@ class World:
     replica: ScriptedReplica
     http: aiohttp.ClientSession
     url: str = ""  # of the gateway
+    gateway: Gateway = field(default_factory=Gateway)
 
     def body(self, **changes: object) -> dict[str, object]:
         return {"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **changes}
@@ -65,6 +70,44 @@ def money(world: World) -> dict[str, Any]:
         "holds": list(Hold.objects.values_list("state", flat=True)),
         "usage": Usage.objects.count(),
     }
+
+
+def events(text: str) -> list[Any]:
+    """The JSON of each event of a stream."""
+    raw = [event_data(f"{part}\n\n".encode()) for part in text.split("\n\n")]
+    return [json.loads(data) for data in raw if data is not None]
+
+
+async def broken_stream(world: World) -> str:
+    """The text of a stream whose replica died once the client had read two tokens."""
+    world.replica.mode = "die_midway"
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    text = b""
+    while text.count(b"\n\n") < 2:
+        text += await answer.content.readany()
+    world.replica.die.set()
+    text += await answer.content.read()
+    world.replica.mode = "normal"
+    return text.decode()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until the condition holds, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not await condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        await asyncio.sleep(0.02)
+
+
+async def until_closed(world: World) -> dict[str, Any]:
+    """Wait until no hold is open, and return the money then."""
+
+    async def closed() -> bool:
+        holds = (await money(world))["holds"]
+        return bool(holds) and "open" not in holds
+
+    await until(closed)
+    return await money(world)
 
 
 def build(replica: ScriptedReplica) -> World:
@@ -110,7 +153,7 @@ async def world(transactional_db: None) -> AsyncIterator[World]:
     replica = ScriptedReplica()
     await replica.start()
     world = await sync_to_async(build)(replica)
-    server = uvicorn.Server(uvicorn.Config(Gateway(), port=0, log_level="warning", lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(world.gateway, port=0, log_level="warning", lifespan="on"))
     task = asyncio.create_task(server.serve())
     while not server.started:
         assert not task.done()
@@ -126,8 +169,8 @@ async def world(transactional_db: None) -> AsyncIterator[World]:
 
 
 @pytest.fixture(autouse=True)
-def _own_database_url(settings: object, request: pytest.FixtureRequest) -> None:
-    """The gateway opens its own pool by URL: point it at this worker's test database."""
+def _own_database_url(settings: object, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The gateway opens its own pool by URL: point it at this worker's test database, and its log at this test."""
     if "transactional_db" in request.fixturenames or "world" in request.fixturenames:
         import dataclasses
 
@@ -136,4 +179,4 @@ def _own_database_url(settings: object, request: pytest.FixtureRequest) -> None:
 
         name = connection.settings_dict["NAME"]
         url = live.ENV.database_url.rsplit("/", 1)[0] + f"/{name}"
-        settings.ENV = dataclasses.replace(live.ENV, database_url=url)  # type: ignore[attr-defined]
+        settings.ENV = dataclasses.replace(live.ENV, database_url=url, delivery_dir=tmp_path)  # type: ignore[attr-defined]

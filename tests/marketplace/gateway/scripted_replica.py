@@ -23,16 +23,29 @@ from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
 
 TOKENS = ["The", " answer", " is", " 42", "."]
+USAGE = {"prompt_tokens": 10, "completion_tokens": len(TOKENS), "total_tokens": 10 + len(TOKENS)}
 
 
 class ScriptedReplica:
-    """`mode`: normal, refuse (429), nonsense (500), die_midway, no_receipt, forged_receipt, slow, in_pieces."""
+    """The replica does as `mode` says, or, request by request, as `script` does.
+
+    Before an answer: refuse (429), nonsense (500), drop (the connection, having read the request), silent (until it is
+    told to stop). Whole answers: in_pieces (two writes), drop_midway; `padding` are bytes of text that make one longer.
+    Streams: die_midway (after two tokens, when `die` is set), slow (waits after the first token until it is told to
+    stop), drop_midway (before the receipt). Receipts: no_receipt, forged_receipt; `lies` are claims that replace the
+    true ones.
+    """
 
     def __init__(self) -> None:
         self.id = uuid.uuid4()
         self.key = Ed25519PrivateKey.generate()
         self.mode = "normal"
-        self.cancelled: set[str] = set()
+        self.script: list[str] = []
+        self.die = asyncio.Event()
+        self.lies: dict[str, Any] = {}
+        self.padding = 0
+        self.cancelled: dict[str, int] = {}  # prediction id → tokens that were delivered, as the gateway said
+        self.abandoned: set[str] = set()  # predictions whose connection was closed before their answer
         self.served: list[dict[str, Any]] = []
         self.request_ids: list[str] = []
         self.journal: dict[str, dict[str, Any]] = {}  # prediction id → what /admin/journal answers
@@ -44,8 +57,9 @@ class ScriptedReplica:
         return self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
     async def start(self) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=2**21)
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/admin/cancel", self._cancel)
         app.router.add_post("/admin/journal", self._journal)
         self._runner = web.AppRunner(app, handler_cancellation=True)
@@ -75,11 +89,12 @@ class ScriptedReplica:
             "iat": int(time.time()),
         }
         key = Ed25519PrivateKey.generate() if self.mode == "forged_receipt" else self.key
-        return jwt.encode(body | changes, key, algorithm="EdDSA", headers={"kid": str(self.id)})
+        return jwt.encode(body | self.lies | changes, key, algorithm="EdDSA", headers={"kid": str(self.id)})
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        self.cancelled.add((await request.json())["jti"])
-        return web.json_response({})
+        order = await request.json()
+        self.cancelled[order["jti"]] = order["delivered_tokens"]
+        return web.json_response({"jti": order["jti"]})
 
     async def _journal(self, request: web.Request) -> web.Response:
         unknown = {"state": "unknown", "receipt": None}
@@ -93,55 +108,84 @@ class ScriptedReplica:
         assert claims["replica_id"] == str(self.id)
         self.served.append(claims)
         self.request_ids.append(request.headers[REQUEST_ID_HEADER])
-        body = json.loads(raw)
+        if self.script:
+            self.mode = self.script.pop(0)
+        try:
+            return await self._answer(request, json.loads(raw), claims)
+        except asyncio.CancelledError:
+            self.abandoned.add(claims["jti"])
+            raise
+
+    async def _answer(self, request: web.Request, body: dict[str, Any], claims: dict[str, Any]) -> web.StreamResponse:
         if self.mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
             return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
         if self.mode == "nonsense":
             return web.json_response({"error": {"message": ["not", "text"]}}, status=500)
-        usage = {"prompt_tokens": 10, "completion_tokens": len(TOKENS), "total_tokens": 10 + len(TOKENS)}
-        if not body.get("stream"):
-            answer = {
-                "id": "chatcmpl-1",
-                "object": "chat.completion",
-                "choices": [{"index": 0, "message": {"role": "assistant", "content": "".join(TOKENS)}}],
-                "usage": usage,
-                PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
-            }
-            if self.mode == "no_receipt":
-                del answer[PREDICTION_EXTRA_KEY]
-            return await _in_pieces(request, answer) if self.mode == "in_pieces" else web.json_response(answer)
+        if self.mode == "drop":
+            return _abort(request)
+        if self.mode == "silent":
+            await self._told_to_stop(claims)
+        if body.get("stream"):
+            return await self._stream(request, claims)
+        return await self._whole(request, claims)
+
+    async def _told_to_stop(self, claims: dict[str, Any]) -> None:
+        while claims["jti"] not in self.cancelled:
+            await asyncio.sleep(0.02)
+
+    async def _whole(self, request: web.Request, claims: dict[str, Any]) -> web.StreamResponse:
+        message = {"role": "assistant", "content": "".join(TOKENS) + "x" * self.padding}
+        answer: dict[str, Any] = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "maker/thing",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": USAGE,
+            PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
+        }
+        if self.mode == "no_receipt":
+            del answer[PREDICTION_EXTRA_KEY]
+        if self.mode not in ("in_pieces", "drop_midway"):
+            return web.json_response(answer)
+        response = web.StreamResponse(headers={"content-type": "application/json"})
+        await response.prepare(request)
+        text = json.dumps(answer).encode()
+        await response.write(text[: len(text) // 2])
+        if self.mode == "drop_midway":
+            return _abort(request, response)
+        await asyncio.sleep(0.05)
+        await response.write(text[len(text) // 2 :])
+        return response
+
+    async def _stream(self, request: web.Request, claims: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         sent = 0
         for token in TOKENS:
-            if self.mode == "slow":
-                for _ in range(100):
-                    if claims["jti"] in self.cancelled:
-                        break
-                    await asyncio.sleep(0.02)
-                if claims["jti"] in self.cancelled:
-                    break
+            if self.mode == "slow" and sent:
+                await self._told_to_stop(claims)
+            if claims["jti"] in self.cancelled:
+                break
             chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]}
             sent += 1
             await response.write(format_event(json.dumps(chunk).encode(), sent))
             if self.mode == "die_midway" and sent == 2:
-                assert request.transport is not None
-                request.transport.abort()
-                return response
-        finish = "cancelled" if claims["jti"] in self.cancelled else "stop"
-        last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": usage}
+                await self.die.wait()
+                return _abort(request, response)
+        if self.mode == "drop_midway":
+            return _abort(request, response)
+        stopped = claims["jti"] in self.cancelled
+        last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": USAGE}
         if self.mode != "no_receipt":
-            last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent, finish)}
+            last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent, "cancelled" if stopped else "stop")}
         await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
         return response
 
 
-async def _in_pieces(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"content-type": "application/json"})
-    await response.prepare(request)
-    text = json.dumps(answer).encode()
-    for piece in (text[:20], text[20:]):
-        await response.write(piece)
-        await asyncio.sleep(0.05)
-    return response
+def _abort(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
+    """Cut the connection off without a word."""
+    assert request.transport is not None
+    request.transport.abort()
+    return response or web.Response()

@@ -13,8 +13,7 @@ from django.utils import timezone
 from billing.models import Hold
 from marketplace.gateway.tasks import sweep_open_holds
 from marketplace.vault.models import Replica
-from tests.marketplace.gateway.conftest import FUNDS, World
-from tests.marketplace.gateway.test_predictions import UNTOUCHED, money
+from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, broken_stream, money
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,10 +23,7 @@ TWO_TOKENS = 6 * 1000 + 4 * 100 + 2 * 3000 + 500
 
 async def broken_prediction(world: World) -> dict[str, str]:
     """A stream that died after two tokens; the claims of its ticket."""
-    world.replica.mode = "die_midway"
-    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
-    await answer.text()
-    world.replica.mode = "normal"
+    await broken_stream(world)
     claims = world.replica.served[-1]
     assert (await money(world))["holds"] == ["open"]
     return claims

@@ -1,0 +1,180 @@
+"""The gateway's entries in the books: one statement each, tried again while the database is away.
+
+"Nothing was charged" may be said to a client once `free` has returned True, because a release is final. Verdicts, that
+is how much reached a client, must get into the books even if the database is away for minutes: `later` goes on trying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg import Error as DatabaseError
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from billing.errors import BillingError
+from billing.hotpath import (
+    Delivery,
+    HoldRequest,
+    Settlement,
+    expire_hold,
+    next_attempt,
+    place_hold,
+    record_delivery,
+    refund_prediction,
+    release_hold,
+    settle_hold,
+)
+from billing.pricing import TokenUsage
+from protocol.receipts import Receipt
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+AWAY = (DatabaseError, PoolTimeout)
+PATIENCE_SECONDS = 2.0  # how long a client waits for a verdict while the database is away
+LATER_SECONDS = 600.0  # how long a verdict is tried again without a client
+_STATE = "SELECT state = 'released' FROM billing_hold WHERE id = %s"
+
+
+class Books:
+    """Holds and their ends, for one gateway process. `gateway_id` is noted in each hold."""
+
+    def __init__(self, database: AsyncConnectionPool[Any], gateway_id: UUID) -> None:
+        """Use the pool, whose connections are in autocommit mode."""
+        self.database = database
+        self.gateway_id = gateway_id
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def place(self, request: HoldRequest) -> None:
+        """Set the worst case aside. Raises InsufficientFunds, BudgetExceeded, DuplicateRequest, and what AWAY names."""
+        async with self.database.connection() as connection:
+            await place_hold(connection, request)
+
+    async def next_attempt(self, prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
+        """Bind the hold to another replica, in place of `attempt`. False: it is not, so that replica is not asked."""
+        try:
+            async with self.database.connection() as connection:
+                return await next_attempt(connection, prediction_id, attempt=attempt, replica_id=replica_id)
+        except AWAY as error:
+            logger.error("hold %s not moved to another replica: %s", prediction_id, type(error).__name__)
+            return False
+
+    async def settle(
+        self, prediction_id: UUID, receipt: Receipt, token: str, *, attempt: int, replica_id: UUID
+    ) -> Settlement:
+        """Charge what a receipt says, at most what was delivered. Raises BillingError, and what AWAY names."""
+        usage = TokenUsage(
+            prompt_tokens=receipt.prompt_tokens,
+            cached_tokens=receipt.cached_tokens,
+            completion_tokens=receipt.completion_tokens,
+        )
+        async with self.database.connection() as connection:
+            return await settle_hold(
+                connection,
+                prediction_id,
+                usage,
+                attempt=attempt,
+                finish_reason=receipt.finish_reason,
+                receipt=token,
+                replica_id=replica_id,
+            )
+
+    async def free(self, prediction_id: UUID, reason: str, *, patience: float = PATIENCE_SECONDS) -> bool:
+        """Release the hold. True: nothing was charged, and nothing will be. False: the outcome is unknown.
+
+        A release whose answer was lost with the connection is tried again, and found done.
+        """
+
+        async def release(connection: AsyncConnection[Any]) -> bool:
+            if await release_hold(connection, prediction_id, reason=reason):
+                return True
+            return await (await connection.execute(_STATE, (prediction_id,))).fetchone() == (True,)
+
+        try:
+            return await self._patiently(release, patience)
+        except AWAY as error:
+            logger.error("hold %s not released yet: %s", prediction_id, type(error).__name__)
+            return False
+
+    async def delivered(
+        self, prediction_id: UUID, *, attempt: int, tokens: int, patience: float = PATIENCE_SECONDS
+    ) -> Delivery | None:
+        """Record the verdict that at most `tokens` reached the client. None while the database is away."""
+
+        async def record(connection: AsyncConnection[Any]) -> Delivery:
+            return await record_delivery(connection, prediction_id, attempt=attempt, tokens=tokens)
+
+        try:
+            return await self._patiently(record, patience)
+        except AWAY as error:
+            logger.error("hold %s without its verdict yet: %s", prediction_id, type(error).__name__)
+            return None
+
+    async def never_sent(self, prediction_id: UUID, reason: str, *, patience: float = PATIENCE_SECONDS) -> bool:
+        """Make a whole answer that never went out free: the hold is released, or its charge refunded. False: not yet.
+
+        The release comes first: it waits for a settlement of a killed process that the database is still at.
+        """
+
+        async def undo(connection: AsyncConnection[Any]) -> bool:
+            if not await release_hold(connection, prediction_id, reason=reason):
+                await refund_prediction(connection, prediction_id, reason=reason)
+            return True
+
+        try:
+            return await self._patiently(undo, patience)
+        except AWAY as error:
+            logger.error("prediction %s not made free yet: %s", prediction_id, type(error).__name__)
+            return False
+
+    async def expire(self, prediction_id: UUID) -> None:
+        """Let the sweeper look at the hold at once instead of at its deadline."""
+        try:
+            async with self.database.connection() as connection:
+                await expire_hold(connection, prediction_id)
+        except AWAY as error:
+            logger.error("hold %s left to expire: %s", prediction_id, type(error).__name__)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with work that no client waits for; `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def close(self, seconds: float) -> None:
+        """Wait for the work in progress, and cancel the rest: the delivery log has it."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("work of the gateway failed", exc_info=error)
+
+    async def _patiently(
+        self, statement: Callable[[AsyncConnection[Any]], Awaitable[Result]], seconds: float
+    ) -> Result:
+        """Run a statement that may run twice, again and again until it succeeds or the time is over."""
+        deadline, pause = time.monotonic() + seconds, 0.1
+        while True:
+            try:
+                async with self.database.connection(timeout=max(0.5, min(5.0, seconds))) as connection:
+                    return await statement(connection)
+            except AWAY:
+                if time.monotonic() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+
+def is_final(error: Exception) -> bool:
+    """Return whether a failed settlement is the books' own answer, which trying again would not change."""
+    return isinstance(error, BillingError)

@@ -1,0 +1,118 @@
+"""The attempts of a prediction: one replica after the other is asked until one takes it.
+
+A replica that could not be reached, or refused clearly, has not taken the prediction, and the hold moves on to the next
+one. Everything else, a lost connection above all, may have been taken: then the attempt is cancelled and the hold
+released, and only a release that is in the books lets the gateway say that nothing was charged.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import aiohttp
+
+from marketplace.accounts.errors import Refusal
+from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
+from marketplace.gateway.http import Client
+from marketplace.gateway.offers import ReplicaAddress
+from marketplace.gateway.prediction import DEADLINE_SECONDS, Prediction
+from protocol.bodies import collect_stream
+from protocol.errors import ClientGone, ProtocolError
+from protocol.messages import OpenAIError, OpenAIErrorAnswer, decode
+from protocol.request_ids import REQUEST_ID_HEADER
+from protocol.tickets import TICKET_HEADER
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 2
+NOT_REACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+# aiohttp raises RuntimeError when it reads from a connection that has just been closed.
+LOST = (aiohttp.ClientError, TimeoutError, OSError, RuntimeError, ProtocolError)
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A replica's answer other than 200. `error` is None when it is not in the form of an error."""
+
+    status: int
+    error: OpenAIError | None
+    retry_after: str | None
+
+
+async def dispatch(
+    prediction: Prediction, client: Client, path: str, candidates: list[ReplicaAddress], request_id: str
+) -> aiohttp.ClientResponse:
+    """Return the 200 response of the first replica that takes the prediction, body unread. It logs `request_id`.
+
+    Raises ClientGone, and Refusal: the last replica's, or 502 or 503. The hold is then released, or the refusal says
+    that the outcome is unknown.
+    """
+    refusal: Refusal = unavailable("No replica could be reached. Nothing was charged; try again.")
+    for number, replica in enumerate(candidates):
+        if client.gone:
+            raise ClientGone
+        if number and not await prediction.next_attempt(replica):
+            break
+        prediction.replica = replica
+        try:
+            answer = await client.unless_gone(_ask(prediction, replica, path, request_id), _discard)
+        except NOT_REACHED:
+            continue
+        except LOST as error:
+            logger.warning("prediction %s: %s", prediction.id, type(error).__name__)
+            prediction.parts.books.later(prediction.cancel(0))
+            refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
+            break
+        if isinstance(answer, aiohttp.ClientResponse):
+            return answer
+        refusal = _refusal(answer)
+        if answer.error is None:  # it may be at work all the same
+            prediction.parts.books.later(prediction.cancel(0))
+        if answer.error is None or answer.status not in (429, 503):
+            break
+    raise await prediction.refused(refusal, "refused")
+
+
+async def _ask(
+    prediction: Prediction, replica: ReplicaAddress, path: str, request_id: str
+) -> aiohttp.ClientResponse | _Refused:
+    response = await prediction.parts.replicas.post(
+        replica.url + path,
+        data=prediction.body,
+        headers={
+            "content-type": "application/json",
+            TICKET_HEADER: prediction.ticket(replica),
+            REQUEST_ID_HEADER: request_id,
+        },
+        timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS + 5, sock_connect=CONNECT_SECONDS),
+    )
+    if response.status == 200:
+        return response
+    retry_after = response.headers.get("retry-after")
+    try:
+        error = decode(await collect_stream(response.content.iter_any()), OpenAIErrorAnswer).error
+    except LOST:
+        return _Refused(response.status, None, retry_after)
+    finally:
+        response.release()
+    return _Refused(response.status, error, retry_after)
+
+
+def _discard(answer: aiohttp.ClientResponse | _Refused) -> None:
+    if isinstance(answer, aiohttp.ClientResponse):
+        answer.close()
+
+
+def _refusal(answer: _Refused) -> Refusal:
+    """Return the replica's refusal in its own words; anything unexpected is a 502 without its text."""
+    error = answer.error
+    if error is None:
+        return replica_failed("The replica failed. Nothing was charged; try again.")
+    if error.code == "adapter_revoked":
+        return revoked("This model was withdrawn.")
+    if answer.status == 401:  # our ticket, so our fault: never the client's
+        logger.error("a replica refused our ticket: %s", error.message)
+        return replica_failed("The replica refused the request. Nothing was charged.")
+    headers = {} if answer.retry_after is None else {"retry-after": answer.retry_after}
+    return ReplicaRefusal(error, status=answer.status, headers=headers)

@@ -1,0 +1,128 @@
+"""Relay a stream: each event is handed to the client as it comes, and the charge is made before the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import aiohttp
+import orjson
+
+from marketplace.accounts.errors import Refusal
+from marketplace.gateway import sse
+from marketplace.gateway.errors import error_answer
+from marketplace.gateway.http import Client
+from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, SignedReceipt, charged_usage, describe
+from protocol.errors import ProtocolError
+from protocol.events import DONE, event_data, event_tokens, format_event
+from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra, to_fields
+
+logger = logging.getLogger(__name__)
+
+_EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+    "x-should-retry": "false",
+}
+
+
+async def relay_stream(
+    prediction: Prediction, response: aiohttp.ClientResponse, client: Client, headers: dict[str, str]
+) -> None:
+    """Relay a streaming answer. Never refuses: once the stream has begun, an error is its last event."""
+    await client.start(200, {**_HEADERS, **headers})
+    stream = _Stream(prediction, response, client)
+    reading = asyncio.create_task(stream.read())
+    try:
+        await client.wait(reading, prediction.seconds_left + CANCEL_SECONDS)
+        if not reading.done() or client.gone:
+            await stream.client_left(reading)
+        else:
+            last = await stream.end(reading)
+            await client.send({"type": "http.response.body", "body": last})
+    finally:
+        reading.cancel()
+        response.close()
+
+
+class _Stream:
+    """One stream in progress. `sent`: the tokens of the events that were sent; `safe`: of those the kernel has."""
+
+    def __init__(self, prediction: Prediction, response: aiohttp.ClientResponse, client: Client) -> None:
+        self._prediction, self._response, self._client = prediction, response, client
+        self._loop = asyncio.get_running_loop()
+        self._last: dict[str, Any] = {}
+        self._sent = self._safe = 0
+        self._left = False
+
+    async def read(self) -> SignedReceipt:
+        """Forward events until the one with the receipt, and return it. Raises StreamBroken and ProtocolError."""
+        async for raw in sse.events(self._response.content):
+            if _EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
+                self._last = orjson.loads(data)
+                if (extra := take_prediction_extra(self._last)) is not None:
+                    return self._prediction.receipt(extra.receipt)
+                # Generated text may spell our key's name; only a real key ends the stream.
+            if raw == DONE or self._left or self._client.gone:
+                continue
+            await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
+            if not self._client.gone:
+                self._sent = max(self._sent, event_tokens(raw) or 0)
+                # The server writes at the end of the loop's turn: only then may the log say so.
+                self._loop.call_soon(self._note, self._sent)
+        raise sse.StreamBroken("the stream ended before its receipt")
+
+    def _note(self, tokens: int) -> None:
+        if not self._left and not self._client.unsent_bytes():
+            self._safe = tokens
+            self._prediction.handed_over(tokens)
+
+    async def client_left(self, reading: asyncio.Task[SignedReceipt]) -> None:
+        """Charge at most what the client was handed before it left, once the replica has signed for it."""
+        self._left = True
+        prediction = self._prediction
+        if not await prediction.hang_up(self._safe):
+            return
+        await asyncio.wait({reading}, timeout=CANCEL_SECONDS)
+        try:
+            if reading.done() and await prediction.settle(reading.result()) is not None:
+                prediction.charged()
+        except (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError) as error:
+            logger.warning("prediction %s: %s", prediction.id, error)
+        await prediction.leave_to_sweeper()
+
+    async def end(self, reading: asyncio.Task[SignedReceipt]) -> bytes:
+        """Charge the stream, or find out how much of it is charged, and return the bytes that close it."""
+        prediction = self._prediction
+        try:
+            signed = reading.result()
+        except (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError) as error:
+            logger.error("prediction %s: %s", prediction.id, error)
+            return await self._broken()
+        settlement = await prediction.settle(signed)
+        prediction.delivered(signed, settlement)
+        self._last[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
+        if "error" not in self._last:
+            self._last["usage"] = charged_usage(self._last.get("usage") or {}, settlement)
+            if not prediction.request.include_usage:
+                # OpenAI sends no usage chunk unless asked; the playground and curl readers ask.
+                return DONE
+        return format_event(orjson.dumps(self._last), self._sent) + DONE
+
+    async def _broken(self) -> bytes:
+        """Return the last event of a stream without a good receipt; what was sent may be charged from the journal."""
+        prediction = self._prediction
+        self._left = True
+        if self._sent == 0:
+            free = await prediction.give_back("lost before the first token")
+            message = f"The replica was lost. {'Nothing was charged; try again.' if free else 'Check your usage.'}"
+        else:
+            if await prediction.hang_up(self._sent):
+                await prediction.leave_to_sweeper()
+            message = "The replica was lost; what it delivered will be charged. Check your usage."
+        lost = to_fields(error_answer(Refusal(message, code="replica_lost", status=503)))
+        lost[PREDICTION_EXTRA_KEY] = describe(prediction, None)
+        return format_event(orjson.dumps(lost), self._sent) + DONE
