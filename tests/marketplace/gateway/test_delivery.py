@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 
 from billing.models import Hold, Refund, Usage
 from marketplace.gateway import books
+from marketplace.gateway.http import Client
 from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import (
     FUNDS,
@@ -222,3 +223,36 @@ async def test_a_broken_streams_last_event_says_that_its_delivery_is_charged(wor
     last = events(await broken_stream(world))[-1]
     assert last["error"]["code"] == "replica_lost" and "will be charged" in last["error"]["message"]
     assert last["intarsia"]["settled"] is False
+
+
+async def test_a_client_that_leaves_while_its_hold_is_placed_reaches_no_replica(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placing, left = asyncio.Event(), asyncio.Event()
+    place_hold = books.place_hold
+
+    async def slowly(*arguments: Any) -> Any:
+        placing.set()
+        await left.wait()
+        return await place_hold(*arguments)
+
+    gone: list[Client] = []
+    watched = Client.__enter__
+
+    def watch(client: Client) -> Client:
+        gone.append(client)
+        return watched(client)
+
+    monkeypatch.setattr(books, "place_hold", slowly)
+    monkeypatch.setattr(Client, "__enter__", watch)
+    call = asyncio.create_task(world.http.post("/v1/chat/completions", json=world.body()))
+    await placing.wait()
+    call.cancel()
+
+    async def noticed() -> bool:
+        return gone[0].gone
+
+    await until(noticed)
+    left.set()
+    assert await until_closed(world) == UNTOUCHED | {"holds": ["released"]}
+    assert world.replica.served == []
