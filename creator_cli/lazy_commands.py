@@ -38,6 +38,11 @@ COMMANDS = (
         "logout", "account", "Revoke the token where possible and forget it. The signing key and pinned keys stay."
     ),
     LazyCommand("whoami", "account", "Show which user and organization this machine is logged in as."),
+    LazyCommand(
+        "example",
+        "adapters",
+        "Write a small adapter of random weights and a listing, to try the other commands with.",
+    ),
     LazyCommand("check", "adapters", "Check an adapter on this machine, as the platform will. Nothing is uploaded."),
     LazyCommand("push", "adapters", "Check, seal and upload an adapter as the next version of a model."),
     LazyCommand("status", "models", "Show your models, or one model with its newest version."),

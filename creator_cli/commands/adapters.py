@@ -1,4 +1,4 @@
-"""check and push."""
+"""example, check and push."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from creator_cli.adapters import CheckedAdapter, check_against, check_against_an
 from creator_cli.commands.options import AsJson
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import Refused
+from creator_cli.example import LISTING_NAME, write_example
 from creator_cli.listing import read_listing
 from creator_cli.names import parse_model_name
 from creator_cli.output import Output, size_text
@@ -22,6 +23,32 @@ from creator_cli.settings import load_settings
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A folder with adapter_config.json and adapter_model.safetensors.")
 ]
+
+
+def example(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet.")],
+    model: Annotated[
+        str | None, typer.Option(metavar="ORG/SLUG", help="The model; my-model of your organization if left out.")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="Name of the base model, if the platform has several.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a small adapter of random weights and a listing, to try the other commands with.
+
+    Example: intarsia example my-adapter
+    """
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        bases = [found for found in api.bases() if base in (None, found.name, found.fingerprint)]
+        name = parse_model_name(model or f"{api.me().organization}/my-model")
+    if not bases:
+        raise Refused("the platform has no such base model", field="base")
+    write_example(folder, bases[0], name)
+    if as_json:
+        out.document({"folder": str(folder), "model": str(name), "base": bases[0].name})
+        return
+    out.say(f"{folder}: an adapter for {bases[0].name}, and the listing {name}")
+    out.say(f"next: intarsia push {folder} --listing {folder / LISTING_NAME}")
 
 
 def check(

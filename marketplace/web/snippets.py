@@ -1,4 +1,4 @@
-"""Copyable calls of a model in three languages. Pure."""
+"""Copyable calls of a model in three languages, and copyable commands for creators. Pure."""
 
 from __future__ import annotations
 
@@ -34,6 +34,38 @@ def build_snippets(*, model_name: str, messages: Sequence[dict[str, str]], api_b
         Snippet("python", "Python (openai)", _python(body, api_base)),
         Snippet("javascript", "JavaScript (openai)", _javascript(body, api_base)),
     )
+
+
+def build_push_commands(*, site: str, wheel: str, email: str, organization: str) -> str:
+    """Return the shell commands from an empty folder to a version that the platform has verified."""
+    return "\n".join(
+        [
+            *_command_setup(site, wheel, email, organization),
+            "intarsia example my-adapter",
+            "intarsia check my-adapter",
+            "intarsia push my-adapter --listing my-adapter/model.json",
+        ]
+    )
+
+
+def build_custody_commands(*, site: str, wheel: str, email: str, organization: str, model_name: str) -> str:
+    """Return the shell commands from an empty folder to a checked export of the custody log."""
+    return "\n".join(
+        [
+            *_command_setup(site, wheel, email, organization),
+            f"intarsia custody {model_name} --export custody.json",
+            "intarsia custody verify custody.json",
+        ]
+    )
+
+
+def _command_setup(site: str, wheel: str, email: str, organization: str) -> list[str]:
+    return [
+        "python3 -m venv intarsia-env",
+        ". intarsia-env/bin/activate",
+        f"pip install {site}/download/{wheel}",
+        f"intarsia login --url {site} --email {shlex.quote(email)} --organization {organization}",
+    ]
 
 
 def _curl(body: dict[str, Any], api_base: str) -> str:

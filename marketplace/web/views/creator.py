@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
@@ -21,8 +22,10 @@ from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.charts import build_day_chart
+from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import MICRO_PER_USD, NANO_PER_USD, PriceForm, RevokeForm
 from marketplace.web.refusals import show_as_message, show_in_form
+from marketplace.web.snippets import build_custody_commands, build_push_commands
 
 DAYS = 30
 CUSTODY_ROWS = 200
@@ -34,7 +37,7 @@ CUSTODY_ROWS = 200
 def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Every model of the organization, drafts too."""
     rows = [(model, model.facts) for model in selectors.models_of(organization=acting.organization)]
-    return render(request, "web/my_models.html", {"rows": rows})
+    return render(request, "web/my_models.html", {"rows": rows, "commands": build_push_commands(**_creator(acting))})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -112,7 +115,14 @@ def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     except NotBootstrapped:
         log = None  # a platform without keys has released none
     rows = [(row, datetime.fromtimestamp(row.released_at_us / 1e6, tz=UTC)) for row in log.releases] if log else []
-    return render(request, "web/custody.html", {"model": model, "log": log, "rows": rows, "limit": CUSTODY_ROWS})
+    context = {
+        "model": model,
+        "log": log,
+        "rows": rows,
+        "limit": CUSTODY_ROWS,
+        "commands": build_custody_commands(**_creator(acting), model_name=model.full_name),
+    }
+    return render(request, "web/custody.html", context)
 
 
 @require_safe
@@ -127,6 +137,16 @@ def custody_export(request: HttpRequest, acting: Acting) -> HttpResponse:
     response = JsonResponse(chain, json_dumps_params={"indent": 1})
     response.headers["Content-Disposition"] = f'attachment; filename="custody-{acting.organization.slug}.json"'
     return response
+
+
+def _creator(acting: Acting) -> dict[str, str]:
+    """Return what the printed commands name: this site, its wheel, the person and the organization."""
+    return {
+        "site": settings.PUBLIC_URL,
+        "wheel": wheel_name(),
+        "email": acting.user.email,
+        "organization": acting.organization.slug,
+    }
 
 
 def _owned(acting: Acting, slug: str) -> Model:

@@ -18,6 +18,7 @@ from marketplace.catalog.models import Model, ModelFacts, Price
 from marketplace.web.acting import acting_of
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
+from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
 from marketplace.web.snippets import build_snippets
 
@@ -93,6 +94,16 @@ def price_calculator(request: HttpRequest, org: str, slug: str) -> HttpResponse:
     model = _visible(request, org, slug)
     context = {"model": model, **_calculate(request, model.facts.price)}
     return render(request, "web/parts/price_result.html", context)
+
+
+@require_safe
+def download(request: HttpRequest, name: str) -> HttpResponse:
+    """The creator's command as a wheel that pip installs."""
+    if name != wheel_name():
+        raise Http404("no such file")
+    response = HttpResponse(build_wheel(), content_type="application/octet-stream")
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
 
 
 def _visible(request: HttpRequest, org: str, slug: str) -> Model:

@@ -1,0 +1,174 @@
+"""The commands that pages print work as printed, from an empty folder, in a real shell at a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import sysconfig
+import termios
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from marketplace import publishing
+from marketplace.accounts.models import User
+from marketplace.catalog.models import BaseModel, Version
+from marketplace.web.cli_wheel import build_wheel, wheel_name
+from tests.creator_cli.adapters import BASE_CONFIG
+from tests.marketplace.catalog.factories import PASSWORD
+from tests.marketplace.web.conftest import World, build_world
+
+LIMIT_SECONDS = 200.0
+INSTALLING = 3  # lines that make an environment, enter it and install the command
+
+
+@pytest.fixture
+def site(transactional_db: None, live_server: Any, settings: Any, tmp_path: Path) -> World:
+    """The world of the page tests, behind a real HTTP server, whose pages name it."""
+    settings.PUBLIC_URL = live_server.url
+    settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
+    world = build_world()
+    BaseModel.objects.update(config=BASE_CONFIG)
+    return world
+
+
+def printed(world: World, user: User, path: str, block: str) -> list[str]:
+    page = world.client(user).get(path).content.decode()
+    found = re.search(rf'<pre id="{block}"[^>]*><code>(.*?)</code></pre>', page, re.DOTALL)
+    assert found is not None, page
+    return html.unescape(found[1]).splitlines()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A machine of a creator: `python3`, and what pip would fetch, without the packages of this clone."""
+    programs, libraries = tmp_path / "bin", tmp_path / "libraries"
+    programs.mkdir()
+    libraries.mkdir()
+    (programs / "python3").symlink_to(sys.executable)
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not re.match(r"_{0,2}editable_{0,2}.*|intarsia.*|pip.*|.*\.pth", entry.name, re.IGNORECASE):
+            (libraries / entry.name).symlink_to(entry)
+    return {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "PYTHONPATH": str(libraries),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_COMPILE": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
+def run_at_a_terminal(lines: list[str], environment: dict[str, str], folder: Path) -> str:
+    """Run the lines in an empty folder as somebody who pastes them and types the password; return what was shown."""
+    folder.mkdir()
+    file = folder.with_suffix(".sh")
+    file.write_text("\n".join(lines))
+    config = {"INTARSIA_CONFIG_DIR": f"{folder}-config", "INTARSIA_CACHE_DIR": f"{folder}-cache"}
+    master, slave = pty.openpty()
+    # The shell opens the terminal itself, which makes it the one that passwords are asked at.
+    command = ["/bin/bash", "-c", 'exec <"$0" >"$0" 2>&1; exec /bin/bash -e "$1"', os.ttyname(slave), str(file)]
+    process = subprocess.Popen(command, cwd=folder, env=environment | config, start_new_session=True)
+    shown, deadline, asked = b"", time.monotonic() + LIMIT_SECONDS, False
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            if select.select([master], [], [], 0.2)[0]:
+                shown += os.read(master, 65536)
+            # Typed before the echo is off, a password would be flushed away.
+            if not asked and b"Password" in shown and not termios.tcgetattr(slave)[3] & termios.ECHO:
+                asked = True
+                os.write(master, PASSWORD.encode() + b"\n")
+        while select.select([master], [], [], 0)[0]:
+            shown += os.read(master, 65536)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(slave)
+        os.close(master)
+    text = shown.decode(errors="replace")
+    assert process.returncode == 0, text
+    return text
+
+
+@pytest.fixture
+def _verifying_replica() -> Iterator[None]:
+    """Accept each version that waits for a replica to verify it."""
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            while not stop.wait(0.1):
+                for version in Version.objects.filter(state=Version.State.VERIFYING):
+                    publishing.record_verification(version=version, ok=True, report={"smoke_prompts": 3})
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.usefixtures("_verifying_replica")
+def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_and_a_checked_log(
+    site: World, environment: dict[str, str], tmp_path: Path
+) -> None:
+    push = printed(site, site.stranger, "/dashboard/models", "push")
+    shown = run_at_a_terminal(push, environment, tmp_path / "seller")
+    assert "elsewhere/my-model@1 is verified" in shown
+    version = Version.objects.get(model__slug="my-model")
+    assert (version.model.organization.slug, version.model.prices.count()) == ("elsewhere", 1)
+    # The page leads on from here: what it offers for the new version works too.
+    site.client(site.stranger).post("/dashboard/models/my-model/versions/1/publish")
+    version.refresh_from_db()
+    assert version.state == "published"
+
+    custody = printed(site, site.creator, "/dashboard/models/transactions/custody", "verify")
+    # The same lines install the same command: once is enough to try them.
+    assert custody[:INSTALLING] == push[:INSTALLING]
+    installed = environment | {"PATH": f"{tmp_path}/seller/intarsia-env/bin:{environment['PATH']}"}
+    shown = run_at_a_terminal(custody[INSTALLING:], installed, tmp_path / "auditor")
+    assert "custody.json" in shown and "intact" in shown
+    assert (tmp_path / "auditor" / "custody.json").exists()
+
+
+def test_the_offered_wheel_is_the_command_alone_and_always_the_same() -> None:
+    with zipfile.ZipFile(BytesIO(build_wheel())) as archive:
+        names = archive.namelist()
+        needs = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
+        "creator_cli",
+        "protocol",
+        "sealed_weights",
+    }
+    assert "cryptography" in needs and "django" not in needs.lower() and "torch" not in needs.lower()
+    build_wheel.cache_clear()
+    first = build_wheel()
+    build_wheel.cache_clear()
+    assert build_wheel() == first
+
+
+def test_no_other_file_is_offered(world: World) -> None:
+    client = world.client(None)
+    answer = client.get(f"/download/{wheel_name()}")
+    assert answer.status_code == 200 and answer.content == build_wheel()
+    for name in ("intarsia-0.0.0-py3-none-any.whl", "..%2fsettings.py", "settings.py"):
+        assert client.get(f"/download/{name}").status_code == 404
