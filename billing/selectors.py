@@ -8,14 +8,15 @@ from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BigIntegerField, Case, Count, Exists, F, OuterRef, Q, QuerySet, Sum, When
-from django.db.models.functions import TruncDate
-from django.utils import timezone
+from django.db.models import BigIntegerField, Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, When
+from django.db.models.functions import Coalesce, Now, TruncDate
 
-from billing.models import Account, Entry, Hold, KeyBudget, Refund, TopUp, Usage
+from billing.models import Account, Entry, GatewayProcess, Hold, KeyBudget, Refund, TopUp, Usage
 from marketplace.accounts.models import Organization
 
 MAX_ROWS = 1_000
+GATEWAY_SILENT = timedelta(seconds=30)  # a gateway beats every 2 s; after this its holds are the sweeper's
+REPLICA_PATIENCE = timedelta(seconds=30)  # after a verdict, for the replica to hand over its receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +201,30 @@ def key_budgets(organization: Organization) -> list[KeyBudget]:
     return list(KeyBudget.objects.filter(api_key__organization=organization).select_related("api_key"))
 
 
-def holds_to_sweep(*, lingering: timedelta, limit: int = 100) -> list[Hold]:
-    """Return open holds past their deadline or older than `lingering`, oldest first, for the sweeper.
+@dataclass(frozen=True, slots=True)
+class HoldToSweep:
+    """An open hold that its gateway will not close. `overdue`: its replica has had time enough since the verdict."""
 
-    A hold lingers when its prediction is long, and when the process that would have closed it died.
+    hold: Hold
+    overdue: bool
+
+
+def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
+    """Return open holds with a gateway's verdict, past their deadline, or of a gateway that is silent; oldest first.
+
+    A gateway that has not beaten yet is silent from `GATEWAY_SILENT` after the hold was placed. All times are the
+    database's.
     """
-    now = timezone.now()
-    overdue = Q(expires_at__lte=now) | Q(created_at__lte=now - lingering)
-    return list(Hold.objects.filter(overdue, state=Hold.State.OPEN).order_by("created_at")[:limit])
+    last_beat = Subquery(GatewayProcess.objects.filter(pk=OuterRef("gateway_id")).values("last_seen_at")[:1])
+    gateway_is_silent = Q(gateway_id__isnull=False, last_beat__lte=Now() - GATEWAY_SILENT)
+    rows = (
+        Hold.objects.filter(state=Hold.State.OPEN)
+        .annotate(last_beat=Coalesce(last_beat, F("created_at")))
+        .filter(Q(delivered_tokens__isnull=False) | Q(expires_at__lte=Now()) | gateway_is_silent)
+        .annotate(overdue=Case(When(verdict_at__lte=Now() - REPLICA_PATIENCE, then=True), default=False))
+        .order_by("created_at")
+    )
+    return [HoldToSweep(row, getattr(row, "overdue")) for row in rows[:limit]]  # noqa: B009  set by the annotation
 
 
 def platform_summary() -> PlatformSummary:

@@ -28,7 +28,14 @@ app.conf.update(
     # Publishing from a web request must fail fast when Valkey is away, not hold the request for many seconds.
     broker_transport_options={"visibility_timeout": 600, "max_retries": 1, "interval_start": 0.05},
     beat_schedule={
-        "sweep open holds": {"task": "marketplace.gateway.tasks.sweep_open_holds", "schedule": 5.0},
+        # A round that waited this long is one too many: the next has been sent.
+        "sweep open holds": {
+            "task": "marketplace.gateway.tasks.sweep_open_holds",
+            "schedule": 5.0,
+            "options": {"expires": 10.0},
+        },
+        "audit receipts": {"task": "marketplace.gateway.tasks.audit_receipts", "schedule": 60.0},
+        "audit all receipts": {"task": "marketplace.gateway.tasks.audit_all_receipts", "schedule": 86_400.0},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},

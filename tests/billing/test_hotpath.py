@@ -330,9 +330,8 @@ async def test_the_sweeper_sees_expired_holds_with_their_replica_and_closes_them
         assert await expire_hold(conn, handed_over.prediction_id)
         assert not await expire_hold(conn, handed_over.prediction_id)
 
-    expired = {
-        hold.pk: hold.replica_id for hold in await sync_to_async(selectors.holds_to_sweep)(lingering=timedelta(hours=1))
-    }
+    found = await sync_to_async(selectors.holds_to_sweep)(limit=10)
+    expired = {one.hold.pk: one.hold.replica_id for one in found}
     assert expired == {stale.prediction_id: replica, lost.prediction_id: replica, handed_over.prediction_id: REPLICA}
     settlement = await sync_to_async(support.settle)(stale.prediction_id, replica_id=replica)
     assert settlement.cost == USAGE_COST

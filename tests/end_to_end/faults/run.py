@@ -22,7 +22,7 @@ from tests.end_to_end.faults.market import open_market, replica_for
 from tests.end_to_end.faults.rows import open_holds, read_rows
 from tests.end_to_end.faults.scripted_replica import Script, ScriptedReplica
 from tests.end_to_end.platform import Platform
-from tests.marketplace.gateway.hostile_receipts import LIES
+from tests.marketplace.gateway.settlement.hostile_receipts import LIES
 
 REAL_MODEL = "intarsia/smollm2-135m-instruct"
 SCRIPTED, LEAVING = "scripted", "leaving"

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.end_to_end.faults.enrolled import Enrolment
-from tests.marketplace.gateway.hostile_receipts import LIES, sign
+from tests.marketplace.gateway.settlement.hostile_receipts import LIES, sign
 
 ADMIN_ANSWERS = {
     "stats": {},

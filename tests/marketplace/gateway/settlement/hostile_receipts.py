@@ -103,6 +103,7 @@ LIES: dict[str, Lie] = {
     # the rest
     "an unknown way to finish": _claiming(finish_reason="tipped"),
     "a negative duration": _claiming(duration_ms=-1),
+    "a first token after the end": _claiming(ttft_ms=10, duration_ms=9),
 }
 
 
