@@ -15,6 +15,7 @@ from marketplace.gateway.prediction import Prediction, SignedReceipt, charged_us
 from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
+from protocol.receipts import ReceiptRejected
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,10 @@ async def relay_whole(
         answer, signed = _opened(prediction, raw)
     except (*LOST, orjson.JSONDecodeError) as error:
         logger.error("prediction %s: %s %s", prediction.id, type(error).__name__, error)
-        prediction.parts.books.later(prediction.cancel(0))
+        if isinstance(error, ReceiptRejected):
+            await prediction.refuse_receipt(error)
+        else:
+            prediction.parts.books.later(prediction.cancel(0))
         lost = unavailable("The replica was lost while answering. Nothing was charged; try again.")
         raise await prediction.refused(lost, "lost while answering") from None
     finally:

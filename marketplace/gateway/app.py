@@ -152,8 +152,12 @@ class Gateway:
             except Refusal:
                 raise
             except Exception:
-                await prediction.give_back("a fault of the gateway")
-                raise
+                logger.exception("prediction %s: a fault of the gateway", prediction.id)
+                if client.started:
+                    await prediction.abandon()
+                    raise
+                fault = unavailable("The gateway failed. Nothing was charged; try again.", code="gateway_fault")
+                raise await prediction.refused(fault, "a fault of the gateway") from None
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

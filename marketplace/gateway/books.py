@@ -17,7 +17,6 @@ from psycopg import AsyncConnection
 from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from billing.errors import BillingError
 from billing.hotpath import (
     Delivery,
     HoldRequest,
@@ -31,7 +30,8 @@ from billing.hotpath import (
     settle_hold,
 )
 from billing.pricing import TokenUsage
-from protocol.receipts import Receipt
+from marketplace.gateway.settlement import refuse_receipt
+from protocol.receipts import Grant, Receipt, ReceiptRejected
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +133,21 @@ class Books:
             logger.error("prediction %s not made free yet: %s", prediction_id, type(error).__name__)
             return False
 
+    async def refuse_receipt(
+        self, grant: Grant, token: str, rejection: ReceiptRejected, *, patience: float = PATIENCE_SECONDS
+    ) -> bool:
+        """Keep the evidence against a receipt and release its hold. False while the database is away."""
+
+        async def refuse(connection: AsyncConnection[Any]) -> bool:
+            await refuse_receipt(connection, grant, token, rejection)
+            return True
+
+        try:
+            return await self._patiently(refuse, patience)
+        except AWAY as error:
+            logger.error("hold %s: its receipt is not refused yet: %s", grant.prediction_id, type(error).__name__)
+            return False
+
     async def expire(self, prediction_id: UUID) -> None:
         """Let the sweeper look at the hold at once instead of at its deadline."""
         try:
@@ -173,8 +188,3 @@ class Books:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 5.0)
-
-
-def is_final(error: Exception) -> bool:
-    """Return whether a failed settlement is the books' own answer, which trying again would not change."""
-    return isinstance(error, BillingError)

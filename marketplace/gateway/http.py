@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, TypeVar
@@ -52,6 +53,7 @@ class Client:
     def __init__(self, receive: Receive, send: Send) -> None:
         """Take over the connection; nothing else may receive from it."""
         self._receive, self.send = receive, send
+        self.started = False  # the head of an answer was sent: no other answer can be
 
     def __enter__(self) -> Client:
         self._watch = asyncio.create_task(_wait_for_disconnect(self._receive))
@@ -91,6 +93,7 @@ class Client:
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
         """Send the head of the answer."""
+        self.started = True
         await start_response(self.send, status, headers)
 
     async def send_whole(self, body: bytes, headers: dict[str, str]) -> None:
@@ -101,6 +104,11 @@ class Client:
             await self._in_time(self.send(piece))
         await self._flush()
         await self.send({"type": "http.response.body", "body": b""})
+
+    async def send_last(self, body: bytes) -> None:
+        """Send the end of a stream. A client that does not take it is left behind."""
+        with contextlib.suppress(ClientGone):
+            await self._in_time(self.send({"type": "http.response.body", "body": body}))
 
     def unsent_bytes(self) -> int:
         """Return the bytes that the server still holds because the client has not read them; 0 if it does not say."""

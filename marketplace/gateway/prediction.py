@@ -29,10 +29,11 @@ from marketplace.gateway.errors import outcome_unknown, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
+from marketplace.gateway.settlement import judge
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import PREDICTION_HEADER, encode
-from protocol.receipts import Grant, Receipt, verify_receipt
+from protocol.receipts import Grant, Receipt, ReceiptRejected
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 
 logger = logging.getLogger(__name__)
@@ -165,9 +166,9 @@ class Prediction:
         )
 
     def receipt(self, token: str) -> SignedReceipt:
-        """Verify the receipt that came with the answer. Raises ReceiptRejected."""
+        """Judge the receipt that came with the answer. Raises ReceiptRejected: call `refuse_receipt` then."""
         assert self.replica is not None
-        grant = Grant(
+        self._grant = Grant(
             prediction_id=self.id,
             attempt=self.attempt,
             replica_id=self.replica.id,
@@ -176,8 +177,16 @@ class Prediction:
             max_prompt_tokens=self._max_prompt_tokens,
             max_tokens=self._max_tokens,
         )
-        keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
-        return SignedReceipt(token, verify_receipt(token, grant, keys))
+        self._token = token
+        return SignedReceipt(
+            token, judge(token, self._grant, {self.replica.id: bytes(self.replica.receipt_public_key)})
+        )
+
+    async def refuse_receipt(self, rejection: ReceiptRejected) -> None:
+        """Keep the evidence against the last receipt, and release the hold."""
+        evidence = (self._grant, self._token, rejection)
+        if not await self.parts.books.refuse_receipt(*evidence):
+            self.parts.books.later(self._refuse_receipt_later(*evidence))
 
     def handed_over(self, tokens: int) -> None:
         """Note that a stream's client was handed so many tokens."""
@@ -302,6 +311,9 @@ class Prediction:
         reason = "the answer was not delivered"
         if await self.parts.books.never_sent(self.id, reason, patience=LATER_SECONDS):
             self._close()
+
+    async def _refuse_receipt_later(self, grant: Grant, token: str, rejection: ReceiptRejected) -> None:
+        await self.parts.books.refuse_receipt(grant, token, rejection, patience=LATER_SECONDS)
 
     async def _settle_later(self, signed: SignedReceipt) -> None:
         """Record first that everything was delivered, so that the sweeper may charge it if this process may not."""

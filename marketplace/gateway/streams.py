@@ -17,9 +17,11 @@ from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, SignedRec
 from protocol.errors import ProtocolError
 from protocol.events import DONE, event_data, event_tokens, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra, to_fields
+from protocol.receipts import ReceiptRejected
 
 logger = logging.getLogger(__name__)
 
+BROKEN = (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError)
 _EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
 _HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -41,11 +43,17 @@ async def relay_stream(
         if not reading.done() or client.gone:
             await stream.client_left(reading)
         else:
-            last = await stream.end(reading)
-            await client.send({"type": "http.response.body", "body": last})
+            await client.send_last(await stream.end(reading))
     finally:
         reading.cancel()
+        reading.add_done_callback(_forget)
         response.close()
+
+
+def _forget(reading: asyncio.Task[SignedReceipt]) -> None:
+    """Take a failure that nobody waits for any more."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 class _Stream:
@@ -90,7 +98,9 @@ class _Stream:
         try:
             if reading.done() and await prediction.settle(reading.result()) is not None:
                 prediction.charged()
-        except (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError) as error:
+        except ReceiptRejected as rejection:
+            await prediction.refuse_receipt(rejection)
+        except BROKEN as error:
             logger.warning("prediction %s: %s", prediction.id, error)
         await prediction.leave_to_sweeper()
 
@@ -99,9 +109,11 @@ class _Stream:
         prediction = self._prediction
         try:
             signed = reading.result()
-        except (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError) as error:
+        except BROKEN as error:
             logger.error("prediction %s: %s", prediction.id, error)
-            return await self._broken()
+            if isinstance(error, ReceiptRejected):
+                await prediction.refuse_receipt(error)
+            return await self._broken(free=isinstance(error, ReceiptRejected))
         settlement = await prediction.settle(signed)
         prediction.delivered(signed, settlement)
         self._last[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
@@ -112,12 +124,12 @@ class _Stream:
                 return DONE
         return format_event(orjson.dumps(self._last), self._sent) + DONE
 
-    async def _broken(self) -> bytes:
-        """Return the last event of a stream without a good receipt; what was sent may be charged from the journal."""
+    async def _broken(self, *, free: bool) -> bytes:
+        """Return the last event of a stream without a good receipt. What was sent is charged, unless `free`."""
         prediction = self._prediction
         self._left = True
-        if self._sent == 0:
-            free = await prediction.give_back("lost before the first token")
+        if free or self._sent == 0:
+            free = await prediction.give_back("no receipt of a delivered token")
             message = f"The replica was lost. {'Nothing was charged; try again.' if free else 'Check your usage.'}"
         else:
             if await prediction.hang_up(self._sent):

@@ -31,9 +31,9 @@ class ScriptedReplica:
 
     Before an answer: refuse (429), nonsense (500), drop (the connection, having read the request), silent (until it is
     told to stop). Whole answers: in_pieces (two writes), drop_midway; `padding` are bytes of text that make one longer.
-    Streams: die_midway (after two tokens, when `die` is set), slow (waits after the first token until it is told to
-    stop), drop_midway (before the receipt). Receipts: no_receipt, forged_receipt; `lies` are claims that replace the
-    true ones.
+    Streams: drop_at_once (after the head), die_midway (after two tokens, when `die` is set), slow (waits after the
+    first token until it is told to stop). Receipts: no_receipt, forged_receipt; `lies` are claims that replace the true
+    ones.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class ScriptedReplica:
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/admin/cancel", self._cancel)
         app.router.add_post("/admin/journal", self._journal)
-        self._runner = web.AppRunner(app, handler_cancellation=True)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -108,33 +108,34 @@ class ScriptedReplica:
         assert claims["replica_id"] == str(self.id)
         self.served.append(claims)
         self.request_ids.append(request.headers[REQUEST_ID_HEADER])
-        if self.script:
-            self.mode = self.script.pop(0)
+        mode = self.script.pop(0) if self.script else self.mode
         try:
-            return await self._answer(request, json.loads(raw), claims)
+            return await self._answer(request, mode, json.loads(raw), claims)
         except asyncio.CancelledError:
             self.abandoned.add(claims["jti"])
             raise
 
-    async def _answer(self, request: web.Request, body: dict[str, Any], claims: dict[str, Any]) -> web.StreamResponse:
-        if self.mode == "refuse":
+    async def _answer(
+        self, request: web.Request, mode: str, body: dict[str, Any], claims: dict[str, Any]
+    ) -> web.StreamResponse:
+        if mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
             return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
-        if self.mode == "nonsense":
+        if mode == "nonsense":
             return web.json_response({"error": {"message": ["not", "text"]}}, status=500)
-        if self.mode == "drop":
+        if mode == "drop":
             return _abort(request)
-        if self.mode == "silent":
+        if mode == "silent":
             await self._told_to_stop(claims)
         if body.get("stream"):
-            return await self._stream(request, claims)
-        return await self._whole(request, claims)
+            return await self._stream(request, mode, claims)
+        return await self._whole(request, mode, claims)
 
     async def _told_to_stop(self, claims: dict[str, Any]) -> None:
         while claims["jti"] not in self.cancelled:
             await asyncio.sleep(0.02)
 
-    async def _whole(self, request: web.Request, claims: dict[str, Any]) -> web.StreamResponse:
+    async def _whole(self, request: web.Request, mode: str, claims: dict[str, Any]) -> web.StreamResponse:
         message = {"role": "assistant", "content": "".join(TOKENS) + "x" * self.padding}
         answer: dict[str, Any] = {
             "id": "chatcmpl-1",
@@ -145,40 +146,40 @@ class ScriptedReplica:
             "usage": USAGE,
             PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
         }
-        if self.mode == "no_receipt":
+        if mode == "no_receipt":
             del answer[PREDICTION_EXTRA_KEY]
-        if self.mode not in ("in_pieces", "drop_midway"):
+        if mode not in ("in_pieces", "drop_midway"):
             return web.json_response(answer)
         response = web.StreamResponse(headers={"content-type": "application/json"})
         await response.prepare(request)
         text = json.dumps(answer).encode()
         await response.write(text[: len(text) // 2])
-        if self.mode == "drop_midway":
+        if mode == "drop_midway":
             return _abort(request, response)
         await asyncio.sleep(0.05)
         await response.write(text[len(text) // 2 :])
         return response
 
-    async def _stream(self, request: web.Request, claims: dict[str, Any]) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, mode: str, claims: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
+        if mode == "drop_at_once":
+            return _abort(request, response)
         sent = 0
         for token in TOKENS:
-            if self.mode == "slow" and sent:
+            if mode == "slow" and sent:
                 await self._told_to_stop(claims)
             if claims["jti"] in self.cancelled:
                 break
             chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]}
             sent += 1
             await response.write(format_event(json.dumps(chunk).encode(), sent))
-            if self.mode == "die_midway" and sent == 2:
+            if mode == "die_midway" and sent == 2:
                 await self.die.wait()
                 return _abort(request, response)
-        if self.mode == "drop_midway":
-            return _abort(request, response)
         stopped = claims["jti"] in self.cancelled
         last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": USAGE}
-        if self.mode != "no_receipt":
+        if mode != "no_receipt":
             last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent, "cancelled" if stopped else "stop")}
         await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
         return response

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 
-from billing.models import Hold, Refund, Usage
+from billing.models import Hold, Incident, Refund, Usage
 from marketplace.gateway import books
 from marketplace.gateway.http import Client
+from marketplace.gateway.offers import Offers
 from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import (
     FUNDS,
@@ -21,6 +22,7 @@ from tests.marketplace.gateway.conftest import (
     World,
     broken_stream,
     events,
+    keep_alive,
     money,
     until,
     until_closed,
@@ -163,12 +165,10 @@ async def test_an_unknown_outcome_is_not_tried_again_and_becomes_free(
 
 
 async def test_a_stream_that_broke_before_its_first_token_is_free(world: World) -> None:
-    world.replica.script = ["silent"]
-    answering = asyncio.create_task(world.http.post("/v1/chat/completions", json=world.body(stream=True)))
-    await until(lambda: served(world))
-    await world.replica.stop()
-    answer = await answering
-    assert answer.status == 503 and "Nothing was charged" in (await answer.json())["error"]["message"]
+    world.replica.mode = "drop_at_once"
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    last = events(await answer.text())[-1]
+    assert last["error"]["code"] == "replica_lost" and "Nothing was charged" in last["error"]["message"]
     assert await money(world) == UNTOUCHED | {"holds": ["released"]}
 
 
@@ -178,8 +178,9 @@ async def test_each_replica_that_is_asked_is_an_attempt_of_its_own(world: World)
     row = await sync_to_async(Replica.objects.get)()
     row.pk, row.name, row.url, row.receipt_public_key = other.id, "other", other.url, other.public_key
     await sync_to_async(row.save)(force_insert=True)
+    await sync_to_async(keep_alive)()
     world.replica.mode = other.mode = "refuse"
-    await asyncio.sleep(1.1)  # the gateway keeps the list of replicas for a second
+    world.gateway._offers = Offers()  # it keeps the list of replicas for a second
     refused = await world.http.post("/v1/chat/completions", json=world.body())
     assert refused.status == 429
     asked = [*world.replica.served, *other.served]
@@ -217,6 +218,18 @@ async def test_a_whole_answer_whose_receipt_is_not_within_its_ticket_is_neither_
         assert answer.status == 503, world.replica.lies
         assert "42" not in await answer.text()
     assert await money(world) == UNTOUCHED | {"holds": ["released"] * len(LIES)}
+    assert await sync_to_async(Incident.objects.filter(kind="receipt_refused").count)() == len(LIES)
+
+
+async def test_a_stream_whose_receipt_is_refused_is_free_and_leaves_evidence(world: World) -> None:
+    world.replica.lies = {"prompt_tokens": 2**31}
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    last = events(await answer.text())[-1]
+    assert last["error"]["code"] == "replica_lost" and "Nothing was charged" in last["error"]["message"]
+    assert await money(world) == UNTOUCHED | {"holds": ["released"]}
+    incident = await sync_to_async(Incident.objects.get)()
+    assert incident.kind == "receipt_refused" and incident.detail["rule"] == "prompt_tokens"
+    assert incident.detail["receipt"].count(".") == 2
 
 
 async def test_a_broken_streams_last_event_says_that_its_delivery_is_charged(world: World) -> None:
