@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 
@@ -22,6 +23,12 @@ def membership_in(*, user: User, slug: str) -> Membership | None:
 def api_keys_of(*, organization: Organization) -> QuerySet[ApiKey]:
     """Return the organization's keys, newest first, revoked and expired ones too."""
     return ApiKey.objects.filter(organization=organization).order_by("-created_at", "-id")
+
+
+def working_keys_of(*, organization: Organization) -> QuerySet[ApiKey]:
+    """Return the organization's keys that are neither revoked nor expired."""
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    return ApiKey.objects.filter(unexpired, organization=organization, revoked_at=None)
 
 
 def api_key_of(*, organization: Organization, key_id: UUID) -> ApiKey | None:

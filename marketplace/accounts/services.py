@@ -12,10 +12,9 @@ from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from marketplace.accounts import policies
+from marketplace.accounts import policies, selectors
 from marketplace.accounts.api_keys import digest_api_key, generate_api_key, parse_api_key
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_api_key, lock_organization, lock_user
@@ -103,7 +102,7 @@ def create_api_key(
     assert prefix is not None, "a generated key parses"
     with transaction.atomic():
         lock_organization(organization.pk)
-        if _active_keys(organization).count() >= MAX_ACTIVE_KEYS:
+        if selectors.working_keys_of(organization=organization).count() >= MAX_ACTIVE_KEYS:
             raise NotAllowed(
                 f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first", code="too_many_keys"
             )
@@ -173,8 +172,3 @@ def authenticate_api_key(*, text: str) -> ApiKey:
     if key.last_used_at is None or now - key.last_used_at > LAST_USED_PRECISION:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
     return key
-
-
-def _active_keys(organization: Organization) -> QuerySet[ApiKey]:
-    unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-    return ApiKey.objects.filter(unexpired, organization=organization, revoked_at=None)

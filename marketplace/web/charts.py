@@ -84,6 +84,9 @@ class AccuracyBar:
         return round(100 * self.base_correct / self.rows, 1) if self.rows else 0.0
 
     @property
-    def gain(self) -> float:
-        """Percentage points above the base model."""
-        return round(self.percent - self.base_percent, 1)
+    def against_base(self) -> str:
+        """The difference to the base model, in words."""
+        gain = round(self.percent - self.base_percent, 1)
+        if gain == 0:
+            return "level with the base"
+        return f"{abs(gain)} points {'above' if gain > 0 else 'below'} the base"

@@ -38,7 +38,7 @@ def home(request: HttpRequest, acting: Acting) -> HttpResponse:
         "overview": overview,
         "chart": _chart(overview.costs, DAYS) if overview and overview.predictions else None,
         "wallet": billing.wallet(organization) if acting.may_account else None,
-        "keys": accounts.api_keys_of(organization=organization).filter(revoked_at=None).count(),
+        "keys": accounts.working_keys_of(organization=organization).count(),
         "models": catalog.models_of(organization=organization).count(),
         "earned": billing.earnings(organization) if acting.may_publish else None,
         "days": DAYS,
@@ -71,7 +71,12 @@ def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpRe
     row = billing.usage_row(acting.organization, prediction_id)
     if row is None:
         raise Http404("no such receipt")
-    return render(request, "web/receipt.html", {"row": row, "checked": queries.checked_receipt(row)})
+    context = {
+        "row": row,
+        "checked": queries.checked_receipt(row),
+        "uncached_tokens": row.prompt_tokens - row.cached_tokens,
+    }
+    return render(request, "web/receipt.html", context)
 
 
 @require_POST

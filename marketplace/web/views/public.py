@@ -77,6 +77,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "facts": facts,
         "card": render_card(model.card_markdown, title=model.title),
         "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
+        "accuracy": _accuracy(facts.evaluation) if facts.evaluation else None,
         "evaluations": [(row, _accuracy(row)) for row in evaluations[:10]],
         "snippets": build_snippets(model_name=model.full_name, messages=messages, api_base=f"{settings.PUBLIC_URL}/v1"),
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),

@@ -19,9 +19,10 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from billing.models import Usage
-from marketplace.accounts.models import User
+from billing.models import TopUp, Usage
+from marketplace.accounts.models import Organization, User
 from marketplace.vault.models import Replica
+from marketplace.web.views import wallet
 from tests.browser import find_browser
 from tests.marketplace.gateway.scripted_replica import TOKENS, ScriptedReplica
 from tests.marketplace.web.conftest import World, build_world
@@ -249,6 +250,30 @@ def test_everything_but_the_playground_works_without_javascript(open_page: Open,
     expect(page.get_by_role("status")).to_contain_text("revoked")
     page.goto(f"{MODEL}?prompt_tokens=1000&answer_tokens=0&predictions=1000")
     expect(page.locator("#price-result strong")).to_have_text("$0.20")
+
+
+def test_enter_in_the_amount_pays_what_was_typed(
+    open_page: Open, site: tuple[str, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, world = site
+    asked: list[int] = []
+
+    def start(*, organization: Organization, amount_cents: int, success_url: str, **_rest: object) -> TopUp:
+        asked.append(amount_cents)
+        return TopUp(organization=organization, amount_cents=amount_cents, checkout_url=f"{base}/models/")
+
+    monkeypatch.setattr(wallet, "start_top_up", start)
+    page = open_page(world.consumer)
+    for typed, cents in (("50", 5_000), ("12.34", 1_234)):
+        page.goto("/dashboard/wallet")
+        page.get_by_label("Amount in dollars").fill(typed)
+        page.get_by_label("Amount in dollars").press("Enter")
+        expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
+        assert asked.pop() == cents
+    page.goto("/dashboard/wallet")
+    page.get_by_role("button", name="$100").click()
+    expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
+    assert asked == [10_000]
 
 
 def test_the_keyboard_alone_reaches_the_catalogue(open_page: Open) -> None:

@@ -84,7 +84,7 @@ def test_a_day_chart_fills_gaps_and_keeps_small_days_visible() -> None:
 
 def test_accuracy_is_percent_and_points() -> None:
     bar = AccuracyBar("set", 120, 113, 31)
-    assert (bar.percent, bar.base_percent, bar.gain) == (94.2, 25.8, 68.4)
+    assert (bar.percent, bar.base_percent, bar.against_base) == (94.2, 25.8, "68.4 points above the base")
     assert AccuracyBar("set", 0, 0, 0).percent == 0.0
 
 

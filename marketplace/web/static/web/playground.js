@@ -143,7 +143,7 @@
       await predict(abort.signal);
     } catch (error) {
       if (error.name === "AbortError") {
-        showError(new Refusal("Stopped. The part that was delivered is charged; see the receipt under Usage.", null));
+        showError(new Refusal("Stopped. Only the part that was delivered is charged; a charge is listed under Usage.", null));
       } else if (error instanceof Refusal) {
         showError(error);
       } else {
