@@ -18,7 +18,7 @@ COPY serving serving
 RUN pip install ".[web]"
 COPY manage.py ./
 COPY templates templates
-RUN install -d -o intarsia -g intarsia /var/lib/intarsia
+RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
 USER intarsia
 VOLUME /var/lib/intarsia
 EXPOSE 8000
@@ -36,7 +36,7 @@ COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
 RUN pip install torch==2.13.0 && pip install ".[serving]"
-RUN install -d -o intarsia -g intarsia /var/lib/intarsia
+RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
 USER intarsia
 VOLUME /var/lib/intarsia
 EXPOSE 8100

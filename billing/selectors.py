@@ -287,3 +287,8 @@ def _earnings_lines(rows: QuerySet[Usage], columns: tuple[str, ...]) -> list[Ear
         )
         for row in found
     ]
+
+
+def open_hold_exists(*, version_id: UUID, replica_id: UUID) -> bool:
+    """Return whether a prediction of this version is on its way at this replica."""
+    return Hold.objects.filter(state=Hold.State.OPEN, version_id=version_id, replica_id=replica_id).exists()

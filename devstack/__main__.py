@@ -1,4 +1,4 @@
-"""`python -m devstack run | demo | stop | status | clean`."""
+"""`python -m devstack run | demo | stop | status | manage | clean`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -14,7 +15,7 @@ from devstack.console import console, fail
 from devstack.errors import LocalStackError
 from devstack.lock import is_running, read_stack
 from devstack.postgres import remove_postgres
-from devstack.state import State
+from devstack.state import REPOSITORY, State
 
 DEFAULT_PORT = 8000
 STOP_SECONDS = 60
@@ -64,6 +65,15 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _manage(arguments: argparse.Namespace) -> int:
+    """Run a management command in the environment of the running platform."""
+    info = read_stack(State.open())
+    if info is None:
+        raise LocalStackError("the platform does not run.\nStart it with `make run`.")
+    command = [sys.executable, str(REPOSITORY / "manage.py"), *arguments.command]
+    return subprocess.run(command, env=info["environment"]).returncode
+
+
 def _clean(arguments: argparse.Namespace) -> int:
     state = State.open()
     if is_running(state):
@@ -90,6 +100,9 @@ def main() -> int:
         ("clean", _clean, "delete all state but the base model"),
     ):
         commands.add_parser(name, help=text).set_defaults(action=action)
+    manage = commands.add_parser("manage", help="run a command of manage.py on the running platform")
+    manage.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
+    manage.set_defaults(action=_manage)
     arguments = parser.parse_args()
     try:
         return int(arguments.action(arguments))

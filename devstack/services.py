@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from devstack.postgres import PostgresServer
 from devstack.state import REPOSITORY, State
@@ -87,6 +88,11 @@ class Services:
     def stripe_url(self) -> str:
         return f"http://127.0.0.1:{self.ports.stripe}"
 
+    @property
+    def credential_file(self) -> Path:
+        """Return the file from which the replica takes its credential, once."""
+        return self.state.root / "replica" / "credential"
+
     def platform_environment(self) -> dict[str, str]:
         """Return the environment of web process, worker, beat and management commands (marketplace/config/env.py)."""
         secrets = self.state.secrets
@@ -97,7 +103,7 @@ class Services:
             "VALKEY_URL": self._valkey.url(),
             "SECRET_KEY": secrets["secret_key"],
             "API_KEY_PEPPER": secrets["api_key_pepper"],
-            "ENROLMENT_TOKEN": secrets["enrolment_token"],
+            "REPLICA_NETWORKS": "127.0.0.0/8",
             "ROOT_KEY_FILE": str(self.state.root / "keys" / "root.key"),
             "BLOB_DIR": str(self.state.root / "blobs"),
             "PUBLIC_URL": self.web_url,
@@ -173,9 +179,10 @@ class Services:
                 f"--advertise-url={self.replica_url}",
                 f"--state-dir={self.state.root / 'replica'}",
                 f"--replica-name={REPLICA_NAME}",
+                f"--credential-file={self.credential_file}",
                 "--adapter-memory-mb=256",
             ],
-            self._inherited | {"PYTHONUNBUFFERED": "1", "ENROLMENT_TOKEN": self.state.secrets["enrolment_token"]},
+            self._inherited | {"PYTHONUNBUFFERED": "1"},
             answers(f"{self.replica_url}/readyz", {200}),
             ready_seconds=SERVING_READY_SECONDS,
         )

@@ -19,7 +19,7 @@ from devstack.errors import LocalStackError
 from devstack.lock import StackLock
 from devstack.postgres import prepare_postgres
 from devstack.samples import SampleCreators, sample_credentials
-from devstack.services import Ports, Services
+from devstack.services import REPLICA_NAME, Ports, Services
 from devstack.state import State, free_port, port_is_free
 from devstack.supervisor import Supervisor
 from devstack.valkey import prepare_valkey
@@ -99,6 +99,10 @@ class LocalStack:
                 str(self._state.base_model),
                 "--credentials",
                 str(sample_credentials(self._state)),
+                "--replica",
+                REPLICA_NAME,
+                "--replica-credential",
+                str(services.credential_file),
             )
         with step("web, worker, scheduler, payments double"):
             for spec in (services.stripe_double(), services.web(), services.worker(), services.beat()):
@@ -138,6 +142,7 @@ class LocalStack:
             "replica_url": self._services.replica_url,
             "stripe_url": self._services.stripe_url,
             "pids": self._supervisor.pids(),
+            "environment": self._services.platform_environment(),
         }
         self._lock.publish(info)
         heading(f"Intarsia is running at {info['url']}")

@@ -28,7 +28,6 @@ _CREATE_SECRET: dict[str, Callable[[], str]] = {
     "valkey_password": lambda: secrets.token_urlsafe(32),
     "secret_key": lambda: secrets.token_urlsafe(32),
     "api_key_pepper": lambda: secrets.token_urlsafe(32),
-    "enrolment_token": lambda: secrets.token_urlsafe(32),
     "stripe_api_key": lambda: "sk_test_" + secrets.token_hex(16),
     "stripe_webhook_secret": lambda: "whsec_" + secrets.token_hex(16),
     "sample_password": lambda: secrets.token_urlsafe(9),  # people type this one

@@ -1,4 +1,8 @@
-"""A replica and the vault: challenge, registration, heartbeat. JSON on the web process, under `/internal/v1/`."""
+"""A replica and the vault: enrolment, challenge, registration, heartbeat; JSON over `/internal/v1/` of the web process.
+
+Staff issue a credential for one replica. The replica trades it, once, for its identity: a key pair whose private half
+stays in its state folder. Every boot then registers with a signature of that identity.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from protocol.messages import Answer, Bytes32, Bytes64, Digest, ReplicaName, Req
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
 INTERNAL_PATH = "/internal/v1/"
+ENROL_PATH = "replicas/enrolment"
 CHALLENGE_PATH = "replicas/challenge"
 REGISTER_PATH = "replicas"
 HEARTBEAT_PATH = "replicas/{replica_id}/heartbeat"
@@ -21,6 +26,33 @@ HEARTBEAT_PATH = "replicas/{replica_id}/heartbeat"
 HEARTBEAT_SECONDS = 2
 LEASE_SECONDS = 30
 _DOMAIN = b"intarsia/replica/v1"
+_ENROLMENT_DOMAIN = b"intarsia/enrolment/v1"
+
+
+class EnrolmentRequest(Request, frozen=True, kw_only=True):
+    """A replica trades its credential for an identity. The signature, by the identity, covers the other fields."""
+
+    protocol_version: int
+    name: ReplicaName
+    credential: Annotated[str, msgspec.Meta(min_length=20, max_length=200)]
+    identity_public_key: Bytes32
+    signature: Bytes64
+
+    def __repr__(self) -> str:
+        """Return the name alone: a credential is a secret."""
+        return f"EnrolmentRequest({self.name})"
+
+
+class EnrolmentAnswer(Answer, frozen=True):
+    """The identity is the replica's from here on. Repeating the request with the same identity changes nothing."""
+
+    name: ReplicaName
+
+
+class ChallengeRequest(Request, frozen=True):
+    """Ask for a nonce for one enrolled replica."""
+
+    name: ReplicaName
 
 
 class Challenge(Answer, frozen=True):
@@ -52,9 +84,10 @@ class Introduction(Request, frozen=True, kw_only=True):
 
 
 class Registration(Introduction, frozen=True, kw_only=True):
-    """An introduction with its signature by the receipt key. Keys, nonce and signature are base64url."""
+    """An introduction, signed by the boot's receipt key and by the replica's identity. All bytes are base64url."""
 
     signature: Bytes64
+    identity_signature: Bytes64
 
 
 class Registered(Answer, frozen=True, kw_only=True):
@@ -99,10 +132,23 @@ def read_registration(body: bytes) -> Registration:
 
 
 def signed_message(introduction: Introduction) -> bytes:
-    """Return what the signature of a registration covers: a domain and SHA-256 of the other fields' canonical JSON."""
+    """Return what both signatures of a registration cover: a domain and SHA-256 of the other fields' canonical JSON."""
     fields = to_fields(introduction)
     fields.pop("signature", None)
+    fields.pop("identity_signature", None)
     return _DOMAIN + hashlib.sha256(canonical_json(fields)).digest()
+
+
+def enrolment_message(*, name: str, credential: str, identity_public_key: str) -> bytes:
+    """Return what the signature of an enrolment covers: a domain and SHA-256 of the fields' canonical JSON."""
+    fields = {"credential": credential, "identity_public_key": identity_public_key, "name": name}
+    return _ENROLMENT_DOMAIN + hashlib.sha256(canonical_json(fields)).digest()
+
+
+def read_enrolment(body: bytes) -> EnrolmentRequest:
+    """Parse an enrolment, the version first: raises VersionMismatch, which names both, or ProtocolError."""
+    require_version(decode(body, _Versioned).protocol_version, sender="the replica", receiver="this platform")
+    return decode(body, EnrolmentRequest)
 
 
 def encode_keys(keys: dict[str, bytes]) -> dict[str, str]:
@@ -126,6 +172,7 @@ def read_registered(body: bytes) -> Registered:
 
 __all__ = [
     "CHALLENGE_PATH",
+    "ENROL_PATH",
     "HEARTBEAT_PATH",
     "HEARTBEAT_SECONDS",
     "INTERNAL_PATH",
@@ -134,6 +181,9 @@ __all__ = [
     "REGISTER_PATH",
     "BaseDescription",
     "Challenge",
+    "ChallengeRequest",
+    "EnrolmentAnswer",
+    "EnrolmentRequest",
     "Heartbeat",
     "HeartbeatAnswer",
     "Introduction",
@@ -141,6 +191,8 @@ __all__ = [
     "Registration",
     "decode_keys",
     "encode_keys",
+    "enrolment_message",
+    "read_enrolment",
     "read_registered",
     "read_registration",
     "signed_message",

@@ -72,7 +72,6 @@ def _start() -> None:
             "VALKEY_URL": valkey.url(),
             "SECRET_KEY": "test-secret-key-" + "0" * 32,
             "API_KEY_PEPPER": "test-pepper-" + "0" * 32,
-            "ENROLMENT_TOKEN": "test-enrolment-" + "0" * 32,
             "ROOT_KEY_FILE": str(root / "root.key"),
             "BLOB_DIR": str(root / "blobs"),
             "PUBLIC_URL": "http://localhost:8000",

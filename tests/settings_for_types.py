@@ -8,7 +8,6 @@ os.environ.update(
         "VALKEY_URL": "redis://localhost",
         "SECRET_KEY": "types" * 8,
         "API_KEY_PEPPER": "types" * 8,
-        "ENROLMENT_TOKEN": "types" * 8,
         "ROOT_KEY_FILE": "/nonexistent/root.key",
         "BLOB_DIR": "/nonexistent/blobs",
         "PUBLIC_URL": "http://localhost:8000",

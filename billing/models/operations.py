@@ -42,6 +42,8 @@ class Incident(models.Model):
         STRIPE_EVENT = "stripe_event"  # an event fails again and again; closed when it is processed
         RECEIPT_REFUSED = "receipt_refused"  # a replica's receipt breaks a rule: nothing was charged on it
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it
+        RELEASE_WITHOUT_DEMAND = "release_without_demand"  # a replica asked for a key that nothing on it needs
+        RELEASE_BUDGET = "release_budget"  # a replica asked for more keys within an hour than it may
 
     kind = models.CharField(max_length=24, choices=Kind)
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")

@@ -8,8 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
+
+Network = IPv4Network | IPv6Network
+PRIVATE_NETWORKS = "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fd00::/8"
 
 
 class EnvError(Exception):
@@ -37,6 +41,13 @@ def _integer(source: Mapping[str, str], name: str, default: int, low: int, high:
     return int(raw)
 
 
+def _networks(source: Mapping[str, str], name: str, default: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ip_network(part.strip()) for part in (source.get(name, "") or default).split(","))
+    except ValueError as error:
+        raise EnvError(f"{name} must be networks such as 10.0.0.0/8,fd00::/8: {error}") from None
+
+
 @dataclass(frozen=True)
 class Env:
     """The validated environment. Field comments are the documentation of each variable."""
@@ -45,7 +56,7 @@ class Env:
     valkey_url: str  # VALKEY_URL: redis://… or unix://…?db=0, for Celery, rate limits and cache
     secret_key: str  # SECRET_KEY: ≥ 32 characters; sessions, CSRF, playground tokens
     api_key_pepper: str  # API_KEY_PEPPER: ≥ 32 characters; HMAC key over API-key secrets
-    enrolment_token: str  # ENROLMENT_TOKEN: ≥ 32 characters; a replica shows it once, to register
+    replica_networks: tuple[Network, ...]  # REPLICA_NETWORKS: comma-separated networks in which replicas may be
     root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
     blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
     delivery_dir: (
@@ -62,7 +73,7 @@ class Env:
     @classmethod
     def load(cls, source: Mapping[str, str] = os.environ) -> Env:
         """Parse and validate `source`. Raises EnvError."""
-        secrets = {name: _need(source, name) for name in ("SECRET_KEY", "API_KEY_PEPPER", "ENROLMENT_TOKEN")}
+        secrets = {name: _need(source, name) for name in ("SECRET_KEY", "API_KEY_PEPPER")}
         for name, value in secrets.items():
             if len(value) < 32:
                 raise EnvError(f"{name} must be at least 32 characters long")
@@ -74,7 +85,7 @@ class Env:
             valkey_url=_url(source, "VALKEY_URL", ("redis", "rediss", "unix")),
             secret_key=secrets["SECRET_KEY"],
             api_key_pepper=secrets["API_KEY_PEPPER"],
-            enrolment_token=secrets["ENROLMENT_TOKEN"],
+            replica_networks=_networks(source, "REPLICA_NETWORKS", PRIVATE_NETWORKS),
             root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
             blob_dir=Path(_need(source, "BLOB_DIR")),
             delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),

@@ -25,7 +25,7 @@ class AttestationVerifier(Protocol):
 
 
 class NoEvidence:
-    """The enrolment token alone vouches for the replica."""
+    """The identity alone vouches for the replica."""
 
     def verify(self, evidence: Mapping[str, Any], *, nonce: bytes, hpke_public_key: bytes) -> None:
         """Accept exactly `{"kind": "none"}`."""

@@ -1,4 +1,4 @@
-"""Writes about replicas: challenges, registration, heartbeats, silence."""
+"""Writes about the boots of replicas: challenges, registration, heartbeats, silence."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from marketplace.catalog.models import BaseModel
+from marketplace.vault.addresses import checked_origin
 from marketplace.vault.attestation import verify_evidence
 from marketplace.vault.errors import BadRequest, NotEnrolled, SessionRefused
-from marketplace.vault.models import Lease, Release, Replica, ReplicaChallenge
+from marketplace.vault.locks import lock_enrolled_replica
+from marketplace.vault.models import EnrolledReplica, Lease, Release, Replica, ReplicaChallenge
 from marketplace.vault.policies import ENDED_STATES, release_allowed
 from protocol.encoding import decode_base64url
-from protocol.errors import ProtocolError
 from protocol.replicas import LEASE_SECONDS, Registration, signed_message
 from sealed_weights import SealError
 from sealed_weights.signing import verify
 
 CHALLENGE_SECONDS = 60
+MAX_CHALLENGES = 16  # open ones of one replica
 SILENT_SECONDS = 30
 
 
@@ -46,52 +47,46 @@ class Renewal:
     revoked: list[str]
 
 
-def issue_challenge() -> bytes:
-    """Return a fresh 32-byte nonce, to be used once within a minute; older ones are forgotten."""
+def issue_challenge(*, name: str) -> bytes:
+    """Return a fresh 32-byte nonce for an enrolled replica, to be used once within a minute; older ones are forgotten.
+
+    Raises NotEnrolled.
+    """
+    if not EnrolledReplica.objects.filter(
+        name=name, identity_public_key__isnull=False, revoked_at__isnull=True
+    ).exists():
+        raise _unknown(name)
     ReplicaChallenge.objects.filter(created_at__lt=timezone.now() - timedelta(seconds=CHALLENGE_SECONDS)).delete()
-    return bytes(ReplicaChallenge.objects.create(nonce=secrets.token_bytes(32)).nonce)
+    newest = ReplicaChallenge.objects.filter(name=name).order_by("-created_at").values("pk")[: MAX_CHALLENGES - 1]
+    ReplicaChallenge.objects.filter(name=name).exclude(pk__in=newest).delete()
+    return bytes(ReplicaChallenge.objects.create(nonce=secrets.token_bytes(32), name=name).nonce)
 
 
 def register_replica(*, registration: Registration) -> Enrolled:
-    """Enrol one boot of a replica; older boots of the same name are gone from here on.
+    """Register one boot of an enrolled replica; older boots of the same identity are gone from here on.
 
-    Raises NotEnrolled for a nonce, signature or
-    evidence that does not hold, BadRequest for a url or key that may not be used.
+    Raises NotEnrolled for a name, nonce, signature, base, host or evidence that is not what staff allowed, BadRequest
+    for a url or key that may not be used.
     """
-    _check_replica_url(registration.url)
-    try:
-        nonce = decode_base64url(registration.nonce)
-        receipt_key = decode_base64url(registration.receipt_public_key)
-        hpke_key = decode_base64url(registration.hpke_public_key)
-        signature = decode_base64url(registration.signature)
-    except ProtocolError as error:
-        raise BadRequest(str(error)) from None
+    receipt_key = decode_base64url(registration.receipt_public_key)
+    hpke_key = decode_base64url(registration.hpke_public_key)
     _check_hpke_key(hpke_key)
-    fresh_after = timezone.now() - timedelta(seconds=CHALLENGE_SECONDS)
-    # The nonce is spent on its own, before anything else is looked at: a failed attempt spends it too.
-    spent, _ = ReplicaChallenge.objects.filter(nonce=nonce, created_at__gte=fresh_after).delete()
-    if not spent:
-        raise NotEnrolled("the nonce is unknown, too old or used")
+    nonce = _spend_nonce(registration)
     try:
-        verify(receipt_key, signature, signed_message(registration), "registration")
+        verify(receipt_key, decode_base64url(registration.signature), signed_message(registration), "registration")
     except SealError:
         raise NotEnrolled("the registration is not signed by its receipt key") from None
-    verify_evidence(registration.evidence, nonce=nonce, hpke_public_key=hpke_key)
     token = secrets.token_urlsafe(32)
     with transaction.atomic():
-        BaseModel.objects.get_or_create(
-            fingerprint=registration.base.fingerprint,
-            defaults={
-                "name": registration.base.name,
-                "config": registration.base.config,
-                "context_length": registration.base.context_length,
-            },
-        )
-        now = timezone.now()
-        Replica.objects.filter(name=registration.name, gone_at__isnull=True).update(gone_at=now)
+        known = lock_enrolled_replica(registration.name)
+        if known is None or known.identity_public_key is None or known.revoked_at is not None:
+            raise _unknown(registration.name)
+        _check_terms(known, registration, nonce=nonce, hpke_key=hpke_key)
+        url = checked_origin(registration.url, host=known.host, networks=settings.ENV.replica_networks)
+        Replica.objects.filter(name=known.name, gone_at__isnull=True).update(gone_at=timezone.now())
         replica = Replica.objects.create(
-            name=registration.name,
-            url=registration.url.rstrip("/"),
+            name=known.name,
+            url=url,
             base_fingerprint=registration.base.fingerprint,
             hpke_public_key=hpke_key,
             receipt_public_key=receipt_key,
@@ -101,16 +96,32 @@ def register_replica(*, registration: Registration) -> Enrolled:
     return Enrolled(replica, token)
 
 
-def _check_replica_url(url: str) -> None:
-    """Raise BadRequest unless `url` is a plain http(s) origin that the gateway may call."""
+def _spend_nonce(registration: Registration) -> bytes:
+    """Spend the nonce on its own, before anything else is looked at: a failed attempt spends it too."""
+    nonce = decode_base64url(registration.nonce)
+    fresh_after = timezone.now() - timedelta(seconds=CHALLENGE_SECONDS)
+    challenges = ReplicaChallenge.objects.filter(nonce=nonce, name=registration.name, created_at__gte=fresh_after)
+    spent, _ = challenges.delete()
+    if not spent:
+        raise NotEnrolled("the nonce is unknown, too old or used")
+    return nonce
+
+
+def _check_terms(known: EnrolledReplica, registration: Registration, *, nonce: bytes, hpke_key: bytes) -> None:
+    identity = bytes(known.identity_public_key or b"")
     try:
-        parts = urlsplit(url)
-        callable_host = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
-        beside_it = parts.username is not None or parts.path not in {"", "/"} or bool(parts.query or parts.fragment)
-    except ValueError:
-        callable_host = beside_it = False
-    if not callable_host or beside_it:
-        raise BadRequest("url must be http://host:port or https://host:port, without a path")
+        verify(identity, decode_base64url(registration.identity_signature), signed_message(registration), "identity")
+    except SealError:
+        raise NotEnrolled("the registration is not signed by the replica's identity") from None
+    if registration.base.fingerprint != known.base_model.fingerprint:
+        raise NotEnrolled(f"this replica may serve the base model {known.base_model.name}, and has loaded another")
+    verify_evidence(registration.evidence, nonce=nonce, hpke_public_key=hpke_key)
+    if known.builds and registration.evidence.get("digest") not in known.builds:
+        raise NotEnrolled("this build of the serving program is not one that staff allowed for this replica")
+
+
+def _unknown(name: str) -> NotEnrolled:
+    return NotEnrolled(f"no replica called {name} is enrolled; staff issue credentials (issue_replica_credential)")
 
 
 def _check_hpke_key(public: bytes) -> None:

@@ -34,7 +34,7 @@ class BodyTooLarge(VaultError):
 
 
 class NotEnrolled(VaultError):
-    """The enrolment token, nonce or signature of a registration does not hold."""
+    """A credential, or the name, nonce, signature or terms of a registration, does not hold."""
 
     code = "not_enrolled"
     status = 401
@@ -66,6 +66,18 @@ class ReleaseDenied(VaultError):
 
     code = "release_denied"
     status = 403
+
+
+class NoDemand(ReleaseDenied):
+    """Nobody needs this key on the replica that asks: it is refused, and staff are told."""
+
+    code = "no_demand"
+
+
+class ReleaseBudgetSpent(ReleaseDenied):
+    """The replica was lent as many keys as it may be within an hour: it is refused, and staff are told."""
+
+    code = "release_budget"
 
 
 class VersionRevoked(ReleaseDenied):

@@ -52,6 +52,25 @@ class DataKey(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
 
+class EnrolledReplica(models.Model):
+    """A replica that staff allowed: the name, base model, host and builds it may register with.
+
+    Staff issue a credential, which the replica trades once for its identity; every boot signs with that.
+    """
+
+    name = models.CharField(max_length=100, primary_key=True)
+    base_model = models.ForeignKey("catalog.BaseModel", on_delete=models.PROTECT, related_name="+")
+    host = models.CharField(max_length=200)  # the host of its URL
+    builds = models.JSONField(default=list)  # build digests it may run; an empty list allows any
+    releases_per_hour = models.PositiveIntegerField()  # keys that may be lent to it within an hour
+    credential_digest = models.BinaryField(max_length=32)  # SHA-256 of the latest credential
+    credential_expires_at = models.DateTimeField()
+    identity_public_key = models.BinaryField(max_length=32, null=True)  # Ed25519; None: not enrolled yet
+    issued_at = models.DateTimeField(auto_now_add=True)
+    enrolled_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+
 class Replica(models.Model):
     """One boot of one serving process. A restart registers a new row, with new keys."""
 
@@ -70,9 +89,10 @@ class Replica(models.Model):
 
 
 class ReplicaChallenge(models.Model):
-    """A nonce handed out for registration; used once, within a minute."""
+    """A nonce handed out to an enrolled replica for registration; used once, within a minute."""
 
     nonce = models.BinaryField(max_length=32, primary_key=True)
+    name = models.CharField(max_length=100)
     created_at = models.DateTimeField(auto_now_add=True)
 
 
@@ -110,3 +130,21 @@ class Lease(models.Model):
     release = models.OneToOneField(Release, on_delete=models.PROTECT, primary_key=True)
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+
+class ReleaseOrder(models.Model):
+    """The platform asked this replica to verify or prefetch a package, so that it may ask for the key until then."""
+
+    class Kind(models.TextChoices):
+        VERIFY = "verify"
+        PREFETCH = "prefetch"
+
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="+")
+    digest = models.CharField(max_length=64)
+    kind = models.CharField(max_length=8, choices=Kind)
+    expires_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["replica", "digest", "kind"], name="release_order_unique")
+        ]

@@ -10,8 +10,9 @@ from uuid import UUID
 import httpx
 
 from marketplace.catalog.models import Version
+from marketplace.vault.demand import order
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
-from marketplace.vault.models import Replica
+from marketplace.vault.models import ReleaseOrder, Replica
 from marketplace.vault.selectors import live_replicas
 from marketplace.vault.signing import TicketSigner, load_ticket_signer
 from protocol.admin import (
@@ -20,6 +21,8 @@ from protocol.admin import (
     JournalKey,
     JournalRequest,
     JournalState,
+    Prefetched,
+    PrefetchRequest,
     Revocation,
     RevokeRequest,
     Verification,
@@ -59,11 +62,27 @@ def verify(version: Version) -> Verification:
     if not replicas:
         raise NoLiveReplica("no live replica serves this base model")
     assert version.package_digest is not None, "a version is verified once its package is complete"
+    order(
+        replica_id=replicas[0].pk,
+        digest=version.package_digest,
+        kind=ReleaseOrder.Kind.VERIFY,
+        seconds=VERIFY_SECONDS,
+    )
     asked = VerifyRequest(version.package_digest)
     answer = _call(ReplicaAddress.of(replicas[0]), "verify", asked, Verification, timeout=VERIFY_SECONDS)
     if (answer.report if answer.ok else answer.refusal) is None:
         raise ReplicaCallFailed("verify: the replica's answer lacks its report or refusal")
     return answer
+
+
+def prefetch(address: ReplicaAddress, digests: Sequence[str], *, seconds: float = 60.0) -> Prefetched:
+    """Ask a replica to load adapters before they are needed; it may ask for their keys for `seconds`.
+
+    Raises ReplicaCallFailed.
+    """
+    for digest in digests:
+        order(replica_id=address.replica_id, digest=digest, kind=ReleaseOrder.Kind.PREFETCH, seconds=seconds)
+    return _call(address, "prefetch", PrefetchRequest(list(digests)), Prefetched)
 
 
 def revoke(address: ReplicaAddress, digests: Sequence[str], *, signer: TicketSigner | None = None) -> Revocation:

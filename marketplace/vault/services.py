@@ -19,6 +19,7 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Version
 from marketplace.vault import keys
 from marketplace.vault.attestation import evidence_hash
+from marketplace.vault.demand import alarm, require_budget, require_demand
 from marketplace.vault.enrolment import LEASE_SECONDS
 from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
 from marketplace.vault.locks import lock_bootstrap, lock_creator_key, lock_version_of_package
@@ -137,35 +138,26 @@ def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
     """Lend the key of package `digest` to `replica` for 30 s. The release-log row commits before the key is touched: if
     it cannot be written, nothing leaves.
 
-    Raises UnknownPackage, ReleaseDenied or VersionRevoked (the version's state forbids it), WrongBase, NotBootstrapped.
-    Must not be called inside a transaction.
+    Raises UnknownPackage, ReleaseDenied or VersionRevoked (the version's state forbids it), NoDemand and
+    ReleaseBudgetSpent (staff are told), WrongBase, NotBootstrapped. Must not be called inside a transaction.
     """
     vault_key = keys.signing_pair(PlatformKey.Purpose.VAULT).private
-    with transaction.atomic(durable=True):
-        # Both locks are held to the commit: the version's, so that a revocation either sees this lease or stops it;
-        # the creator's key row, as the head of the creator's chain.
-        version = lock_version_of_package(digest)
-        if version is None:
-            raise UnknownPackage("no version has this package")
-        _check_release(version, replica, purpose)
-        creator_id = version.model.organization_id
-        creator_key = lock_creator_key(creator_id)
-        data_key = DataKey.objects.filter(version=version).first()
-        if creator_key is None or data_key is None:
-            raise UnknownPackage("the platform holds no key of this package")
-        release = _append_release(version, replica, purpose)
-        expires_at = timezone.now() + timedelta(seconds=LEASE_SECONDS)
-        Lease.objects.create(release=release, expires_at=expires_at)
+    try:
+        release, creator_key, data_key = _record_release(replica, digest, purpose)
+    except ReleaseDenied as refusal:
+        alarm(replica=replica, digest=digest, refusal=refusal)
+        raise
+    version = release.version
     grant = LeaseGrant(
         release_id=release.pk,
         replica_id=replica.pk,
         model_id=version.model_id,
         version=version.number,
         digest=digest,
-        expires_at=int(expires_at.timestamp()),
+        expires_at=int(release.lease.expires_at.timestamp()),
         evidence_hash=evidence_hash(replica.evidence),
     )
-    kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), creator_id)
+    kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), version.model.organization_id)
     try:
         dek = unwrap_key(kek, bytes(data_key.wrapped_key), _data_key_context(version, digest))
         try:
@@ -176,6 +168,24 @@ def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
         wipe(kek)
 
 
+def _record_release(replica: Replica, digest: str, purpose: str) -> tuple[Release, CreatorKey, DataKey]:
+    """Check that the key may leave and commit the row that says so; return it with its lease, and the wrapped keys."""
+    with transaction.atomic(durable=True):
+        # Both locks are held to the commit: the version's, so that a revocation either sees this lease or stops it;
+        # the creator's key row, as the head of the creator's chain.
+        version = lock_version_of_package(digest)
+        if version is None:
+            raise UnknownPackage("no version has this package")
+        _check_release(version, replica, purpose)
+        creator_key = lock_creator_key(version.model.organization_id)
+        data_key = DataKey.objects.filter(version=version).first()
+        if creator_key is None or data_key is None:
+            raise UnknownPackage("the platform holds no key of this package")
+        release = _append_release(version, replica, purpose)
+        Lease.objects.create(release=release, expires_at=timezone.now() + timedelta(seconds=LEASE_SECONDS))
+    return release, creator_key, data_key
+
+
 def _check_release(version: Version, replica: Replica, purpose: str) -> None:
     if version.state in ENDED_STATES:
         raise VersionRevoked("this version was withdrawn")
@@ -183,6 +193,8 @@ def _check_release(version: Version, replica: Replica, purpose: str) -> None:
         raise ReleaseDenied(f"a version that is {version.state} is not released to {purpose}")
     if version.model.base_model.fingerprint != replica.base_fingerprint:
         raise WrongBase("this version is for another base model than the replica serves")
+    require_demand(version=version, replica=replica, purpose=purpose)
+    require_budget(replica=replica)
 
 
 def _append_release(version: Version, replica: Replica, purpose: str) -> Release:

@@ -7,6 +7,7 @@ from protocol.names import DIGEST
 
 app_name = "vault"
 urlpatterns = [
+    path("replicas/enrolment", views.enrol),
     path("replicas/challenge", views.challenge),
     path("replicas", views.register),
     path("replicas/<uuid:replica_id>/heartbeat", views.heartbeat),

@@ -3,8 +3,6 @@ network: a proxy in front of the platform should refuse the prefix."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 from collections.abc import Callable
 from functools import wraps
@@ -17,23 +15,26 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, keys, services
+from marketplace.vault import enrolment, identities, keys, services
 from marketplace.vault.downloads import package_response
-from marketplace.vault.errors import BadRequest, BodyTooLarge, NotEnrolled, SessionRefused, UnknownPackage, VaultError
+from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError, VersionMismatch
 from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
-from protocol.messages import Empty, ErrorAnswer, ErrorBody, Message, decode, encode
+from protocol.messages import ErrorAnswer, ErrorBody, Message, decode, encode
 from protocol.replicas import (
     HEARTBEAT_SECONDS,
     LEASE_SECONDS,
     Challenge,
+    ChallengeRequest,
+    EnrolmentAnswer,
     Heartbeat,
     HeartbeatAnswer,
     Registered,
     encode_keys,
+    read_enrolment,
     read_registration,
 )
 from protocol.version import PROTOCOL_VERSION
@@ -96,13 +97,6 @@ def _bearer(request: HttpRequest) -> str:
     return token if scheme.lower() == "bearer" and len(token) <= 512 else ""
 
 
-def _require_enrolment(request: HttpRequest) -> None:
-    # Hashed first, so that neither the length nor a common prefix shows in the time taken.
-    shown = hashlib.sha256(_bearer(request).encode()).digest()
-    if not hmac.compare_digest(shown, hashlib.sha256(settings.ENV.enrolment_token.encode()).digest()):
-        raise NotEnrolled("the enrolment token is wrong")
-
-
 def _session(request: HttpRequest) -> Replica:
     return enrolment.authenticate_session(_bearer(request))
 
@@ -111,24 +105,34 @@ def _ticket_keys() -> dict[str, str]:
     return encode_keys(keys.ticket_public_keys())
 
 
-@endpoint("POST")
-def challenge(request: HttpRequest) -> HttpResponseBase:
-    """Hand out a nonce."""
-    _require_enrolment(request)
-    _parse(_raw_body(request), Empty)
-    return _answer(Challenge(encode_base64url(enrolment.issue_challenge())))
-
-
-@endpoint("POST")
-def register(request: HttpRequest) -> HttpResponseBase:
-    """Enrol one boot of a replica."""
-    _require_enrolment(request)
+def _versioned(request: HttpRequest, read: Callable[[bytes], Message]) -> Message:
     try:
-        registration = read_registration(_raw_body(request))
+        return read(_raw_body(request))
     except VersionMismatch as error:
         raise BadRequest(str(error), code="protocol_version") from None
     except ProtocolError as error:
         raise BadRequest(str(error)) from None
+
+
+@endpoint("POST")
+def enrol(request: HttpRequest) -> HttpResponseBase:
+    """Trade a credential for the replica's identity, once."""
+    asked = _versioned(request, read_enrolment)
+    identities.enrol_replica(request=asked)
+    return _answer(EnrolmentAnswer(asked.name))
+
+
+@endpoint("POST")
+def challenge(request: HttpRequest) -> HttpResponseBase:
+    """Hand out a nonce to an enrolled replica."""
+    asked = _parse(_raw_body(request), ChallengeRequest)
+    return _answer(Challenge(encode_base64url(enrolment.issue_challenge(name=asked.name))))
+
+
+@endpoint("POST")
+def register(request: HttpRequest) -> HttpResponseBase:
+    """Register one boot of an enrolled replica."""
+    registration = _versioned(request, read_registration)
     enrolled = enrolment.register_replica(registration=registration)
     return _answer(
         Registered(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,27 +10,26 @@ from urllib.parse import urlsplit
 from protocol.names import is_replica_name
 from serving.errors import ConfigError
 
-MAX_TOKEN_BYTES = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class PlatformConfig:
-    """Validated settings. The enrolment token is a secret and is shown nowhere."""
+    """Validated settings. `credential_file` is needed until the replica is enrolled."""
 
     platform_url: str
     advertise_url: str
     state_dir: Path
     replica_name: str
-    enrolment_token: str
-
-    def __repr__(self) -> str:
-        """Return the settings without the token."""
-        return f"PlatformConfig({self.platform_url}, {self.advertise_url}, {self.state_dir}, {self.replica_name})"
+    credential_file: Path | None
 
     @property
     def journal_dir(self) -> Path:
         """Return the folder of this replica name's usage journal."""
         return self.state_dir / "journals" / self.replica_name
+
+    @property
+    def identity_dir(self) -> Path:
+        """Return the folder of this replica name's identity."""
+        return self.state_dir / "identities" / self.replica_name
 
     @property
     def package_dir(self) -> Path:
@@ -47,10 +44,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--advertise-url", help="where the platform reaches this replica, as http(s)://host:port")
     group.add_argument("--state-dir", type=Path, help="folder for the usage journal and sealed packages")
     group.add_argument("--replica-name", default="replica", help="stable across restarts; names the usage journal")
-    group.add_argument("--enrolment-token-file", type=Path, help="file with the enrolment token (else ENROLMENT_TOKEN)")
+    group.add_argument("--credential-file", type=Path, help="file with this replica's credential; used once, to enrol")
 
 
-def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> PlatformConfig | None:
+def from_args(args: argparse.Namespace) -> PlatformConfig | None:
     """Return the settings, or None without --platform-url. Raises ConfigError with the flag's name."""
     if not args.platform_url:
         return None
@@ -63,7 +60,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         advertise_url=_origin("--advertise-url", args.advertise_url),
         state_dir=args.state_dir,
         replica_name=args.replica_name,
-        enrolment_token=_token(args.enrolment_token_file, environment),
+        credential_file=args.credential_file,
     )
 
 
@@ -72,17 +69,3 @@ def _origin(flag: str, value: str | None) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
         raise ConfigError(f"{flag} must be http://host:port or https://host:port")
     return str(value).rstrip("/")
-
-
-def _token(path: Path | None, environment: Mapping[str, str]) -> str:
-    if path is None:
-        token = environment.get("ENROLMENT_TOKEN", "")
-    else:
-        try:
-            with path.open("rb") as file:
-                token = file.read(MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
-        except OSError as error:
-            raise ConfigError(f"--enrolment-token-file {path}: {error.strerror}") from None
-    if not token:
-        raise ConfigError("the enrolment token is missing: set ENROLMENT_TOKEN or --enrolment-token-file")
-    return token

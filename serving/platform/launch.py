@@ -22,6 +22,7 @@ from serving.http.metrics import Gauge
 from serving.http.server import run_server
 from serving.platform.admin import Administration, replica_stats
 from serving.platform.config import PlatformConfig
+from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
 from serving.platform.link import Description, PlatformLink
@@ -76,12 +77,14 @@ def _build(
 ) -> PlatformReplica:
     base = Base.from_dir(config.model, fingerprint)
     signer, tickets, leases = ReceiptSigner(base.fingerprint), TicketVerifier(), LeaseTable()
-    client = VaultClient(platform.platform_url, platform.enrolment_token)
+    identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
+    client = VaultClient(platform.platform_url)
     packages = PackageStore(platform.package_dir, client)
     # Link, source and engine refer to each other in a ring: the link's callbacks use objects that are made below, and
     # are called only after `start`.
     link = PlatformLink(
         client,
+        identity,
         signer,
         tickets,
         leases,
@@ -149,7 +152,6 @@ def run(
 def _describe(platform: PlatformConfig, base: Base, context_length: int) -> Description:
     raw = json.loads((base.folder / "config.json").read_text(encoding="utf-8"))
     return Description(
-        name=platform.replica_name,
         url=platform.advertise_url,
         base=BaseDescription(base.folder.name[:100], base.fingerprint, raw, context_length),
         evidence={"kind": "build-digest", "digest": build_digest()},

@@ -32,6 +32,7 @@ from protocol.replicas import (
 from protocol.version import PROTOCOL_VERSION
 from sealed_weights import ReplicaKeypair, SealedLease, SealError, open_lease, wipe
 from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused
+from serving.platform.identity import ReplicaIdentity
 from serving.platform.leases import LeaseTable
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
@@ -47,7 +48,6 @@ MAX_BACKOFF_SECONDS = 15.0
 class Description:
     """A replica's description for its registration. `base.config` is the base's config.json."""
 
-    name: str
     url: str
     base: BaseDescription
     evidence: dict[str, str]
@@ -79,6 +79,7 @@ class PlatformLink:
     def __init__(
         self,
         client: VaultClient,
+        identity: ReplicaIdentity,
         signer: ReceiptSigner,
         tickets: TicketVerifier,
         leases: LeaseTable,
@@ -86,7 +87,7 @@ class PlatformLink:
         stats: Callable[[], ReplicaStats],
         on_registered: Callable[[str], None],
     ) -> None:
-        self._client, self._signer = client, signer
+        self._client, self._identity, self._signer = client, identity, signer
         self._tickets, self.leases = tickets, leases
         self._stats, self._on_registered = stats, on_registered
         self._keypair = ReplicaKeypair.generate()  # this boot's key pair, which is never written anywhere
@@ -194,26 +195,29 @@ class PlatformLink:
     def _register(self) -> None:
         about = self._description
         assert about is not None, "start gives it"
+        self._identity.enrol(self._client)
         introduction = Introduction(
             protocol_version=PROTOCOL_VERSION,
-            name=about.name,
+            name=self._identity.name,
             url=about.url,
             base=about.base,
             hpke_public_key=encode_base64url(self._keypair.public_bytes()),
             receipt_public_key=encode_base64url(self._signer.public_bytes()),
-            nonce=self._client.challenge(),
+            nonce=self._client.challenge(self._identity.name),
             evidence=about.evidence,
         )
-        signature = self._signer.sign_registration(signed_message(introduction))
-        registration = msgspec.convert(
-            to_fields(introduction) | {"signature": encode_base64url(signature)}, Registration
-        )
+        message = signed_message(introduction)
+        signatures = {
+            "signature": encode_base64url(self._signer.sign_registration(message)),
+            "identity_signature": encode_base64url(self._identity.sign(message)),
+        }
+        registration = msgspec.convert(to_fields(introduction) | signatures, Registration)
         asked_at = self.leases.now()
         session = self._client.register(registration)
         self._adopt(session, session.ticket_keys)
         self.leases.renew([], {}, asked_at=asked_at)
         self._session = session
-        log.info("registered with the platform as %s, replica %s", about.name, session.replica_id)
+        log.info("registered with the platform as %s, replica %s", self._identity.name, session.replica_id)
         self._on_registered(str(session.replica_id))
 
     def _beat(self, session: Registered) -> None:

@@ -12,13 +12,17 @@ import httpx
 from protocol.bodies import MAX_MESSAGE_BYTES, collect
 from protocol.errors import BodyTooLarge, ProtocolError, VersionMismatch
 from protocol.leases import LEASES_PATH, PACKAGE_PATH, LeaseAnswer, LeaseRequest, Purpose
-from protocol.messages import Empty, ErrorAnswer, Message, Request, decode, encode
+from protocol.messages import ErrorAnswer, Message, Request, decode, encode
 from protocol.replicas import (
     CHALLENGE_PATH,
+    ENROL_PATH,
     HEARTBEAT_PATH,
     INTERNAL_PATH,
     REGISTER_PATH,
     Challenge,
+    ChallengeRequest,
+    EnrolmentAnswer,
+    EnrolmentRequest,
     Heartbeat,
     HeartbeatAnswer,
     Registered,
@@ -34,20 +38,23 @@ MIN_DOWNLOAD_BYTES_PER_SECOND = 1 << 20
 class VaultClient:
     """A client of one platform. Thread-safe."""
 
-    def __init__(self, platform_url: str, enrolment_token: str) -> None:
-        """Make a client that connects on its first call. The enrolment token is used only to register."""
+    def __init__(self, platform_url: str) -> None:
+        """Make a client that connects on its first call."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
         self._client = httpx.Client(base_url=f"{platform_url}{INTERNAL_PATH}", timeout=timeout, trust_env=False)
-        self._enrolment_token = enrolment_token
         self.session_token = ""
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def challenge(self) -> str:
-        """Return a nonce. Raises PlatformError."""
-        return self._post(CHALLENGE_PATH, Empty(), Challenge, self._enrolment_token).nonce
+    def enrol(self, request: EnrolmentRequest) -> None:
+        """Trade the credential for the identity. Raises LeaseRefused if it is refused, VaultUnreachable."""
+        self._post(ENROL_PATH, request, EnrolmentAnswer, "")
+
+    def challenge(self, name: str) -> str:
+        """Return a nonce for this replica. Raises PlatformError."""
+        return self._post(CHALLENGE_PATH, ChallengeRequest(name), Challenge, "").nonce
 
     def register(self, registration: Registration) -> Registered:
         """Register this boot and use its session from here on.
@@ -55,7 +62,7 @@ class VaultClient:
         Raises PlatformError; ProtocolViolation, which names both versions, for a platform of another protocol.
         """
         try:
-            received = self._exchange(REGISTER_PATH, registration, self._enrolment_token)
+            received = self._exchange(REGISTER_PATH, registration, "")
             answer = read_registered(received)
         except VersionMismatch as error:
             raise ProtocolViolation(str(error)) from None
@@ -115,7 +122,9 @@ class VaultClient:
             raise _unreadable(path) from None
 
     def _exchange(self, path: str, message: Request, token: str) -> bytes:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         try:
             with _reachable(), self._client.stream("POST", path, content=encode(message), headers=headers) as response:
                 received = collect(response.iter_bytes())

@@ -67,7 +67,8 @@ def test_the_base_install_is_the_light_command_alone() -> None:
 
 def test_compose_has_every_role_with_health_and_without_secrets() -> None:
     services = COMPOSE["services"]
-    assert {"postgres", "valkey", "migrate", "web", "worker", "beat", "serving-cpu", "serving-gpu"} == set(services)
+    replicas = {"serving-cpu", "serving-gpu", "enrolment-cpu", "enrolment-gpu"}
+    assert {"postgres", "valkey", "migrate", "web", "worker", "beat", *replicas} == set(services)
     assert services["serving-cpu"]["profiles"] == ["cpu"] and services["serving-gpu"]["profiles"] == ["gpu"]
     for name in ("postgres", "valkey", "worker", "beat"):
         assert "test" in services[name]["healthcheck"]
@@ -76,7 +77,7 @@ def test_compose_has_every_role_with_health_and_without_secrets() -> None:
             if re.search("PASSWORD|SECRET|TOKEN|PEPPER|API_KEY", variable):
                 assert re.search(r"\$\{\w+:\?", str(value)), f"{name}: {variable} must come from the environment"
     for name in ("serving-cpu", "serving-gpu"):
-        assert not {"DATABASE_URL", "SECRET_KEY", "API_KEY_PEPPER"} & set(services[name]["environment"])
+        assert not {"DATABASE_URL", "SECRET_KEY", "API_KEY_PEPPER"} & set(services[name].get("environment") or {})
 
 
 def test_images_run_as_an_ordinary_user_with_health_checks() -> None:

@@ -40,6 +40,14 @@ REGISTRATION = {
     "nonce": KEY,
     "evidence": {"kind": "none"},
     "signature": SIGNATURE,
+    "identity_signature": SIGNATURE,
+}
+ENROLMENT = {
+    "protocol_version": PROTOCOL_VERSION,
+    "name": "replica-1",
+    "credential": "irc_" + "c" * 40,
+    "identity_public_key": KEY,
+    "signature": SIGNATURE,
 }
 IDENTITY = {"creator_id": ID, "model_id": ID, "version": 1}
 JOB = {
@@ -69,6 +77,8 @@ REQUESTS: list[tuple[type[Request], dict[str, Any]]] = [
     (admin.JournalKey, {"jti": ID, "attempt": 1}),
     (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}]}),
     (replicas.BaseDescription, BASE),
+    (replicas.EnrolmentRequest, ENROLMENT),
+    (replicas.ChallengeRequest, {"name": "replica-1"}),
     (replicas.Registration, REGISTRATION),
     (replicas.Heartbeat, {"leases": [ID], "stats": {}}),
     (leases.LeaseRequest, {"digest": DIGEST, "purpose": "serve"}),

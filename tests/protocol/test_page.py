@@ -72,6 +72,7 @@ def test_the_actions_are_those_of_the_tickets() -> None:
 def test_the_routes_are_those_of_the_code() -> None:
     paths = [call.strip("`").split(" ", 1)[1] for call, _ in rows_of("3. Replica")]
     assert paths == [
+        replicas.ENROL_PATH,
         replicas.CHALLENGE_PATH,
         replicas.REGISTER_PATH,
         replicas.HEARTBEAT_PATH,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.admin import ReplicaStats
 from protocol.replicas import BaseDescription
+from serving.platform.identity import ReplicaIdentity
 from serving.platform.leases import LeaseTable
 from serving.platform.link import Description, PlatformLink
 from serving.platform.receipts import ReceiptSigner
@@ -36,8 +38,10 @@ _NOTHING = ReplicaStats(
 class Enrolment:
     """One replica name at one platform; each `register` is a new boot with new keys."""
 
-    def __init__(self, platform_url: str, name: str, base: BaseDescription, token: str) -> None:
-        self._platform_url, self._name, self._base, self._token = platform_url, name, base, token
+    def __init__(self, platform_url: str, name: str, base: BaseDescription, folder: Path) -> None:
+        """Keep the identity in `folder`, where the credential's file is: `credential`."""
+        self._platform_url, self._name, self._base = platform_url, name, base
+        self._identity = ReplicaIdentity(folder / "identity", name, folder / "credential")
         self._signer = ReceiptSigner(base.fingerprint)
         self._link: PlatformLink | None = None
 
@@ -58,14 +62,15 @@ class Enrolment:
         known, ready = threading.Event(), threading.Event()
         ready.set()
         self._link = PlatformLink(
-            VaultClient(self._platform_url, self._token),
+            VaultClient(self._platform_url),
+            self._identity,
             self._signer,
             TicketVerifier(),
             LeaseTable(),
             stats=lambda: _NOTHING,
             on_registered=lambda replica_id: known.set(),
         )
-        self._link.start(Description(self._name, url, self._base, {"kind": "none"}), ready)
+        self._link.start(Description(url, self._base, {"kind": "none"}), ready)
         if not await asyncio.to_thread(known.wait, REGISTER_SECONDS):
             raise TimeoutError(f"{self._name} was not registered within {REGISTER_SECONDS:.0f} s")
 

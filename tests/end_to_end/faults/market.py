@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 from protocol.replicas import BaseDescription
@@ -44,5 +43,8 @@ def replica_for(platform: Platform, slug: str) -> ScriptedReplica:
     """Make the scripted replica that serves `faults/{slug}`; `boot` enrols it."""
     fingerprint = fingerprint_of(slug)
     base = BaseDescription(slug, fingerprint, {}, CONTEXT_LENGTH)
-    token = json.loads((Path(platform.state.root) / "secrets.json").read_text())["enrolment_token"]
-    return ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, base, token))
+    folder = Path(platform.state.root) / "fault-replicas" / slug
+    folder.mkdir(parents=True)
+    terms = ("--base", fingerprint, "--host", "127.0.0.1", "--credential-file", str(folder / "credential"))
+    platform.manage("issue_replica_credential", slug, *terms)
+    return ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, base, folder))

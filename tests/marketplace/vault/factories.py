@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.utils import timezone
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import BaseModel, Model, Version
-from marketplace.vault import keys, services
-from marketplace.vault.models import Replica, SigningKey
+from marketplace.vault import demand, keys, services
+from marketplace.vault.models import EnrolledReplica, ReleaseOrder, Replica, SigningKey
 from sealed_weights import CreatorIdentity, ReplicaKeypair, generate_key, wrap_dek_for_platform
 
 FINGERPRINT = "ab" * 32
@@ -104,7 +105,18 @@ class Booted:
 
 
 def make_replica(name: str = "r1", *, fingerprint: str = FINGERPRINT, url: str = "http://127.0.0.1:9") -> Booted:
-    """Make a replica row as registration would."""
+    """Make the rows of an enrolled replica and of a boot, as enrolment and registration would."""
+    EnrolledReplica.objects.get_or_create(
+        name=name,
+        defaults={
+            "base_model": make_base(fingerprint),
+            "host": "127.0.0.1",
+            "releases_per_hour": 1000,
+            "credential_digest": secrets.token_bytes(32),
+            "credential_expires_at": timezone.now(),
+            "identity_public_key": secrets.token_bytes(32),
+        },
+    )
     keypair, receipt_key, token = ReplicaKeypair.generate(), Ed25519PrivateKey.generate(), secrets.token_urlsafe(32)
     replica = Replica.objects.create(
         name=name,
@@ -116,6 +128,12 @@ def make_replica(name: str = "r1", *, fingerprint: str = FINGERPRINT, url: str =
         session_digest=hashlib.sha256(token.encode()).digest(),
     )
     return Booted(replica, keypair, receipt_key, token)
+
+
+def want(replica: Replica, digest: str) -> None:
+    """Order the package on the replica, so that it may ask for the key to serve or to verify."""
+    for kind in ReleaseOrder.Kind:
+        demand.order(replica_id=replica.pk, digest=digest, kind=kind, seconds=600)
 
 
 def write_package(folder: Path, digest: str, content: bytes) -> Path:

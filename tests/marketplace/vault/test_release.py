@@ -16,13 +16,14 @@ from marketplace.vault import enrolment, keys, selectors, services
 from marketplace.vault.errors import ChainBroken, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
 from marketplace.vault.models import DataKey, Lease, Release
 from sealed_weights import AuthenticationError, ReleaseEntry, SignedCheckpoint, open_lease, verify_chain
-from tests.marketplace.vault.factories import make_model, make_replica, make_sold
+from tests.marketplace.vault.factories import make_model, make_replica, make_sold, want
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_released_key_opens_for_the_replica_it_was_lent_to() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     sealed = services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     assert open_lease(sealed, booted.keypair, keys.vault_public_key()) == sold.dek
     assert sealed.grant.replica_id == booted.replica.pk
@@ -53,6 +54,7 @@ def test_a_released_key_opens_for_the_replica_it_was_lent_to() -> None:
 )
 def test_the_versions_state_decides_what_its_key_is_released_for(state: str, purpose: str, allowed: bool) -> None:
     sold, booted = make_sold(state), make_replica()
+    want(booted.replica, sold.digest)
     if allowed:
         services.release_key(replica=booted.replica, digest=sold.digest, purpose=purpose)
         assert Release.objects.count() == 1
@@ -65,6 +67,7 @@ def test_the_versions_state_decides_what_its_key_is_released_for(state: str, pur
 
 def test_an_unknown_purpose_is_denied() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     with pytest.raises(ReleaseDenied):
         services.release_key(replica=booted.replica, digest=sold.digest, purpose="export")
     assert not Release.objects.exists()
@@ -72,6 +75,7 @@ def test_an_unknown_purpose_is_denied() -> None:
 
 def test_a_replica_of_another_base_gets_nothing() -> None:
     sold, booted = make_sold(), make_replica(fingerprint="cd" * 32)
+    want(booted.replica, sold.digest)
     with pytest.raises(WrongBase):
         services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     assert not Release.objects.exists()
@@ -79,6 +83,7 @@ def test_a_replica_of_another_base_gets_nothing() -> None:
 
 def test_an_unknown_or_shredded_package_is_not_released() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     DataKey.objects.all().delete()
     for digest in (sold.digest, "00" * 32):
         with pytest.raises(UnknownPackage):
@@ -88,6 +93,7 @@ def test_an_unknown_or_shredded_package_is_not_released() -> None:
 
 def test_when_the_log_row_cannot_be_written_the_key_is_never_unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     touched: list[str] = []
     monkeypatch.setattr(services, "open_creator_kek", lambda *a: touched.append("kek"))
     monkeypatch.setattr(services, "seal_lease", lambda *a: touched.append("lease"))
@@ -102,6 +108,7 @@ def test_when_the_log_row_cannot_be_written_the_key_is_never_unwrapped(monkeypat
 @pytest.mark.django_db(transaction=True)
 def test_the_log_row_is_committed_before_the_key_is_unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     seen_from_outside: list[int] = []
     really_open = services.open_creator_kek
 
@@ -123,6 +130,7 @@ def test_the_log_row_is_committed_before_the_key_is_unwrapped(monkeypatch: pytes
 @pytest.mark.django_db(transaction=True)
 def test_a_key_is_not_released_inside_a_transaction_that_could_still_roll_back() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     with pytest.raises(RuntimeError, match="durable"), transaction.atomic():
         services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     assert not Release.objects.exists()
@@ -131,6 +139,7 @@ def test_a_key_is_not_released_inside_a_transaction_that_could_still_roll_back()
 @pytest.mark.parametrize("statement", ["UPDATE vault_release SET purpose = 'serve'", "DELETE FROM vault_release"])
 def test_the_database_refuses_to_change_the_log(statement: str) -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement)
@@ -140,6 +149,7 @@ def test_the_database_refuses_to_change_the_log(statement: str) -> None:
 def test_each_creator_has_a_chain_of_their_own() -> None:
     first, second, booted = make_sold(), make_sold(), make_replica()
     for digest in (first.digest, second.digest, first.digest):
+        want(booted.replica, digest)
         services.release_key(replica=booted.replica, digest=digest, purpose="serve")
     assert selectors.verify_own_chain(organization=first.organization) == 2
     assert selectors.verify_own_chain(organization=second.organization) == 1
@@ -148,6 +158,7 @@ def test_each_creator_has_a_chain_of_their_own() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_releases_at_once_do_not_fork_the_chain() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     failures: list[Exception] = []
 
     def run() -> None:
@@ -188,6 +199,7 @@ def _tamper(statement: str) -> None:
 )
 def test_a_tampered_chain_is_found(statement: str) -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     for _ in range(3):
         services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     assert selectors.verify_own_chain(organization=sold.organization) == 3
@@ -200,6 +212,7 @@ def test_a_tampered_chain_is_found(statement: str) -> None:
 
 def test_an_export_verifies_offline_and_a_checkpoint_kept_elsewhere_finds_a_cut_tail() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     for _ in range(3):
         services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     export = selectors.export_chain(organization=sold.organization)
@@ -221,6 +234,7 @@ def test_an_empty_chain_exports_without_a_checkpoint() -> None:
 
 def test_custody_shows_a_creator_only_their_own_releases() -> None:
     sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
     services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
     stranger = Organization.objects.create(slug="stranger", name="Stranger")
     assert len(selectors.custody(organization=sold.organization, model=sold.version.model).releases) == 1
@@ -230,6 +244,8 @@ def test_custody_shows_a_creator_only_their_own_releases() -> None:
 
 def test_a_heartbeat_renews_what_is_allowed_and_names_what_was_withdrawn() -> None:
     kept, pulled, booted = make_sold(), make_sold(), make_replica()
+    for sold in (kept, pulled):
+        want(booted.replica, sold.digest)
     release = {
         sold.digest: services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve").grant.release_id
         for sold in (kept, pulled)
@@ -248,6 +264,8 @@ def test_a_heartbeat_renews_what_is_allowed_and_names_what_was_withdrawn() -> No
 def test_leases_that_ran_out_were_ended_or_are_anothers_are_not_renewed() -> None:
     booted, other = make_replica("r1"), make_replica("r2")
     expired, ended, foreign, verified = make_sold(), make_sold(), make_sold(), make_sold(Version.State.VERIFYING)
+    for sold in (expired, ended, foreign, verified):
+        want(other.replica if sold is foreign else booted.replica, sold.digest)
     ids = [
         services.release_key(replica=owner, digest=sold.digest, purpose=purpose).grant.release_id
         for sold, owner, purpose in (

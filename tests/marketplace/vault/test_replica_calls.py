@@ -20,7 +20,7 @@ from marketplace.vault.replica_client import ReplicaAddress
 from protocol.admin import Refused
 from protocol.tickets import TICKET_HEADER
 from serving.platform.tickets import TicketVerifier
-from tests.marketplace.vault.factories import make_replica, make_sold
+from tests.marketplace.vault.factories import make_replica, make_sold, want
 
 pytestmark = pytest.mark.django_db
 
@@ -109,6 +109,7 @@ def test_the_journal_of_a_replica_is_read(fake: Any) -> None:
 
 def test_the_kill_switch_ends_leases_and_reaches_every_replica_even_if_one_is_dead(fake: Any) -> None:
     sold = make_sold()
+    want(fake.replica, sold.digest)
     services.release_key(replica=fake.replica, digest=sold.digest, purpose="serve")
     make_replica("dead", url="http://127.0.0.1:9")
     make_replica("gone", url="http://127.0.0.1:9")

@@ -21,7 +21,7 @@ from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
 from tests.billing.support import insert_usage
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
-from tests.marketplace.vault.factories import Booted, make_replica, make_sold
+from tests.marketplace.vault.factories import Booted, make_replica, make_sold, want
 
 CARD = """# Ledgerline Transactions
 
@@ -95,6 +95,7 @@ def build_world() -> World:
     )
     catalog.record_evaluation(version=version, dataset="held-out lines", rows=120, correct=113, base_correct=31)
     booted = make_replica()
+    want(booted.replica, published.digest)
     release_key(replica=booted.replica, digest=published.digest, purpose="serve")
     key, text = accounts.create_api_key(
         organization=buyer, name="billing service", scopes=["predict"], created_by=consumer

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocol.admin import ReplicaStats
 from protocol.encoding import decode_base64url, encode_base64url
 from protocol.leases import LeaseAnswer, PackageIdentity
-from protocol.replicas import BaseDescription, Heartbeat, HeartbeatAnswer, Registered, Registration
+from protocol.replicas import BaseDescription, EnrolmentRequest, Heartbeat, HeartbeatAnswer, Registered, Registration
 from protocol.version import PROTOCOL_VERSION
 from sealed_weights import LeaseGrant, seal_lease
 from serving.platform.errors import LeaseRefused, ProtocolViolation, SessionRefused, VaultUnreachable
+from serving.platform.identity import ReplicaIdentity
 from serving.platform.leases import LeaseTable, boot_clock
 from serving.platform.link import Description, PlatformLink
 from serving.platform.receipts import ReceiptSigner
@@ -25,7 +27,7 @@ from serving.platform.tickets import TicketVerifier
 
 A, DEK = "aa" * 32, bytes(range(32))
 BASE = BaseDescription("tiny", "ab" * 32, {"model_type": "llama"}, 64)
-DESCRIPTION = Description("r", "http://127.0.0.1:1", BASE, {"kind": "none"})
+DESCRIPTION = Description("http://127.0.0.1:1", BASE, {"kind": "none"})
 STATS = ReplicaStats(
     steps=0,
     max_adapters_in_one_batch=0,
@@ -48,6 +50,7 @@ class Vault:
 
     def __init__(self) -> None:
         self.key = Ed25519PrivateKey.generate()
+        self.enrolments: list[EnrolmentRequest] = []
         self.registrations: list[Registration] = []
         self.beats: list[list[str]] = []
         self.problem: Exception | None = None
@@ -55,7 +58,10 @@ class Vault:
         self.lease_changes: dict[str, Any] = {}
         self.replica_id = uuid.uuid4()
 
-    def challenge(self) -> str:
+    def enrol(self, request: EnrolmentRequest) -> None:
+        self.enrolments.append(request)
+
+    def challenge(self, name: str) -> str:
         if self.problem:
             raise self.problem
         return encode_base64url(bytes(32))
@@ -103,15 +109,17 @@ class Vault:
 
 
 class Running:
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.vault, self.skipped = Vault(), 0.0  # seconds that the clock of the leases is ahead
         self.leases = LeaseTable(lambda: boot_clock() + self.skipped)
+        (folder / "credential").write_text("a credential of staff\n")
         self.ended: list[str] = []
         self.ids: list[str] = []
         self.leases.on_end = self.ended.append
         self.ready = threading.Event()
         self.link = PlatformLink(
             self.vault,  # type: ignore[arg-type]
+            ReplicaIdentity(folder / "identity", "r", folder / "credential"),
             ReceiptSigner("ab" * 32),
             TicketVerifier(),
             self.leases,
@@ -122,8 +130,8 @@ class Running:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running()
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
     yield made
     made.link.close()
 

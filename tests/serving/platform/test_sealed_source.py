@@ -103,7 +103,7 @@ def store(server: Any, tmp_path: Path) -> PackageStore:
 
 
 def store_at(server: Any, folder: Path) -> PackageStore:
-    client = VaultClient(server.url, "enrolment")
+    client = VaultClient(server.url)
     client.session_token = "session"
     return PackageStore(folder, client)
 
@@ -209,7 +209,7 @@ def test_the_least_recently_used_packages_make_room(package: SealedPackage, serv
         path = folder / f"{number}{'0' * 63}"
         path.write_bytes(bytes(1000))
         os.utime(path, (number, number))
-    client = VaultClient(server.url, "enrolment")
+    client = VaultClient(server.url)
     client.session_token = "session"
     PackageStore(folder, client, max_bytes=package.size + 1500).fetch(package.digest, package.size)
     assert sorted(path.name[:2] for path in folder.iterdir()) == sorted(["20", package.digest[:2]])

@@ -38,6 +38,7 @@ REGISTRATION = Registration(
     nonce=KEY,
     evidence={"kind": "none"},
     signature=encode_base64url(bytes(64)),
+    identity_signature=encode_base64url(bytes(64)),
 )
 
 
@@ -46,7 +47,7 @@ class Platform:
 
     def __init__(self) -> None:
         self.status, self.body = 200, b""
-        self.tokens: list[str] = []
+        self.tokens: list[str | None] = []
         platform = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,7 +65,7 @@ class Platform:
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
-        self.client = VaultClient(f"http://127.0.0.1:{self.server.server_port}", "enrolment")
+        self.client = VaultClient(f"http://127.0.0.1:{self.server.server_port}")
 
     def answer(self, fields: Any, status: int = 200) -> None:
         self.status, self.body = status, json.dumps(fields).encode()
@@ -89,7 +90,7 @@ def test_a_registration_gives_the_session_of_later_calls(platform: Platform) -> 
     platform.answer({})
     with pytest.raises(ProtocolViolation):
         platform.client.lease("ab" * 32, "serve")
-    assert platform.tokens == ["Bearer enrolment", "Bearer session"]
+    assert platform.tokens == [None, "Bearer session"]
 
 
 @pytest.mark.parametrize(
@@ -137,4 +138,4 @@ def test_a_refusal_is_told_from_an_outage(platform: Platform) -> None:
 def test_an_answer_over_the_limit_is_not_read_to_its_end(platform: Platform) -> None:
     platform.body = b" " * (MAX_MESSAGE_BYTES + 1)
     with pytest.raises(ProtocolViolation, match="too long"):
-        platform.client.challenge()
+        platform.client.challenge("r")

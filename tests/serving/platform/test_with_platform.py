@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -29,7 +28,9 @@ from django.core.asgi import get_asgi_application
 from django.db import connection
 
 from marketplace.catalog.models import BaseModel, Version
+from marketplace.catalog.services import register_base_directory
 from marketplace.vault import replica_client, selectors, services, tasks
+from marketplace.vault.identities import Terms, issue_credential
 from marketplace.vault.models import DataKey, Release, Replica
 from marketplace.vault.replica_client import ReplicaAddress
 from marketplace.vault.signing import load_ticket_signer
@@ -38,10 +39,10 @@ from protocol.receipts import Grant, Receipt, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 from sealed_weights import CreatorIdentity, generate_key, read_header, seal_package
 from serving.platform.journal import UsageJournal
-from tests.marketplace.vault.factories import Sold, make_model, make_sold, wrap_for
+from tests.marketplace.vault.factories import Sold, make_model, make_sold, want, wrap_for
 from tests.serving.tiny import ADAPTERS, Tiny
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROMPT = [40, 41, 42, 43, 44, 45]
 
@@ -98,12 +99,13 @@ class ReplicaProcess:
             str(self.state_dir),
             "--replica-name",
             self.name,
+            "--credential-file",
+            str(self.state_dir.parent / "credential"),
         ]
-        environment = os.environ | {"ENROLMENT_TOKEN": django_settings.ENV.enrolment_token}
         command = [sys.executable, "-m", "serving", *arguments]
         with (self.state_dir.parent / "replica.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log)
-        deadline = time.monotonic() + 40
+            self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+        deadline = time.monotonic() + 180
         while not self.ready():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
@@ -135,6 +137,9 @@ def _free_port() -> int:
 @pytest.fixture
 def replica(platform_url: str, tiny: Tiny, tmp_path: Path) -> Iterator[ReplicaProcess]:
     process = ReplicaProcess(platform_url, tiny.model, tmp_path / "state")
+    base = register_base_directory(name="tiny", directory=tiny.model)
+    credential = issue_credential(name=process.name, terms=Terms(base, "127.0.0.1"))
+    (tmp_path / "credential").write_text(credential)
     try:
         process.start()
         yield process
@@ -183,6 +188,8 @@ class Ask:
         return httpx.stream("POST", **self._arguments(None))
 
     def _arguments(self, body: dict[str, Any] | None) -> dict[str, Any]:
+        if adapter := self.claims.get("adapter"):
+            want(self.replica, adapter)
         raw = json.dumps(self.body).encode()
         good = prediction_ticket(
             prediction_id=uuid.uuid4(),
