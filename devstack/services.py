@@ -150,6 +150,7 @@ class Services:
                 "--host=127.0.0.1",
                 f"--port={self.ports.web}",
                 "--lifespan=on",
+                "--http=protocol.http1:EdgeProtocol",
                 "--no-access-log",
                 "--log-level=warning",
                 "--timeout-graceful-shutdown=5",

@@ -27,5 +27,13 @@ class BodyTooSlow(ProtocolError):
         self.seconds = seconds
 
 
+class UnknownEncoding(ProtocolError):
+    """A body is compressed in a way that is not read here."""
+
+
+class BrokenEncoding(ProtocolError):
+    """A body is not what its Content-Encoding says."""
+
+
 class ClientGone(Exception):
     """The client hung up before its request was complete."""

@@ -14,8 +14,19 @@ DONE = b"data: [DONE]\n\n"
 _EVENT = re.compile(rb"(?:id: ([0-9]{1,15})\n)?data: ([^\n]*)\n\n", re.DOTALL)
 
 
+# Characters beyond a stream's own line ends at which clients break lines all the same, such as `str.splitlines` does;
+# JSON writes the others (U+000B, U+001C and so on) in escapes by itself.
+_LINE_ENDS = {char.encode(): b"\\u%04x" % ord(char) for char in "\x85\u2028\u2029"}
+
+
 def format_event(data: bytes, tokens: int) -> bytes:
-    """Return one event. `data` is a value's JSON in one line, `tokens` the completion tokens so far."""
+    """Return one event, of one line for every client.
+
+    `data` is a value's JSON in one line, `tokens` the completion tokens so far.
+    """
+    if not data.isascii():
+        for char, escaped in _LINE_ENDS.items():
+            data = data.replace(char, escaped)
     return b"id: %d\ndata: %b\n\n" % (tokens, data)
 
 

@@ -12,6 +12,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from protocol.origins import parse_origins
+
 Network = IPv4Network | IPv6Network
 PRIVATE_NETWORKS = "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fd00::/8"
 
@@ -48,6 +50,13 @@ def _networks(source: Mapping[str, str], name: str, default: str) -> tuple[Netwo
         raise EnvError(f"{name} must be networks such as 10.0.0.0/8,fd00::/8: {error}") from None
 
 
+def _origins(source: Mapping[str, str], name: str) -> frozenset[str]:
+    try:
+        return parse_origins(source.get(name, ""))
+    except ValueError as error:
+        raise EnvError(f"{name}: {error}; separate several with commas") from None
+
+
 @dataclass(frozen=True)
 class Env:
     """The validated environment. Field comments are the documentation of each variable."""
@@ -67,6 +76,7 @@ class Env:
     stripe_api_base: str  # STRIPE_API_BASE: empty for Stripe itself, the double's URL in the local stack
     stripe_webhook_secret: str  # STRIPE_WEBHOOK_SECRET
     platform_fee_bps: int  # PLATFORM_FEE_BPS: the platform's share of each prediction, basis points
+    cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
 
@@ -94,6 +104,7 @@ class Env:
             stripe_api_base=_url(source, "STRIPE_API_BASE", ("http", "https", ""), default=""),
             stripe_webhook_secret=_need(source, "STRIPE_WEBHOOK_SECRET"),
             platform_fee_bps=_integer(source, "PLATFORM_FEE_BPS", 2000, 0, 10_000),
+            cors_origins=_origins(source, "CORS_ORIGINS"),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,
         )

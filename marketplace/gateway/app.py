@@ -16,14 +16,14 @@ from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
 from billing.pricing import BASIS_POINTS, worst_case_nano_usd
-from marketplace.accounts.errors import InvalidInput, NotFound, Refusal
+from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
-from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json
+from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.presence import Presence
@@ -35,6 +35,7 @@ from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_HEADER
 from protocol.names import parse_model_name
+from protocol.origins import answer_headers, preflight_headers
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class Gateway:
             await self._lifespan(receive, send)
             return
         request_id = request_id_from(headers_of(scope).get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1"))
-        headers = {REQUEST_ID_HEADER: request_id}
+        origin = headers_of(scope).get(b"origin", b"").decode("latin-1")
+        headers = {REQUEST_ID_HEADER: request_id, **answer_headers(origin, settings.ENV.cors_origins)}
         try:
             await self._route(scope, receive, send, headers)
         except Refusal as refusal:
@@ -77,7 +79,9 @@ class Gateway:
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         path = scope["path"]
         method = scope["method"]
-        if path in COMPLETION_PATHS or path == "/v1/quote":
+        if method == "OPTIONS" and settings.ENV.cors_origins:
+            await _preflight(scope, send, headers)
+        elif path in COMPLETION_PATHS or path == "/v1/quote":
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await self._predict(scope, receive, send, headers)
@@ -124,7 +128,7 @@ class Gateway:
         assert self._limiter is not None
         principal = await self._principal(scope)
         headers |= (await self._limiter.check(principal.organization_id)).headers()
-        body = await read_body(receive)
+        body = await read_body(scope, receive)
         path: str = scope["path"]
         quoting = path == "/v1/quote"
         request = parse_prediction_request(body, chat=path == "/v1/chat/completions" or b'"messages"' in body)
@@ -213,6 +217,17 @@ class Gateway:
             self._parts = None
         if self._valkey is not None:
             await self._valkey.aclose()
+
+
+async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:
+    """Answer a browser that asks before a page's request. Raises Refusal 403 for a page that may not call."""
+    given = headers_of(scope)
+    origin, wanted = (given.get(name, b"").decode("latin-1") for name in (b"origin", b"access-control-request-headers"))
+    answer = preflight_headers(origin, wanted, settings.ENV.cors_origins)
+    if answer is None:
+        raise NotAllowed("Pages of this origin may not call the API.", code="origin_not_allowed")
+    await start_response(send, 204, headers | answer)
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _refuse(send: Send, refusal: Refusal, headers: dict[str, str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from marketplace.accounts.errors import Refusal
 from protocol import bodies
-from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
+from protocol.content_encoding import ACCEPTED, decoded
+from protocol.errors import BodyTooLarge, BodyTooSlow, BrokenEncoding, ClientGone, UnknownEncoding
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,10 +29,21 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-async def read_body(receive: Receive) -> bytes:
-    """Return the whole request body. Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, or ClientGone."""
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """Return the whole request body, without its Content-Encoding.
+
+    Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, 415 or 400 for its encoding; or ClientGone.
+    """
+    encoding = headers_of(scope).get(b"content-encoding", b"").decode("latin-1")
     try:
-        return await bodies.read_body(receive, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
+        body = await bodies.read_body(receive, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
+        return decoded(body, encoding, limit=MAX_BODY_BYTES)
+    except UnknownEncoding as error:
+        accepted = {"accept-encoding": ACCEPTED}
+        message = f"The request body cannot be read: {error}."
+        raise Refusal(message, code="unsupported_encoding", status=415, headers=accepted) from None
+    except BrokenEncoding as error:
+        raise Refusal(f"The request body cannot be read: {error}.", code="invalid_encoding", status=400) from None
     except BodyTooLarge:
         raise Refusal(f"The request body is over {MAX_BODY_BYTES} bytes.", code="body_too_large", status=413) from None
     except BodyTooSlow:

@@ -52,7 +52,7 @@ class Endpoint(ABC, Generic[schema.Body]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         try:
-            raw = await read_body(receive, parts.max_body_bytes)
+            raw = await read_body(scope, receive, parts.max_body_bytes)
             body = schema.parse(raw, self._kind)
             incoming = IncomingRequest(scope["path"], headers_of(scope), raw, body)
             admission = await parts.authorizer.authorize(incoming)

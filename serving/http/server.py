@@ -3,7 +3,6 @@ at SIGTERM that drops no stream."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import signal
 import socket
@@ -13,57 +12,13 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from protocol.http1 import EdgeProtocol
 from serving.engine import Engine
-from serving.http.wire import ABORT
 
-HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its headers
-MAX_HEAD_BYTES = 1 << 16
 STALLED_SECONDS = 60.0  # a client that acknowledges nothing for so long is gone
 _KEEP_ALIVE_SECONDS = 75
 _ENDING_SECONDS = 5  # for the last events of streams that the grace was too short for
-
-
-class PatientProtocol(HttpToolsProtocol):
-    """The protocol of one connection."""
-
-    _limit: asyncio.TimerHandle | None = None
-    _head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._limit is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.transport.abort()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
-        if self._limit is None:
-            self._expect_head()
-
-    def on_headers_complete(self) -> None:
-        self._head_is_complete()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_complete()
-        super().connection_lost(exc)
-
-    def _expect_head(self) -> None:
-        self._head_bytes = 0
-        self._limit = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
-
-    def _head_is_complete(self) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
-            self._limit = None
 
 
 class DrainingServer(uvicorn.Server):
@@ -86,7 +41,7 @@ class DrainingServer(uvicorn.Server):
 def make_server(app: ASGIApp, engine: Engine, grace_s: float) -> DrainingServer:
     """Make a server for `app` with all limits set; `serve` it on a socket from `limit_stalls`."""
     settings: dict[str, Any] = {
-        "http": PatientProtocol,
+        "http": EdgeProtocol,
         "ws": "none",
         "log_config": None,  # uvicorn's messages go to the program's own log
         "access_log": False,

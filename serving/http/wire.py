@@ -9,8 +9,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from protocol import bodies
-from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
+from protocol.content_encoding import ACCEPTED, decoded
+from protocol.errors import BodyTooLarge, BodyTooSlow, BrokenEncoding, ClientGone, UnknownEncoding
 from protocol.events import DONE, format_event
+from protocol.http1 import ABORT
 from serving.http.errors import ApiError
 
 
@@ -22,10 +24,19 @@ def headers_of(scope: Scope) -> dict[str, str]:
 BODY_SECONDS = 60.0
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """Return the whole body. Raises ApiError 413 for more than `limit` bytes, 408 when it takes more than a minute."""
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Return the whole body, without its Content-Encoding.
+
+    Raises ApiError 413 for more than `limit` bytes, 408 when it takes more than a minute, 415 or 400 for its encoding.
+    """
     try:
-        return await bodies.read_body(receive, limit=limit, seconds=BODY_SECONDS)
+        body = await bodies.read_body(receive, limit=limit, seconds=BODY_SECONDS)
+        return decoded(body, headers_of(scope).get("content-encoding", ""), limit=limit)
+    except UnknownEncoding as error:
+        message, accepted = f"The request body cannot be read: {error}.", {"Accept-Encoding": ACCEPTED}
+        raise ApiError(415, message, code="unsupported_encoding", headers=accepted) from None
+    except BrokenEncoding as error:
+        raise ApiError(400, f"The request body cannot be read: {error}.", code="invalid_encoding") from None
     except BodyTooLarge:
         message = f"The request body is larger than {limit} bytes."
         raise ApiError(413, message, code="request_too_large", headers={"Connection": "close"}) from None
@@ -34,9 +45,6 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     except ClientGone:
         message = "The client went away before the body was complete."
         raise ApiError(400, message, code="client_disconnected") from None
-
-
-ABORT = "intarsia.abort"
 
 
 def abort(scope: Scope) -> None:

@@ -67,7 +67,7 @@ class Administration:
         kind, _ = CALLS[action]
 
         async def endpoint(request: Request) -> Response:
-            raw = await read_body(request.receive, MAX_MESSAGE_BYTES)
+            raw = await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
             try:
                 self._tickets.verify(request.headers.get(TICKET_HEADER), raw, action=action)
             except TicketRefused as error:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +15,31 @@ from hypothesis import strategies as st
 from protocol.events import DONE, event_data, event_tokens, format_event
 
 
-@given(st.text().map(lambda text: text.replace("\n", " ").encode()), st.integers(0, 2**31))
-def test_an_event_gives_back_its_data_and_its_tokens(data: bytes, tokens: int) -> None:
-    raw = format_event(data, tokens)
+@given(st.text(), st.integers(0, 2**31))
+def test_an_event_gives_back_its_value_and_its_tokens(text: str, tokens: int) -> None:
+    raw = format_event(json.dumps({"text": text}, ensure_ascii=False).encode(), tokens)
     assert raw.startswith(b"id: %d\n" % tokens) and raw.endswith(b"\n\n")
-    assert (event_data(raw), event_tokens(raw)) == (data, tokens)
+    data = event_data(raw)
+    assert data is not None and json.loads(data) == {"text": text} and event_tokens(raw) == tokens
+
+
+# Everything at which `str.splitlines`, and with it some clients, ends a line.
+LINE_ENDS = [chr(code) for code in range(0x3000) if len(f"a{chr(code)}b".splitlines()) > 1]
+
+
+@pytest.mark.parametrize("char", LINE_ENDS, ids=[f"U+{ord(char):04X}" for char in LINE_ENDS])
+@pytest.mark.parametrize("encode", [msgspec.json.encode, orjson.dumps], ids=["replica", "gateway"])
+def test_an_event_is_one_line_for_every_client(char: str, encode: Callable[[Any], bytes]) -> None:
+    value = {"text": f"é{char}b{char}", f"k{char}": [char]}
+    lines = format_event(encode(value), 7).decode().splitlines()
+    assert len(lines) == 3 and lines[0] == "id: 7" and lines[2] == ""
+    assert json.loads(lines[1].removeprefix("data: ")) == value
+
+
+@given(st.text(alphabet=st.sampled_from([*LINE_ENDS, "a", "é", "日", "😀", "\\", '"'])))
+def test_any_mixture_of_line_ends_stays_one_line(text: str) -> None:
+    lines = format_event(orjson.dumps(text), 0).decode().splitlines()
+    assert len(lines) == 3 and json.loads(lines[1].removeprefix("data: ")) == text
 
 
 def test_the_end_of_a_stream_counts_nothing_and_carries_nothing() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from protocol import http1
 from serving.http import server as http_server
 from serving.http import wire
 from tests.serving.http.server import Recorder, Server, serving
@@ -91,7 +92,7 @@ async def test_a_client_that_does_not_take_a_whole_answer_is_dropped_by_the_kern
 async def test_heads_and_bodies_that_do_not_come_are_not_waited_for(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.4)
+    monkeypatch.setattr(http1, "HEAD_SECONDS", 0.4)
     monkeypatch.setattr(wire, "BODY_SECONDS", 0.4)
     async with serving(tiny) as server:
         loop, whole = asyncio.get_running_loop(), request_bytes({"model": "base", "prompt": "a", "max_tokens": 1})
