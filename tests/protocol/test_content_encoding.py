@@ -30,12 +30,11 @@ def test_other_encodings_are_named_as_unknown(encoding: str) -> None:
         decoded(gzip.compress(TEXT), encoding, limit=10_000)
 
 
-@pytest.mark.parametrize(
-    "body", [b"{}", gzip.compress(TEXT)[:-9], gzip.compress(TEXT)[:5], zlib.compress(TEXT), gzip.compress(TEXT) + b"x"]
-)
-def test_a_body_that_is_not_gzip_or_ends_early_is_broken(body: bytes) -> None:
-    with pytest.raises(BrokenEncoding):
-        decoded(body, "gzip", limit=10_000)
+def test_a_body_that_is_not_gzip_or_ends_early_is_broken() -> None:
+    whole = gzip.compress(TEXT)
+    for body in (b"{}", whole[:-9], whole[:5], zlib.compress(TEXT), whole + b"x"):
+        with pytest.raises(BrokenEncoding):
+            decoded(body, "gzip", limit=10_000)
 
 
 def test_a_small_body_does_not_become_a_large_one() -> None:
