@@ -64,6 +64,19 @@ class Platform:
                 return child
         raise LookupError(name)
 
+    def manage(self, *arguments: str) -> str:
+        """Run a management command on this platform; return its standard output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "devstack", "manage", *arguments],
+            cwd=REPOSITORY,
+            env={**os.environ, "INTARSIA_HOME": str(self.state.root)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
 
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()

@@ -172,6 +172,7 @@ class Client:
     async def package(self, kind: str, body: bytes, *, timeout: float = PATIENCE, retries: int = 2) -> Call:
         """Make one call with the unmodified `openai` package, whose own retries are part of the call."""
         fields: dict[str, Any] = json.loads(body)
+        extra = {name: fields.pop(name) for name in ("ignore_eos",) if name in fields}  # no parameters of the package
         call = self._new(kind, body)
 
         async def sent(request: httpx.Request) -> None:
@@ -191,7 +192,9 @@ class Client:
             base_url=f"{self._url}/v1", api_key=self._key, timeout=timeout, max_retries=retries, http_client=http
         ) as client:
             try:
-                async with client.chat.completions.with_streaming_response.create(**fields) as response:
+                async with client.chat.completions.with_streaming_response.create(
+                    **fields, extra_body=extra
+                ) as response:
                     headers = dict(response.headers)
                     async for part in response.iter_bytes():
                         received += part

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.replicas import BaseDescription
@@ -11,18 +13,23 @@ from tests.end_to_end.faults.scripted_replica import ScriptedReplica
 from tests.end_to_end.platform import Platform
 
 CONTEXT_LENGTH = 100_000
-_LIST = """
+_OPEN = """
+import json
+from django.conf import settings
 from django.utils import timezone
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import BaseModel, Model, Price, Version
-maker, _ = Organization.objects.get_or_create(slug="faults", defaults={{"name": "Fault run"}})
-base, _ = BaseModel.objects.get_or_create(
-    fingerprint="{fingerprint}", defaults={{"name": "{slug}", "config": {{}}, "context_length": {context}}})
-if not Model.objects.filter(organization=maker, slug="{slug}").exists():
-    model = Model.objects.create(organization=maker, slug="{slug}", base_model=base, kind="base", title="{slug}")
+from marketplace.vault.identities import Terms, issue_credential
+maker, _ = Organization.objects.get_or_create(slug="faults", defaults={"name": "Fault run"})
+credentials = {}
+for slug, fingerprint in BASES:
+    base = BaseModel.objects.create(fingerprint=fingerprint, name=slug, config={}, context_length=CONTEXT_LENGTH)
+    model = Model.objects.create(organization=maker, slug=slug, base_model=base, kind="base", title=slug)
     Version.objects.create(model=model, number=1, state="published", published_at=timezone.now())
     Price.objects.create(model=model, input_micro_usd_per_mtok=1_000_003, cached_input_micro_usd_per_mtok=100_001,
         output_micro_usd_per_mtok=3_000_007, per_prediction_nano_usd=501)
+    credentials[slug] = issue_credential(name=slug, terms=Terms(base, "127.0.0.1"))
+print(json.dumps({"database_url": settings.ENV.database_url, "credentials": credentials}))
 """
 
 
@@ -31,20 +38,27 @@ def fingerprint_of(slug: str) -> str:
     return hashlib.sha256(f"fault run {slug}".encode()).hexdigest()
 
 
-def open_market(platform: Platform, *slugs: str) -> None:
-    """Put `faults/{slug}` up for sale, each on a base model of its own, so that one replica name serves it."""
-    script = "\n".join(
-        _LIST.format(slug=slug, fingerprint=fingerprint_of(slug), context=CONTEXT_LENGTH) for slug in slugs
-    )
-    platform.manage("shell", "-c", script)
+@dataclass(frozen=True)
+class Market:
+    """The scripted replicas by slug, not booted yet, and a database URL that may read the books."""
+
+    replicas: dict[str, ScriptedReplica]
+    database_url: str
 
 
-def replica_for(platform: Platform, slug: str) -> ScriptedReplica:
-    """Make the scripted replica that serves `faults/{slug}`; `boot` enrols it."""
-    fingerprint = fingerprint_of(slug)
-    base = BaseDescription(slug, fingerprint, {}, CONTEXT_LENGTH)
-    folder = Path(platform.state.root) / "fault-replicas" / slug
-    folder.mkdir(parents=True)
-    terms = ("--base", fingerprint, "--host", "127.0.0.1", "--credential-file", str(folder / "credential"))
-    platform.manage("issue_replica_credential", slug, *terms)
-    return ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, base, folder))
+def open_market(platform: Platform, *slugs: str) -> Market:
+    """Put `faults/{slug}` up for sale, each on a base model of its own, so that one replica name serves it.
+
+    One management command does it all: each start of Django costs seconds on a busy machine.
+    """
+    bases = [(slug, fingerprint_of(slug)) for slug in slugs]
+    script = f"BASES = {bases!r}\nCONTEXT_LENGTH = {CONTEXT_LENGTH}\n{_OPEN}"
+    made = json.loads(platform.manage("shell", "-v", "0", "-c", script).splitlines()[-1])
+    replicas = {}
+    for slug, fingerprint in bases:
+        folder = Path(platform.state.root) / "fault-replicas" / slug
+        folder.mkdir(parents=True)
+        (folder / "credential").write_text(made["credentials"][slug])
+        base = BaseDescription(slug, fingerprint, {}, CONTEXT_LENGTH)
+        replicas[slug] = ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, base, folder))
+    return Market(replicas, made["database_url"])

@@ -18,7 +18,7 @@ import psycopg
 
 from tests.end_to_end.faults.audit import Outage, Verdict, audit
 from tests.end_to_end.faults.calls import Call, Client, body_of
-from tests.end_to_end.faults.market import open_market, replica_for
+from tests.end_to_end.faults.market import open_market
 from tests.end_to_end.faults.rows import open_holds, read_rows
 from tests.end_to_end.faults.scripted_replica import Script, ScriptedReplica
 from tests.end_to_end.platform import Platform
@@ -49,17 +49,9 @@ class FaultRun:
 
     async def prepare(self) -> None:
         """Open the market and enrol the scripted replicas."""
-        await asyncio.to_thread(open_market, self._platform, SCRIPTED, LEAVING)
-        self._database_url = (
-            await asyncio.to_thread(
-                self._platform.manage,
-                "shell",
-                "-c",
-                "from django.conf import settings; print(settings.ENV.database_url)",
-            )
-        ).split()[-1]
-        self._scripted = replica_for(self._platform, SCRIPTED)
-        self._leaving = replica_for(self._platform, LEAVING)
+        market = await asyncio.to_thread(open_market, self._platform, SCRIPTED, LEAVING)
+        self._database_url = market.database_url
+        self._scripted, self._leaving = market.replicas[SCRIPTED], market.replicas[LEAVING]
         await asyncio.gather(self._scripted.boot(), self._leaving.boot())
         await self._until_it_answers()
 

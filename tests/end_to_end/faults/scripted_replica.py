@@ -219,7 +219,7 @@ class ScriptedReplica:
         receipt: dict[str, Any] = {
             "iss": "replica",
             "jti": claims["jti"],
-            "attempt": claims["attempt"],
+            "attempt": _attempt(run),
             "replica_id": claims["replica_id"],
             "iat": int(time.time()),
             "adapter": claims.get("adapter"),
@@ -247,7 +247,7 @@ class ScriptedReplica:
         action = request.match_info["action"]
         if action == "cancel":
             run = self._runs.get(asked["jti"])
-            if run is not None and not run.stopped.is_set() and run.claims["attempt"] == asked["attempt"]:
+            if run is not None and not run.stopped.is_set() and _attempt(run) == asked["attempt"]:
                 run.limit = asked["delivered_tokens"]
                 run.receipt = self._sign(run, "cancelled")
                 run.stopped.set()
@@ -258,7 +258,7 @@ class ScriptedReplica:
 
     def _state(self, key: dict[str, Any]) -> dict[str, Any]:
         run = self._runs.get(key["jti"])
-        if run is None or run.claims["attempt"] != key["attempt"]:
+        if run is None or _attempt(run) != key["attempt"]:
             return {"state": "unknown", "receipt": None}
         if run.interrupted and run.receipt is None:
             run.receipt = self._sign(run, "interrupted")
@@ -272,6 +272,11 @@ def _claims(ticket: str) -> dict[str, Any]:
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     uuid.UUID(claims["jti"])
     return claims
+
+
+def _attempt(run: Running) -> int:
+    """Return the attempt that the ticket names; a first attempt may be left out."""
+    return int(run.claims.get("attempt", 1))
 
 
 def _chunk(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from protocol.events import DONE, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
+from tests.marketplace.gateway.settlement.hostile_receipts import Lie
 
 TOKENS = ["The", " answer", " is", " 42", "."]
 USAGE = {"prompt_tokens": 10, "completion_tokens": len(TOKENS), "total_tokens": 10 + len(TOKENS)}
@@ -43,6 +44,7 @@ class ScriptedReplica:
         self.script: list[str] = []
         self.die = asyncio.Event()
         self.lies: dict[str, Any] = {}
+        self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
         self.cancelled: dict[str, int] = {}  # prediction id → tokens that were delivered, as the gateway said
         self.abandoned: set[str] = set()  # predictions whose connection was closed before their answer
@@ -88,6 +90,8 @@ class ScriptedReplica:
             "duration_ms": 9,
             "iat": int(time.time()),
         }
+        if self.lie is not None:
+            return self.lie(body | changes, self.key, str(self.id))
         key = Ed25519PrivateKey.generate() if self.mode == "forged_receipt" else self.key
         return jwt.encode(body | self.lies | changes, key, algorithm="EdDSA", headers={"kid": str(self.id)})
 
