@@ -17,7 +17,7 @@ from sealed_weights.files import OpenFile, open_regular
 from sealed_weights.header import PackageHeader, read_header
 from sealed_weights.intake.adapter_config import AdapterConfig, parse_adapter_config
 from sealed_weights.intake.base_model import BaseSpec, base_fingerprint
-from sealed_weights.intake.check import AdapterLayout, AdapterSummary, check_adapter, check_layout
+from sealed_weights.intake.check import AdapterLayout, AdapterSummary, check_adapter, check_layout, check_patterns
 from sealed_weights.intake.safetensors_header import TensorInfo, parse_safetensors_header
 from sealed_weights.intake.values import MAX_FACTOR_NORM, MAX_UPDATE_NORM
 from sealed_weights.keys import (
@@ -77,6 +77,7 @@ __all__ = [
     "base_fingerprint",
     "check_adapter",
     "check_layout",
+    "check_patterns",
     "create_creator_kek",
     "fingerprint",
     "generate_key",

@@ -138,7 +138,7 @@ def _check_layout(
     config_bytes: bytes, data: memoryview, base: BaseSpec
 ) -> tuple[AdapterLayout, list[_Module], AdapterConfig]:
     config = parse_adapter_config(config_bytes)
-    _check_patterns(config, base)
+    check_patterns(config, base)
     tensors = parse_safetensors_header(data)
     modules = _adapted_modules(tensors, base)
     dtypes = {info.dtype for info in tensors.values()}
@@ -189,7 +189,8 @@ def _why_not_a_factor(name: str) -> str:
     return "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight"
 
 
-def _check_patterns(config: AdapterConfig, base: BaseSpec) -> None:
+def check_patterns(config: AdapterConfig, base: BaseSpec) -> None:
+    """Raise `IntakeError` for more patterns than the base has linear modules: no module needs two."""
     modules = base.num_layers * len(base.shapes)
     for key, pattern in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
         if len(pattern) > modules:

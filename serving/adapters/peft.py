@@ -18,6 +18,7 @@ from sealed_weights import (
     BaseSpec,
     check_adapter,
     check_layout,
+    check_patterns,
     parse_adapter_config,
 )
 from serving.adapters.gate import Pause, go_on
@@ -75,6 +76,7 @@ class PeftReader:
         """
         view = memoryview(data)
         settings = parse_adapter_config(config)
+        check_patterns(settings, self._base)  # a remembered layout says nothing of patterns of alphas
         layout = self._layout(config, settings, view)
         pause()
         scales = [settings.scale_of(pair.module) for pair in layout.pairs]

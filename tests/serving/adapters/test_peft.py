@@ -79,6 +79,15 @@ def test_a_remembered_layout_says_nothing_of_an_alpha(layouts: list[int]) -> Non
     assert len(layouts) == 1
 
 
+@pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
+def test_a_remembered_layout_does_not_let_too_many_patterns_through(key: str, layouts: list[int]) -> None:
+    reader, data = PeftReader(BASE), safetensors_bytes(adapter_tensors())
+    reader.read(config_bytes(), bytearray(data))
+    with pytest.raises(IntakeError, match=key):
+        reader.read(config_bytes({key: {f"other_{index}": 2 for index in range(5000)}}), bytearray(data))
+    assert len(layouts) == 1
+
+
 @pytest.mark.parametrize("rank", [2, 3], ids=["layers alike", "layers unlike"])
 def test_every_value_is_where_the_file_has_it(rank: int) -> None:
     rng = np.random.default_rng(1)
