@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,6 +34,7 @@ from protocol.events import event_data
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
 FUNDS = 5_000_000  # nano-dollars: a good hundred small predictions, not one of the largest
+LARGE = 16 * 2**20  # bytes: more than the sockets between gateway and client hold
 FINGERPRINT = "ab" * 32
 UNTOUCHED = {"posted": FUNDS, "held": 0, "creator": 0, "sum": 0, "usage": 0}  # `money` where nothing happened
 
@@ -51,6 +53,7 @@ class World:
     http: aiohttp.ClientSession
     url: str = ""  # of the gateway
     gateway: Gateway = field(default_factory=Gateway)
+    server: uvicorn.Server = field(init=False)
 
     def body(self, **changes: object) -> dict[str, object]:
         return {"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **changes}
@@ -111,6 +114,18 @@ async def until_closed(world: World) -> dict[str, Any]:
     return await money(world)
 
 
+def slow_reader(url: str, world: World) -> aiohttp.ClientSession:
+    """A session whose sockets take little of a LARGE answer before it is read, whatever the system's defaults."""
+
+    def small(address: Any) -> socket.socket:
+        made = socket.socket(*address[:3])
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        return made
+
+    connector = aiohttp.TCPConnector(socket_factory=small)
+    return aiohttp.ClientSession(url, headers={"authorization": f"Bearer {world.key_text}"}, connector=connector)
+
+
 def keep_alive() -> None:
     """Let no replica fall silent while a test runs: the machine may be slow, and no heartbeats come."""
     Replica.objects.update(last_seen_at=timezone.now() + timedelta(hours=1))
@@ -160,7 +175,7 @@ async def world(transactional_db: None) -> AsyncIterator[World]:
     replica = ScriptedReplica()
     await replica.start()
     world = await sync_to_async(build)(replica)
-    server = uvicorn.Server(uvicorn.Config(world.gateway, port=0, log_level="warning", lifespan="on"))
+    server = world.server = uvicorn.Server(uvicorn.Config(world.gateway, port=0, log_level="warning", lifespan="on"))
     task = asyncio.create_task(server.serve())
     while not server.started:
         assert not task.done()

@@ -21,11 +21,9 @@ from billing.models import GatewayProcess, Hold, Refund
 from marketplace.gateway.books import Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.presence import Presence
-from tests.marketplace.gateway.conftest import FUNDS, World, money, until
+from tests.marketplace.gateway.conftest import FUNDS, LARGE, World, money, slow_reader, until
 
 pytestmark = pytest.mark.asyncio
-
-LARGE = 16 * 2**20  # more than the sockets between gateway and client hold
 
 
 @pytest_asyncio.fixture
@@ -41,8 +39,7 @@ async def other(world: World) -> AsyncIterator[tuple[aiohttp.ClientSession, subp
         command += [f"--fd={listening.fileno()}", "--log-level=warning"]
         process = subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()])
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    headers = {"authorization": f"Bearer {world.key_text}"}
-    async with aiohttp.ClientSession(url, headers=headers) as http:
+    async with slow_reader(url, world) as http:
         async with await http.get("/healthz") as answer:  # the kernel queues it until the process accepts it
             assert answer.status == 200
         yield http, process
