@@ -76,9 +76,9 @@ class ScriptedReplica:
         self._url = ""
 
     @property
-    def running(self) -> int:
-        """Return how many predictions have begun and not ended."""
-        return sum(1 for run in self._runs.values() if run.receipt is None and not run.interrupted)
+    def generated(self) -> int:
+        """Return the tokens of all predictions so far."""
+        return sum(run.tokens for run in list(self._runs.values()))
 
     async def boot(self) -> None:
         """Serve and register; returns when the platform knows this boot."""
@@ -294,6 +294,6 @@ def _event(tokens: int, data: dict[str, Any]) -> bytes:
 
 
 def _abort(request: web.Request) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.abort()
+    if request.transport is not None:  # None: the connection has ended by itself
+        request.transport.abort()
     return web.Response()
