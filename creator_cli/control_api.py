@@ -7,10 +7,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
+from creator_cli.custody_records import Holder, Release
 from creator_cli.errors import ApiError, CliError
 from creator_cli.http_client import Answer, Body, HttpClient
 from creator_cli.names import ModelName
-from creator_cli.records import Base, ListedModel, Me, Price, Reader, Release, Version
+from creator_cli.records import Base, ListedModel, Me, Price, Reader, Version
 from protocol.encoding import encode_base64url
 
 _MAX_PAGES = 1000
@@ -67,6 +68,10 @@ class ControlApi:
             if error.status == 404:
                 return None
             raise
+
+    def model_id(self, name: ModelName) -> UUID:
+        """Return the id of a listing."""
+        return Reader(self._http.request("GET", f"models/{name}").json(), "model").uuid("id")
 
     def create_model(self, payload: Mapping[str, Any]) -> ListedModel:
         """Create a listing."""
@@ -129,6 +134,11 @@ class ControlApi:
         value = self._http.request("GET", f"models/{name}/custody").json()
         releases = [Release.parse(item) for item in Reader(value, "custody").items("releases")]
         return value, releases
+
+    def holders(self, version_id: UUID) -> list[Holder]:
+        """Return the replicas that were lent the version's key, and whether each said that it is gone."""
+        value = self._http.request("GET", f"versions/{version_id}/holders").json()
+        return [Holder.parse(item) for item in Reader(value, "holders").items("holders")]
 
     def custody_chain(self) -> dict[str, Any]:
         """Return the organization's whole chain in the form of an export."""

@@ -73,6 +73,7 @@ def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
         token = _read_stdin("token") if request.token_stdin else _create_token(api, request, settings)
     with ControlApi(url, token) as api:
         me = api.me()
+        known.check_organization(url, me.organization, me.organization_id, trust_new=request.trust_new_key)
         identity = load_identity(settings)
         register_identity(api, me.organization, identity)
     replaced = _replaceable_session(settings, token)

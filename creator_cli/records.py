@@ -39,6 +39,10 @@ class Reader:
         """Return an integer."""
         return self._get(name, int)
 
+    def flag(self, name: str) -> bool:
+        """Return a boolean."""
+        return self._get(name, bool)
+
     def mapping(self, name: str) -> dict[str, Any]:
         """Return an object."""
         return self._get(name, dict)
@@ -250,35 +254,6 @@ class Version:
             "published_at": self.published_at.isoformat() if self.published_at else None,
             "report": dict(self.report),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """One release of a model's key, as the custody list shows it; times are UTC."""
-
-    sequence: int
-    released_at: datetime
-    version: int
-    purpose: str
-    replica: str
-    entry_hash: bytes
-    lease_expires_at: datetime
-    lease_revoked_at: datetime | None
-
-    @classmethod
-    def parse(cls, value: Any) -> Release:
-        """Read one of `GET models/…/custody`."""
-        reader = Reader(value, "release")
-        return cls(
-            sequence=reader.integer("sequence"),
-            released_at=time_of(reader.integer("released_at")),
-            version=reader.integer("version"),
-            purpose=reader.text("purpose"),
-            replica=reader.text("replica"),
-            entry_hash=reader.data("entry_hash"),
-            lease_expires_at=reader.time("lease_expires_at"),
-            lease_revoked_at=reader.time("lease_revoked_at") if reader.has("lease_revoked_at") else None,
-        )
 
 
 def time_of(microseconds: int) -> datetime:

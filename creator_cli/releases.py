@@ -1,27 +1,34 @@
-"""Find a version by name; wait until no replica holds the key of a revoked one."""
+"""Find a version by name; wait until every replica confirmed that the key of a revoked one is gone."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from creator_cli.control_api import ControlApi
+from creator_cli.custody_records import Holder
 from creator_cli.errors import CliError
-from creator_cli.names import parse_model_name, parse_version_name
+from creator_cli.names import parse_version_name
 from creator_cli.records import Version
 
 # The lease of a replica that is cut off from the platform expires after 30 s.
 DARK_SECONDS = 40.0
+_PUSH_SECONDS = 10.0  # that a replica has to confirm even if its lease is over
 _POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Leases:
-    """The number of releases of a key, and how many of their leases the revocation ended early."""
+class Holders:
+    """The replicas that were lent the key of a version, by whether they confirmed that it is gone."""
 
-    releases: int
-    ended: int
+    confirmed: Sequence[Holder]
+    silent: Sequence[Holder]
+
+    @property
+    def all(self) -> list[Holder]:
+        """Return them all."""
+        return [*self.confirmed, *self.silent]
 
 
 def find_version(api: ControlApi, text: str) -> Version:
@@ -33,20 +40,28 @@ def find_version(api: ControlApi, text: str) -> Version:
     raise CliError(f"there is no version {name}", hint=f"intarsia versions {name.model}", code="not_found")
 
 
-def wait_until_dark(api: ControlApi, version: Version) -> Leases:
-    """Poll the custody list until no lease on `version` is alive; raises CliError after 40 s."""
-    model = parse_model_name(version.model)
-    deadline = time.monotonic() + DARK_SECONDS
+def wait_for_confirmations(api: ControlApi, version: Version) -> Holders:
+    """Poll until every replica confirmed that the key of `version` is gone, at most 40 s; return who did not.
+
+    A replica whose lease is over is given 10 s to confirm, and no longer.
+    """
+    started = time.monotonic()
     while True:
-        releases = [one for one in api.custody(model)[1] if one.version == version.number]
-        now = datetime.now(UTC)
-        live = [one for one in releases if one.lease_revoked_at is None and one.lease_expires_at > now]
-        if not live:
-            return Leases(len(releases), sum(one.lease_revoked_at is not None for one in releases))
-        if time.monotonic() > deadline:
-            names = ", ".join(sorted({one.replica for one in live}))
-            raise CliError(
-                f"{version.model}@{version.number} is revoked, but {names} did not confirm; new predictions are off",
-                hint=f"intarsia custody {version.model}",
-            )
+        found = api.holders(version.id)
+        holders = Holders([one for one in found if one.confirmed], [one for one in found if not one.confirmed])
+        waited = time.monotonic() - started
+        over = waited > _PUSH_SECONDS and all(one.lease_over for one in holders.silent)
+        if not holders.silent or over or waited > DARK_SECONDS:
+            return holders
         time.sleep(_POLL_SECONDS)
+
+
+def not_confirmed(name: str, silent: Sequence[Holder]) -> CliError:
+    """Return the error that names the replicas that did not confirm and when the lease of each ends."""
+    return CliError(
+        f"{name} takes no new predictions, but not every replica confirmed that its key is gone: "
+        f"{', '.join(str(one) for one in silent)}. A running replica wipes it when its lease ends; a stopped one only "
+        "when it goes on or is ended",
+        hint=f"repeat the command, or look: intarsia custody {name.partition('@')[0]}",
+        code="not_confirmed",
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +37,7 @@ _ENTRY_FIELDS = frozenset(
         "previous_hash",
     }
 )
+_CHECKPOINT_FIELDS = frozenset({"sequence", "head_hash", "creator_id", "signed_at", "signature"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +107,18 @@ class ReleaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class SignedCheckpoint:
-    """The vault's statement that row `sequence` of a creator's chain has hash `head_hash`."""
+    """The vault's statement that row `sequence`, with hash `head_hash`, was the last of the creator's chain when it was
+    signed, at `signed_at` in unix microseconds."""
 
     sequence: int
     head_hash: bytes
     creator_id: UUID
+    signed_at: int
     signature: bytes
 
     def message(self) -> bytes:
         """Return the message that the vault signs."""
-        return encode("intarsia/checkpoint/v1", self.sequence, self.head_hash, self.creator_id)
+        return encode("intarsia/checkpoint/v2", self.sequence, self.head_hash, self.creator_id, self.signed_at)
 
     def to_json(self) -> dict[str, str | int]:
         """Return a flat object of strings and integers."""
@@ -123,25 +126,29 @@ class SignedCheckpoint:
             "sequence": self.sequence,
             "head_hash": to_base64(self.head_hash),
             "creator_id": str(self.creator_id),
+            "signed_at": self.signed_at,
             "signature": to_base64(self.signature),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | str | bytes) -> SignedCheckpoint:
         """Parse the object (or its JSON text) of `to_json`; raises `FormatError` naming the field."""
-        fields = Fields("checkpoint", value, frozenset({"sequence", "head_hash", "creator_id", "signature"}))
+        fields = Fields("checkpoint", value, _CHECKPOINT_FIELDS)
         return cls(
             sequence=fields.integer("sequence"),
             head_hash=fields.base64("head_hash"),
             creator_id=fields.uuid("creator_id"),
+            signed_at=fields.integer("signed_at"),
             signature=fields.base64("signature"),
         )
 
 
-def sign_checkpoint(sequence: int, head_hash: bytes, creator_id: UUID, key: Ed25519PrivateKey) -> SignedCheckpoint:
-    """Sign that row `sequence` of this creator's chain has hash `head_hash`."""
-    unsigned = SignedCheckpoint(sequence, head_hash, creator_id, b"")
-    return SignedCheckpoint(sequence, head_hash, creator_id, key.sign(unsigned.message()))
+def sign_checkpoint(
+    sequence: int, head_hash: bytes, creator_id: UUID, key: Ed25519PrivateKey, *, signed_at: int
+) -> SignedCheckpoint:
+    """Sign that at `signed_at` (unix microseconds) row `sequence`, with hash `head_hash`, was the chain's last."""
+    unsigned = SignedCheckpoint(sequence, head_hash, creator_id, signed_at, b"")
+    return replace(unsigned, signature=key.sign(unsigned.message()))
 
 
 def verify_chain(
@@ -157,6 +164,8 @@ def verify_chain(
     """
     if checkpoint is not None:
         verify(vault_public, checkpoint.signature, checkpoint.message(), f"checkpoint {checkpoint.sequence}")
+        if checkpoint.sequence < FIRST_SEQUENCE:
+            raise AuthenticationError(f"checkpoint {checkpoint.sequence}: names no row, and so proves nothing")
     creator_id = checkpoint.creator_id if checkpoint else None
     previous = GENESIS_HASH
     sequence = FIRST_SEQUENCE - 1

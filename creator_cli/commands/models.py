@@ -11,7 +11,7 @@ from creator_cli.errors import CliError, Refused
 from creator_cli.names import dollars, parse_dollars, parse_model_name
 from creator_cli.output import Output, size_text
 from creator_cli.records import ListedModel, Price, Version
-from creator_cli.releases import find_version, wait_until_dark
+from creator_cli.releases import find_version, not_confirmed, wait_for_confirmations
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
 
@@ -128,7 +128,7 @@ def revoke(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pull the kill switch: replicas refuse the version, cut off its predictions and wipe it within seconds.
+    """Pull the kill switch: replicas refuse the version, cut off its predictions, wipe it, and confirm that.
 
     Example: intarsia revoke acme/triage@2 --reason "trained on the wrong data" --yes
     """
@@ -137,12 +137,17 @@ def revoke(
         found = find_version(api, version)
         confirm(f"Revoke {version}? Running predictions are cut off. This cannot be undone.", yes=yes)
         revoked = api.revoke_version(found.id, reason=reason)
-        with out.waiting(f"{version} is revoked; waiting until no replica holds its key"):
-            leases = wait_until_dark(api, revoked)
+        with out.waiting(f"{version} is withdrawn; waiting until every replica confirms that its key is gone"):
+            holders = wait_for_confirmations(api, revoked)
+    if holders.silent:
+        raise not_confirmed(version, holders.silent)
     if as_json:
-        out.document({**revoked.to_json(), "releases": leases.releases, "leases_ended": leases.ended})
+        out.document({**revoked.to_json(), "holders": [one.to_json() for one in holders.all]})
+    elif holders.confirmed:
+        names = ", ".join(sorted({one.replica for one in holders.confirmed}))
+        out.say(f"{version} is revoked; every replica that had its key confirmed that it is gone: {names}")
     else:
-        out.say(f"{version} is revoked; all leases on its key have ended ({leases.releases} releases)")
+        out.say(f"{version} is revoked; no replica has its key")
 
 
 def _show_models(models: list[ListedModel], out: Output) -> None:

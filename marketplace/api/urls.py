@@ -38,6 +38,7 @@ urlpatterns = [
     path("versions/<uuid:version_id>/publish", versions.PublishVersionView.as_view(), name="publish"),
     path("versions/<uuid:version_id>/retire", versions.RetireVersionView.as_view(), name="retire"),
     path("versions/<uuid:version_id>/revoke", versions.RevokeVersionView.as_view(), name="revoke"),
+    path("versions/<uuid:version_id>/holders", custody.HoldersView.as_view(), name="holders"),
     path("custody", custody.CustodyExportView.as_view(), name="custody-export"),
     path("vault/intake-key", custody.IntakeKeyView.as_view(), name="intake-key"),
     path("wallet", money.WalletView.as_view(), name="wallet"),

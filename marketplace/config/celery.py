@@ -43,6 +43,7 @@ app.conf.update(
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
         },
+        "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},

@@ -125,11 +125,15 @@ class Release(models.Model):
 
 
 class Lease(models.Model):
-    """The life of a released key: 30 s, renewed by heartbeats, ended by revocation."""
+    """The life of a released key: 30 s, renewed by heartbeats, ended by revocation.
+
+    `revoked_at` is when the platform ended it early, `confirmed_at` when the replica said that it is gone.
+    """
 
     release = models.OneToOneField(Release, on_delete=models.PROTECT, primary_key=True)
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True, blank=True)
+    confirmed_at = models.DateTimeField(null=True, blank=True)
 
 
 class ReleaseOrder(models.Model):

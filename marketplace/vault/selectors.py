@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import connection
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -70,7 +71,18 @@ def checkpoint(*, organization: Organization) -> SignedCheckpoint | None:
     if head is None:
         return None
     private = keys.signing_pair(PlatformKey.Purpose.VAULT).private
-    return sign_checkpoint(head.sequence, bytes(head.entry_hash), organization.pk, private)
+    return sign_checkpoint(
+        head.sequence, bytes(head.entry_hash), organization.pk, private, signed_at=_database_time_us()
+    )
+
+
+def _database_time_us() -> int:
+    """Return unix microseconds: one clock for every process that signs."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        row = cursor.fetchone()
+    assert row is not None, "a SELECT without FROM has one row"
+    return int(row[0])
 
 
 def export_chain(*, organization: Organization) -> dict[str, Any]:
@@ -79,7 +91,7 @@ def export_chain(*, organization: Organization) -> dict[str, Any]:
     last = signed.sequence if signed else 0
     rows = Release.objects.filter(creator=organization, sequence__lte=last).select_related("version")
     return {
-        "format": "intarsia/custody/v1",
+        "format": "intarsia/custody/v2",
         "creator_id": str(organization.pk),
         "vault_public_key": to_base64(keys.vault_public_key()),
         "checkpoint": signed.to_json() if signed else None,

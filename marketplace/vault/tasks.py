@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 from celery import shared_task
+from django.utils import timezone
 
 from marketplace.catalog.models import Version
 from marketplace.vault import enrolment, replica_client
 from marketplace.vault.errors import ReplicaCallFailed
+from marketplace.vault.holders import record_confirmations, unconfirmed_replicas
 from marketplace.vault.models import Replica
 from marketplace.vault.policies import ENDED_STATES
 from marketplace.vault.replica_client import ReplicaAddress
@@ -18,6 +22,8 @@ from marketplace.vault.signing import TicketSigner, load_ticket_signer
 
 log = logging.getLogger(__name__)
 MAX_THREADS = 32
+# A replica that did not confirm a revocation is asked again this long: its lease, and the time to be missed.
+ASKED_AGAIN = timedelta(seconds=90)
 
 
 @shared_task(name="marketplace.vault.tasks.push_revocation")
@@ -25,19 +31,37 @@ def push_revocation(version_id: str) -> int:
     """End a version's leases and tell every replica that is not known to be gone, all at once, to drop it; return how
     many confirmed. Does nothing for a version that may still be served.
 
-    A replica that cannot be reached learns it from its next heartbeat (2 s) or loses its lease (30 s).
+    A replica that cannot be reached learns it from its next heartbeat (2 s) or loses its lease (30 s), and
+    `confirm_revocations` asks it again.
     """
     version = Version.objects.get(pk=version_id)
     if version.state not in ENDED_STATES or version.package_digest is None:
         return 0
-    digest = version.package_digest
     revoke_leases(version=version)
-    addresses = [ReplicaAddress.of(replica) for replica in Replica.objects.filter(gone_at__isnull=True)]
-    if not addresses:
+    return _revoke_at_all(version, Replica.objects.filter(gone_at__isnull=True))
+
+
+@shared_task(name="marketplace.vault.tasks.confirm_revocations")
+def confirm_revocations() -> int:
+    """Ask replicas again that did not confirm a withdrawal of the last 90 s; return how many confirmed now."""
+    since = timezone.now() - ASKED_AGAIN
+    withdrawn = Version.objects.filter(
+        state__in=ENDED_STATES, state_changed_at__gte=since, package_digest__isnull=False
+    )
+    return sum(_revoke_at_all(version, unconfirmed_replicas(version=version)) for version in withdrawn)
+
+
+def _revoke_at_all(version: Version, replicas: Iterable[Replica]) -> int:
+    addresses = [ReplicaAddress.of(replica) for replica in replicas]
+    digest = version.package_digest
+    if not addresses or digest is None:
         return 0
     signer = load_ticket_signer()  # here, so that the threads need no database connection
     with ThreadPoolExecutor(min(MAX_THREADS, len(addresses)), thread_name_prefix="revoke") as pool:
-        return sum(pool.map(lambda address: _revoke_at(address, digest, signer), addresses))
+        done = list(pool.map(lambda address: _revoke_at(address, digest, signer), addresses))
+    confirmed = [address.replica_id for address, gone in zip(addresses, done, strict=True) if gone]
+    record_confirmations(version=version, replica_ids=confirmed)
+    return len(confirmed)
 
 
 def _revoke_at(address: ReplicaAddress, digest: str, signer: TicketSigner) -> bool:
@@ -45,6 +69,9 @@ def _revoke_at(address: ReplicaAddress, digest: str, signer: TicketSigner) -> bo
         answer = replica_client.revoke(address, [digest], signer=signer)
     except ReplicaCallFailed as error:
         log.warning("revocation of %s not confirmed by replica %s: %s", digest[:12], address.replica_id, error)
+        return False
+    if digest not in answer.revoked:
+        log.warning("replica %s answered the revocation of %s without naming it", address.replica_id, digest[:12])
         return False
     log.info("replica %s dropped %s, %d predictions aborted", address.replica_id, digest[:12], answer.aborted)
     return True

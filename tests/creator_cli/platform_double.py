@@ -74,6 +74,8 @@ class Platform:
     failures: dict[str, int] = field(default_factory=dict)  # method + path suffix → how many 503s to give
     refusal: dict[str, str] | None = None
     polls_until_verified: int = 1
+    signed_earlier: float = 0.0  # seconds by which the time of checkpoints is behind
+    silent_lease: str | None = None  # the end of the lease of a replica that does not confirm a revocation
 
     def count(self, method: str, pattern: str) -> int:
         """How many requests matched."""
@@ -100,7 +102,8 @@ class Platform:
     def checkpoint(self) -> dict[str, Any] | None:
         if not self.chain:
             return None
-        return sign_checkpoint(len(self.chain), self.chain[-1].hash(), self.organization_id, self.vault).to_json()
+        head, now = self.chain[-1].hash(), int((time.time() - self.signed_earlier) * 1e6)
+        return sign_checkpoint(len(self.chain), head, self.organization_id, self.vault, signed_at=now).to_json()
 
     # --- operations -------------------------------------------------------------------------------------------------
 
@@ -258,6 +261,7 @@ class Platform:
                 "replica": "cpu-1",
                 "lease_expires_at": "2099-01-01T00:00:00Z",
                 "lease_revoked_at": NOW if entry.version in ended else None,
+                "lease_confirmed_at": NOW if entry.version in ended and self.silent_lease is None else None,
             }
             for entry in reversed(self.chain)
             if str(entry.model_id) == model_id
@@ -271,9 +275,21 @@ class Platform:
             "releases": releases,
         }
 
+    def holders(self, version_id: str) -> tuple[int, Any]:
+        revoked = self.version(version_id)["state"] == "revoked"
+        end = self.silent_lease
+        holder = {
+            "replica": "cpu-1",
+            "replica_id": str(uuid.UUID(int=7)),
+            "lease_ends_at": end or NOW,
+            "lease_over": True,
+            "confirmed": revoked and end is None,
+        }
+        return 200, {"holders": [holder] if self.chain else []}
+
     def export(self) -> tuple[int, Any]:
         return 200, {
-            "format": "intarsia/custody/v1",
+            "format": "intarsia/custody/v2",
             "creator_id": str(self.organization_id),
             "vault_public_key": to_base64(self.vault.public_key().public_bytes_raw()),
             "checkpoint": self.checkpoint(),

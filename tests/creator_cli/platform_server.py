@@ -75,6 +75,8 @@ class Handler(BaseHTTPRequestHandler):
             return *platform.act(found[1], found[2]), {}
         if found := re.fullmatch(r"versions/([^/]+)/complete", path):
             return *platform.complete(found[1], self._body()), {}
+        if found := re.fullmatch(r"versions/([^/]+)/holders", path):
+            return *platform.holders(found[1]), {}
         if found := re.fullmatch(r"versions/([^/]+)", path):
             return *platform.poll_version(found[1]), {}
         if found := re.fullmatch(r"models/([^/]+/[^/]+)/versions", path):

@@ -87,11 +87,24 @@ def test_retire_and_revoke_ask_first(published: Machine) -> None:
     assert next(iter(published.platform.versions.values()))["state"] == "published"
 
 
-def test_revoke_waits_until_all_leases_have_ended(published: Machine) -> None:
+def test_revoked_means_that_every_replica_confirmed(published: Machine) -> None:
     shown = published.ok("revoke", "acme/triage@1", "--reason", "demonstration", "--yes").stdout
-    assert "acme/triage@1 is revoked" in shown and "all leases on its key have ended" in shown
-    assert published.platform.count("GET", "custody") >= 1
+    assert "acme/triage@1 is revoked" in shown and "confirmed that it is gone: cpu-1" in shown
+    assert published.platform.count("GET", "holders") >= 1
     assert json.loads(published.platform.bodies[-1]) == {"reason": "demonstration"}
+
+
+def test_a_replica_that_does_not_confirm_is_named_with_the_end_of_its_lease(
+    published: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("creator_cli.releases._PUSH_SECONDS", 0.0)
+    published.platform.silent_lease = "2026-01-02T03:04:05Z"
+    command = ("revoke", "acme/triage@1", "--reason", "demonstration", "--yes")
+    shown = published.run(*command)
+    assert shown.exit_code == 1 and "cpu-1 (its lease ended 03:04:05 UTC)" in shown.stderr
+    assert "is revoked" not in shown.output and "takes no new predictions" in shown.stderr
+    assert published.json(*command, exit_code=1)["error"]["code"] == "not_confirmed"
+    assert published.platform.versions.popitem()[1]["state"] == "revoked"
 
 
 def test_retire_with_json(published: Machine) -> None:

@@ -81,7 +81,8 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     assert json.loads(run("price", "acme/triage", "--input", "0.1", "--output", "0.2", "--json"))["price"]
     assert json.loads(run("earnings", "--json"))["total_nano_usd"] == 0
     run("custody", "acme/triage", "--export", str(tmp_path / "custody.json"))
-    assert json.loads(run("custody", "verify", str(tmp_path / "custody.json"), "--json"))["ok"]
+    empty = run("custody", "verify", str(tmp_path / "custody.json"), "--json", exit_code=2)
+    assert json.loads(empty)["error"]["code"] == "nothing_proven"  # no replica ran, so no key was ever lent
     assert "is revoked" in run("revoke", "acme/triage@1", "--reason", "test", "--yes")
     version.refresh_from_db()
     assert version.state == Version.State.REVOKED

@@ -1,6 +1,6 @@
 """Write the files in vectors/: `python -m tests.sealed_weights.make_vectors`. Only for a new format version.
 
-The vectors pin format 1 for ever: a change that makes them fail is a new format, not a new vector.
+The vectors pin each format for ever: a change that makes them fail is a new format, not a new vector.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def main() -> None:
         GENESIS_HASH,
     )
     second = replace(entry, sequence=2, purpose="verify", released_at=1_800_000_010_000_000, previous_hash=entry.hash())
-    checkpoint = sign_checkpoint(2, second.hash(), CREATOR_ID, VAULT_KEY)
+    checkpoint = sign_checkpoint(2, second.hash(), CREATOR_ID, VAULT_KEY, signed_at=1_800_000_020_000_000)
     _write(
-        "release-log-v1",
+        "release-log-v2",
         {
             "vault_public": vault_public,
             "entries": [entry.to_json(), second.to_json()],

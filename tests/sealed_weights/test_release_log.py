@@ -23,6 +23,7 @@ from sealed_weights import (
 VAULT = Ed25519PrivateKey.generate()
 PUBLIC = VAULT.public_key().public_bytes_raw()
 CREATOR = uuid4()
+SIGNED_AT = 1_800_000_100_000_000
 
 
 def chain(length: int = 5) -> list[ReleaseEntry]:
@@ -38,7 +39,7 @@ def chain(length: int = 5) -> list[ReleaseEntry]:
 
 
 def checkpoint_at(entries: list[ReleaseEntry], sequence: int) -> SignedCheckpoint:
-    return sign_checkpoint(sequence, entries[sequence - 1].hash(), CREATOR, VAULT)
+    return sign_checkpoint(sequence, entries[sequence - 1].hash(), CREATOR, VAULT, signed_at=SIGNED_AT)
 
 
 @pytest.mark.parametrize("sequence", [1, 3, 5])
@@ -102,7 +103,7 @@ def test_a_truncated_chain_is_caught_by_the_checkpoint() -> None:
 
 def test_rows_or_checkpoints_of_another_creator_are_refused() -> None:
     entries = chain()
-    other = sign_checkpoint(5, entries[4].hash(), uuid4(), VAULT)
+    other = sign_checkpoint(5, entries[4].hash(), uuid4(), VAULT, signed_at=SIGNED_AT)
     with pytest.raises(AuthenticationError, match="release 1: creator_id"):
         verify_chain(entries, checkpoint=other, vault_public=PUBLIC)
     entries[1] = replace(entries[1], creator_id=uuid4())
@@ -117,12 +118,19 @@ def test_a_checkpoint_that_the_vault_did_not_sign_is_refused() -> None:
         replace(good, sequence=4),
         replace(good, head_hash=bytes(32)),
         replace(good, creator_id=uuid4()),
+        replace(good, signed_at=SIGNED_AT + 1),
         replace(good, signature=bytes(64)),
-        sign_checkpoint(5, entries[4].hash(), CREATOR, Ed25519PrivateKey.generate()),
+        sign_checkpoint(5, entries[4].hash(), CREATOR, Ed25519PrivateKey.generate(), signed_at=SIGNED_AT),
     ]
     for forged in forgeries:
         with pytest.raises(SignatureError, match="checkpoint"):
             verify_chain(entries, checkpoint=forged, vault_public=PUBLIC)
+
+
+def test_a_checkpoint_of_no_row_is_refused_even_if_it_is_signed() -> None:
+    empty = sign_checkpoint(0, bytes(32), CREATOR, VAULT, signed_at=SIGNED_AT)
+    with pytest.raises(AuthenticationError, match="proves nothing"):
+        verify_chain([], checkpoint=empty, vault_public=PUBLIC)
 
 
 def test_rows_and_checkpoints_survive_json() -> None:

@@ -129,7 +129,7 @@ def test_the_lease_vector_opens() -> None:
 
 @pytest.mark.parametrize("rows", [2, 1])
 def test_the_release_log_vector_verifies_and_its_truncation_does_not(rows: int) -> None:
-    vector = load("release-log-v1")
+    vector = load("release-log-v2")
     entries = [ReleaseEntry.from_json(entry) for entry in vector["entries"]][:rows]
     checkpoint = SignedCheckpoint.from_json(vector["checkpoint"])
     public = bytes.fromhex(vector["vault_public"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -13,6 +14,7 @@ from marketplace.api.fields import Base64UrlField
 from marketplace.api.serializers import IntakeKey
 from marketplace.api.views.base import ControlView
 from marketplace.vault import selectors as vault_selectors
+from marketplace.vault.holders import holders
 
 
 class CustodyView(ControlView):
@@ -39,6 +41,7 @@ class CustodyView(ControlView):
                 "replica": row.replica.name,
                 "lease_expires_at": row.lease.expires_at,
                 "lease_revoked_at": row.lease.revoked_at,
+                "lease_confirmed_at": row.lease.confirmed_at,
             }
             for row in found.releases
         ]
@@ -68,6 +71,28 @@ class CustodyExportView(ControlView):
     def get(self, request: Request) -> Response:
         """Every release of the organization's keys, as a hash chain that can be checked offline."""
         return Response(vault_selectors.export_chain(organization=self.organization))
+
+
+class HoldersView(ControlView):
+    """The replicas that were lent the key of one version."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class Holders(serializers.Serializer):
+        class Holder(serializers.Serializer):
+            replica = serializers.CharField(source="replica.name")
+            replica_id = serializers.UUIDField(source="replica.id")
+            lease_ends_at = serializers.DateTimeField()
+            lease_over = serializers.BooleanField()
+            confirmed = serializers.BooleanField(help_text="the replica said that key and weights are gone")
+
+        holders = Holder(many=True)
+
+    @extend_schema(operation_id="get_holders", responses=Holders)
+    def get(self, request: Request, version_id: UUID) -> Response:
+        """Which replicas may hold the key of a version, until when, and which of them confirmed its withdrawal."""
+        found = holders(version=self.owned_version(version_id))
+        return Response(self.show(self.Holders, {"holders": found}))
 
 
 class IntakeKeyView(ControlView):

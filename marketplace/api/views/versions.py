@@ -172,7 +172,7 @@ class RevokeVersionView(ControlView):
 
     @extend_schema(operation_id="revoke_version", request=RevokeVersion, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
-        """Revoke a version: replicas refuse it, stop what runs and zero it within 5 s (30 s if cut off)."""
+        """Revoke a version: replicas refuse it, stop what runs, zero it and confirm (see its holders)."""
         version = self.owned_version(version_id)
         reason = self.parse(self.RevokeVersion)["reason"]
         return Response(self.show(OwnVersion, publishing.revoke_version(version=version, reason=reason)))

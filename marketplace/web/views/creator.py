@@ -79,7 +79,13 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
                 messages.error(request, "Nothing was revoked: say why, in at most 500 characters.")
                 return _model_page(request, model, None, form, status=400)
             publishing.revoke_version(version=version, reason=form.cleaned_data["reason"])
-            messages.success(request, f"Version {number} is revoked. Replicas drop its weights within five seconds.")
+            messages.success(
+                request,
+                (
+                    f"Version {number} takes no more predictions, and every replica is told to drop its weights. "
+                    "The custody log shows which of them confirmed."
+                ),
+            )
     except Refusal as refusal:
         show_as_message(request, refusal, prefix="Nothing changed.")
     return redirect("web:my_model", slug=slug)
@@ -120,6 +126,7 @@ def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
         "log": log,
         "rows": rows,
         "limit": CUSTODY_ROWS,
+        "now": timezone.now(),
         "commands": build_custody_commands(**_creator(acting), model_name=model.full_name),
     }
     return render(request, "web/custody.html", context)

@@ -47,6 +47,7 @@ NEEDS = [
     ("publish account", "GET", "models/acme/triage/custody", None),
     ("publish account", "GET", "custody", None),
     ("publish account", "GET", "versions/{version}", None),
+    ("publish account", "GET", "versions/{version}/holders", None),
     ("publish account", "GET", "earnings", None),
 ]
 

@@ -158,6 +158,7 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "prices",
         "versions",
         "custody",
+        "holders",
         "version",
         "package",
         "complete",

@@ -114,7 +114,7 @@ def test_the_kill_switch_ends_leases_and_reaches_every_replica_even_if_one_is_de
     make_replica("dead", url="http://127.0.0.1:9")
     make_replica("gone", url="http://127.0.0.1:9")
     Replica.objects.filter(name="gone").update(gone_at=timezone.now())
-    fake.answers["revoke"] = (200, b'{"revoked": ["x"], "aborted": 2}')
+    fake.answers["revoke"] = (200, b'{"revoked": ["%b"], "aborted": 2}' % sold.digest.encode())
     assert tasks.push_revocation(str(sold.version.pk)) == 0
     assert fake.calls == [] and Lease.objects.get().revoked_at is None  # it is still on sale: nothing happens
     Version.objects.filter(pk=sold.version.pk).update(state=Version.State.REVOKED)
