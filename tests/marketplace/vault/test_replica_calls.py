@@ -17,7 +17,7 @@ from marketplace.vault import keys, replica_client, selectors, services, tasks
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
 from marketplace.vault.models import Lease, Replica
 from marketplace.vault.replica_client import ReplicaAddress
-from protocol.admin import Refused
+from protocol.admin import JournalKey, Refused
 from protocol.tickets import TICKET_HEADER
 from serving.platform.tickets import TicketVerifier
 from tests.marketplace.vault.factories import make_replica, make_sold, want
@@ -99,12 +99,14 @@ def test_without_a_live_replica_of_its_base_nothing_is_verified(fake: Any) -> No
 
 
 def test_the_journal_of_a_replica_is_read(fake: Any) -> None:
-    fake.answers["journal"] = (200, b'{"state": "final", "receipt": "r"}')
-    found = replica_client.journal(fake.address, uuid.uuid4())
+    asked = [JournalKey(str(uuid.uuid4()), 1)]
+    fake.answers["journal"] = (200, b'{"states": [{"state": "final", "receipt": "r"}]}')
+    (found,) = replica_client.journal(fake.address, asked)
     assert (found.state, found.receipt) == ("final", "r")
-    fake.answers["journal"] = (200, b'{"state": "lost"}')
-    with pytest.raises(ReplicaCallFailed):
-        replica_client.journal(fake.address, uuid.uuid4())
+    for wrong in (b'{"states": [{"state": "lost"}]}', b'{"state": "final"}'):
+        fake.answers["journal"] = (200, wrong)
+        with pytest.raises(ReplicaCallFailed):
+            replica_client.journal(fake.address, asked)
 
 
 def test_the_kill_switch_ends_leases_and_reaches_every_replica_even_if_one_is_dead(fake: Any) -> None:
