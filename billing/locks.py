@@ -1,11 +1,14 @@
 """Row locks of this app; `marketplace.accounts.locks` states the order of all locks.
 
-The hot path takes its locks inside the SQL functions of migration 0004, in the same order.
+The hot path takes its locks inside the SQL functions of migration 0006, in the same order. The application's database
+role may not change rows of the ledger, and so not lock them either: functions do (migration 0008).
 """
 
 from __future__ import annotations
 
 from uuid import UUID
+
+from django.db import connection
 
 from billing.models import Account, LedgerTransaction, Outbox, TopUp
 
@@ -17,12 +20,16 @@ def lock_top_up(top_up_id: UUID) -> TopUp | None:
 
 def lock_ledger_transaction(transaction_id: int) -> LedgerTransaction:
     """Lock the transaction that is about to be reversed, so that it is reversed once."""
-    return LedgerTransaction.objects.select_for_update().get(pk=transaction_id)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT billing_lock_transaction(%s)", [transaction_id])
+    return LedgerTransaction.objects.get(pk=transaction_id)
 
 
 def lock_stripe_cash(account: Account) -> Account:
     """Lock the platform's account at Stripe: two deliveries of one fee at once book it once."""
-    return Account.objects.select_for_update(no_key=True).get(pk=account.pk)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT billing_lock_account(%s)", [account.pk])
+    return Account.objects.get(pk=account.pk)
 
 
 def claim_outbox_rows(limit: int) -> list[Outbox]:

@@ -25,7 +25,8 @@ from devstack.unprivileged import (
     server_account,
 )
 
-USER = "intarsia"
+ADMINISTRATOR = "intarsia"
+APPLICATION = "intarsia_app"  # created by `manage.py migrate`
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class PostgresServer:
     data: Path
     account: Account
     port: int
-    password: str
+    password: str  # of the administrator
+    application_password: str
 
     def command(self, *, fast_unsafe: bool = False) -> list[str]:
         """Return argv of the server in the foreground. `fast_unsafe` trades durability for speed: for tests only."""
@@ -53,20 +55,30 @@ class PostgresServer:
             options |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         return [str(self.binaries / "postgres"), "-D", str(self.data), *(f"-c{k}={v}" for k, v in options.items())]
 
+    def admin_url(self, database: str) -> str:
+        """Return the administrator's login, for `migrate` and for creating databases."""
+        return self._url(ADMINISTRATOR, self.password, database)
+
     def url(self, database: str) -> str:
-        return f"postgresql://{USER}:{quote(self.password, safe='')}@127.0.0.1:{self.port}/{database}"
+        """Return the application's login, which owns nothing."""
+        return self._url(APPLICATION, self.application_password, database)
+
+    def _url(self, user: str, password: str, database: str) -> str:
+        return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def is_ready(self) -> bool:
         """Return whether the server accepts connections."""
         done = subprocess.run(
-            [self.binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-t", "1"],
+            [self.binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-U", ADMINISTRATOR, "-t", "1"],
             capture_output=True,
             timeout=5,
         )
         return done.returncode == 0
 
 
-def prepare_postgres(root: Path, *, instance: str, port: int, password: str) -> PostgresServer:
+def prepare_postgres(
+    root: Path, *, instance: str, port: int, password: str, application_password: str
+) -> PostgresServer:
     """Create `root`/postgres (or a reachable folder, see unprivileged.py) once. Raises LocalStackError."""
     installed = _installed_package()
     account = server_account()
@@ -80,7 +92,7 @@ def prepare_postgres(root: Path, *, instance: str, port: int, password: str) -> 
                 copy_program(installed.parent / name, home / name)
         program = home / installed.name
     data = home / "data" if home != root / "postgres" else home
-    server = PostgresServer(_binaries(program), data, account, port, password)
+    server = PostgresServer(_binaries(program), data, account, port, password, application_password)
     if not (data / "intarsia-ready").exists():
         _initialise(server)
     _remove_stale_pid_file(server)
@@ -116,7 +128,7 @@ def _initialise(server: PostgresServer) -> None:
             [
                 server.binaries / "initdb",
                 f"--pgdata={server.data}",
-                f"--username={USER}",
+                f"--username={ADMINISTRATOR}",
                 "--auth=scram-sha-256",
                 f"--pwfile={password_file}",
                 "--encoding=UTF8",

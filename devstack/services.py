@@ -112,6 +112,10 @@ class Services:
             "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"],
         }
 
+    def schema_environment(self) -> dict[str, str]:
+        """Return the environment of commands that change the schema: they alone know the administrator's login."""
+        return self.platform_environment() | {"DATABASE_ADMIN_URL": self._postgres.admin_url("intarsia")}
+
     def postgres(self) -> ProcessSpec:
         return ProcessSpec(
             name="postgres",

@@ -82,6 +82,7 @@ class LocalStack:
                 instance=secrets["instance"],
                 port=free_port(),
                 password=secrets["postgres_password"],
+                application_password=secrets["postgres_application_password"],
             )
             valkey = prepare_valkey(self._state.root, port=free_port(), password=secrets["valkey_password"])
             ports = Ports(web=self._port, replica=free_port(), stripe=free_port())
@@ -91,7 +92,7 @@ class LocalStack:
             supervisor.start(services.valkey())
             supervisor.start(services.replica())  # loads torch and the base meanwhile, and registers when it can
             supervisor.wait_ready(["postgres", "valkey"])
-            _create_database(postgres.url("postgres"))
+            _create_database(postgres.admin_url("postgres"))
         with step("database schema, keys and sample accounts"):
             self._manage(
                 "prepare_platform",
@@ -116,7 +117,7 @@ class LocalStack:
         assert self._services is not None
         done = subprocess.run(
             self._services.manage(*arguments),
-            env=self._services.platform_environment(),
+            env=self._services.schema_environment(),
             capture_output=True,
             text=True,
             timeout=300,

@@ -25,6 +25,7 @@ FOLDERS = ("run", "logs", "keys", "blobs", "replica")
 _CREATE_SECRET: dict[str, Callable[[], str]] = {
     "instance": lambda: secrets.token_hex(6),
     "postgres_password": lambda: secrets.token_urlsafe(32),
+    "postgres_application_password": lambda: secrets.token_urlsafe(32),
     "valkey_password": lambda: secrets.token_urlsafe(32),
     "secret_key": lambda: secrets.token_urlsafe(32),
     "api_key_pepper": lambda: secrets.token_urlsafe(32),

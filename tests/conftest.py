@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+
+from tests.database import act_as_the_application, log_in_as_the_administrator
 
 
 @pytest.fixture(scope="session")
@@ -11,6 +16,14 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     from django.conf import settings
 
     settings.DATABASES["default"]["OPTIONS"].pop("pool", None)
+    log_in_as_the_administrator()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Tests act as the application's database role once the test database is there (tests/database.py)."""
+    with django_db_blocker.unblock(), act_as_the_application():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ def _start() -> None:
     root = Path(tempfile.mkdtemp(prefix="intarsia-tests-"))
     root.chmod(0o755)  # PostgreSQL runs as another account when the tests run as root
     instance = root.name
-    postgres = prepare_postgres(root, instance=instance, port=free_port(), password="tests")
+    postgres = prepare_postgres(root, instance=instance, port=free_port(), password="tests", application_password="app")
     valkey = prepare_valkey(root, port=free_port(), password="tests")
     log = (root / "services.log").open("wb")
     database = subprocess.Popen(
@@ -69,6 +69,7 @@ def _start() -> None:
         {
             MARKER: str(root),
             "DATABASE_URL": postgres.url("intarsia"),
+            "DATABASE_ADMIN_URL": postgres.admin_url("intarsia"),
             "VALKEY_URL": valkey.url(),
             "SECRET_KEY": "test-secret-key-" + "0" * 32,
             "API_KEY_PEPPER": "test-pepper-" + "0" * 32,

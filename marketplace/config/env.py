@@ -61,7 +61,9 @@ def _origins(source: Mapping[str, str], name: str) -> frozenset[str]:
 class Env:
     """The validated environment. Field comments are the documentation of each variable."""
 
-    database_url: str  # DATABASE_URL: postgresql://user:password@host:port/name, or ?host=/socket/folder
+    # DATABASE_URL: postgresql://user:password@host:port/name, or ?host=/socket/folder; the application's role
+    database_url: str
+    database_admin_url: str  # DATABASE_ADMIN_URL: the same database as its administrator; for `migrate` alone
     valkey_url: str  # VALKEY_URL: redis://… or unix://…?db=0, for Celery, rate limits and cache
     secret_key: str  # SECRET_KEY: ≥ 32 characters; sessions, CSRF, playground tokens
     api_key_pepper: str  # API_KEY_PEPPER: ≥ 32 characters; HMAC key over API-key secrets
@@ -92,6 +94,7 @@ class Env:
             raise EnvError("LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR")
         return cls(
             database_url=_url(source, "DATABASE_URL", ("postgresql", "postgres")),
+            database_admin_url=_url(source, "DATABASE_ADMIN_URL", ("postgresql", "postgres", ""), default=""),
             valkey_url=_url(source, "VALKEY_URL", ("redis", "rediss", "unix")),
             secret_key=secrets["SECRET_KEY"],
             api_key_pepper=secrets["API_KEY_PEPPER"],

@@ -19,6 +19,7 @@ from billing.pricing import Price, TokenUsage
 from billing.services import credit_promotion, settle_hold_sync
 from billing.statements import Settlement, parse_placed
 from marketplace.accounts.models import Organization
+from tests.database import as_superuser
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
 USAGE = TokenUsage(prompt_tokens=100, cached_tokens=20, completion_tokens=50)
@@ -77,7 +78,7 @@ def settle(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, **changes: Any) 
 
 def _conninfo() -> dict[str, Any]:
     parameters = connection.get_connection_params()
-    names = ("dbname", "user", "password", "host", "port")
+    names = ("dbname", "user", "password", "host", "port", "options")
     return {name: parameters[name] for name in names if parameters.get(name)}
 
 
@@ -98,7 +99,7 @@ async def hot_pool(size: int) -> AsyncIterator[AsyncConnectionPool[AsyncConnecti
 
 def insert_usage(**fields: Any) -> Usage:
     """Write a usage row of any time by hand, with the triggers off: nothing in the product could."""
-    with transaction.atomic(), connection.cursor() as cursor:
+    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
         row = Usage.objects.create(**fields)
         cursor.execute("SET LOCAL session_replication_role = origin")

@@ -29,6 +29,7 @@ from marketplace.accounts.models import ApiKey
 from tests.billing.support import PRICE, REPLICA, USAGE, USAGE_COST, hold_request, hot_connection, make_organization
 from tests.billing.support import place as place_on_test_connection
 from tests.billing.support import settle as settle_on_test_connection
+from tests.database import as_owner
 
 OTHER_REPLICA = uuid.UUID(int=4)
 
@@ -220,12 +221,18 @@ async def test_settlement_verdict_release_and_refund_at_once_leave_books_that_ag
     await sync_to_async(check)()
 
 
+def age_gateways() -> None:
+    with as_owner(), connection.cursor() as cursor:
+        cursor.execute("UPDATE billing_gateway SET last_seen_at = now() - interval '25 hours'")
+    connections.close_all()
+
+
 @pytest.mark.django_db(transaction=True)
 async def test_a_gateway_beats_and_the_rows_of_long_silent_ones_go() -> None:
     alive, silent = uuid.uuid4(), uuid.uuid4()
     async with hot_connection() as conn:
         await gateway_beat(conn, silent, host="elsewhere")
-        await conn.execute("UPDATE billing_gateway SET last_seen_at = now() - interval '25 hours'")
+        await sync_to_async(age_gateways)()
         await gateway_beat(conn, alive, host="here")
         cursor = await conn.execute("SELECT last_seen_at FROM billing_gateway")
         rows = await cursor.fetchall()

@@ -1,4 +1,7 @@
-"""Every rule that money depends on, attacked with raw SQL: the database itself must refuse."""
+"""Every rule that money depends on, attacked with raw SQL: the database itself must refuse.
+
+The attacks act as the owner of the schema, whom no missing right stops: the triggers and constraints have to.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from django.db import DatabaseError, connection, transaction
 from billing.integrity import find_discrepancies
 from billing.models import Account, Entry, Hold, LedgerTransaction, Usage
 from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
+from tests.database import as_owner
 
 pytestmark = pytest.mark.django_db
 
 
 def run(*statements: str) -> None:
     """All statements together, with what a commit would check."""
-    with transaction.atomic(), connection.cursor() as cursor:
+    with transaction.atomic(), as_owner(), connection.cursor() as cursor:
         for statement in (*statements, "SET CONSTRAINTS ALL IMMEDIATE", "SET CONSTRAINTS ALL DEFERRED"):
             cursor.execute(statement)
 

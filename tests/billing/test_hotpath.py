@@ -23,6 +23,7 @@ from billing.services import release_hold_sync, set_key_budget
 from marketplace.accounts.models import ApiKey, Organization
 from tests.billing import support
 from tests.billing.support import REPLICA, USAGE, USAGE_COST, hold_request, hot_connection, hot_pool, make_organization
+from tests.database import as_owner
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,6 +36,13 @@ async def _close_the_thread_connection() -> AsyncIterator[None]:
 
 
 NOTHING = TokenUsage(prompt_tokens=100, cached_tokens=0, completion_tokens=0)
+
+
+def move_budgets_to_2020() -> None:
+    with as_owner():
+        KeyBudget.objects.update(month=datetime(2020, 1, 1, tzinfo=UTC).date())
+
+
 make_organization_async = sync_to_async(make_organization)
 wallet = sync_to_async(selectors.wallet)
 
@@ -309,7 +317,7 @@ async def test_a_budget_counts_what_was_spent_and_starts_again_each_month() -> N
             await predict()
         assert (refused.value.limit, refused.value.spent) == (1_040, USAGE_COST)
 
-        await KeyBudget.objects.aupdate(month=datetime(2020, 1, 1, tzinfo=UTC).date())
+        await sync_to_async(move_budgets_to_2020)()
         await predict()
     budget = await KeyBudget.objects.aget()
     assert (budget.spent_this_month_nano_usd, budget.spent_total_nano_usd) == (USAGE_COST, 2 * USAGE_COST)

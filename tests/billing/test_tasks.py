@@ -15,6 +15,7 @@ from django.utils import timezone
 from billing import tasks
 from billing.models import Incident, Outbox, Usage
 from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
+from tests.database import as_superuser
 
 pytestmark = pytest.mark.django_db
 
@@ -82,7 +83,7 @@ def test_partitions_exist_for_the_months_to_come_also_across_a_year(time_machine
 def test_a_month_without_partition_loses_no_usage_and_is_left_where_it_is() -> None:
     predict(make_organization(10_000), make_organization())
     row = Usage.objects.get()
-    with connection.cursor() as cursor:
+    with as_superuser(), connection.cursor() as cursor:
         columns = [field.column for field in Usage._meta.concrete_fields if field.column]
         chosen = ", ".join("'2040-05-31T23:00Z'" if name == "created_at" else name for name in columns)
         # A prediction is posted to the month in which it is settled; with the triggers off it can be another one.
@@ -107,7 +108,7 @@ def test_books_that_agree_open_no_incident() -> None:
 def test_books_that_disagree_are_an_error_and_one_open_incident(caplog: pytest.LogCaptureFixture) -> None:
     buyer, creator = make_organization(10_000), make_organization()
     predict(buyer, creator)
-    with connection.cursor() as cursor:
+    with as_superuser(), connection.cursor() as cursor:
         # Only with the triggers off can the books be made wrong at all.
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("ALTER TABLE billing_account DISABLE TRIGGER USER")

@@ -19,12 +19,16 @@ import pytest
 from devstack import state as state_module
 from devstack.errors import LocalStackError
 from devstack.lock import StackLock, is_running, read_stack
-from devstack.postgres import prepare_postgres, remove_postgres
+from devstack.postgres import PostgresServer, prepare_postgres, remove_postgres
 from devstack.samples import sample_credentials
 from devstack.state import SECRET_NAMES, State, free_port, port_is_free
 from devstack.supervisor import die_with_parent
 from devstack.unprivileged import can_enter, server_account
 from devstack.valkey import prepare_valkey
+
+
+def prepare(root: Path, instance: str, port: int, password: str) -> PostgresServer:
+    return prepare_postgres(root, instance=instance, port=port, password=password, application_password="app")
 
 
 def test_secrets_are_generated_once_and_readable_by_the_owner_alone(tmp_path: Path) -> None:
@@ -116,12 +120,18 @@ def reachable_folder() -> Iterator[Path]:
 def test_postgres_starts_over_a_stale_pid_file_and_an_interrupted_initdb(reachable_folder: Path) -> None:
     instance = f"test-{os.getpid()}"
     try:
-        server = prepare_postgres(reachable_folder, instance=instance, port=free_port(), password="one")
+        server = prepare_postgres(
+            reachable_folder, instance=instance, port=free_port(), password="one", application_password="app"
+        )
         (server.data / "intarsia-ready").unlink()  # as if initdb had been interrupted
-        server = prepare_postgres(reachable_folder, instance=instance, port=free_port(), password="two/:@")
+        server = prepare_postgres(
+            reachable_folder, instance=instance, port=free_port(), password="two/:@", application_password="app"
+        )
         stale = server.data / "postmaster.pid"
         stale.write_text(f"{os.getpid()}\n{server.data}\n")  # a live process that is not PostgreSQL
-        server = prepare_postgres(reachable_folder, instance=instance, port=server.port, password="two/:@")
+        server = prepare_postgres(
+            reachable_folder, instance=instance, port=server.port, password="two/:@", application_password="app"
+        )
         assert not stale.exists()
         process = subprocess.Popen(
             server.command(),
@@ -156,7 +166,7 @@ def test_as_root_the_permissions_of_unreachable_parents_are_left_alone(tmp_path:
     instance = f"test-closed-{os.getpid()}"
     assert not can_enter(server_account(), root)
     try:
-        server = prepare_postgres(root, instance=instance, port=free_port(), password="x")
+        server = prepare(root, instance, free_port(), "x")
         assert closed.stat().st_mode & 0o777 == 0o700
         assert not server.data.is_relative_to(root)
         assert can_enter(server_account(), server.data)

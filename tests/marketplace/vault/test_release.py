@@ -16,6 +16,7 @@ from marketplace.vault import enrolment, keys, selectors, services
 from marketplace.vault.errors import ChainBroken, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
 from marketplace.vault.models import DataKey, Lease, Release
 from sealed_weights import AuthenticationError, ReleaseEntry, SignedCheckpoint, open_lease, verify_chain
+from tests.database import as_owner
 from tests.marketplace.vault.factories import make_model, make_replica, make_sold, want
 
 pytestmark = pytest.mark.django_db
@@ -97,7 +98,7 @@ def test_when_the_log_row_cannot_be_written_the_key_is_never_unwrapped(monkeypat
     touched: list[str] = []
     monkeypatch.setattr(services, "open_creator_kek", lambda *a: touched.append("kek"))
     monkeypatch.setattr(services, "seal_lease", lambda *a: touched.append("lease"))
-    with connection.cursor() as cursor:
+    with as_owner(), connection.cursor() as cursor:
         cursor.execute("ALTER TABLE vault_release ADD CONSTRAINT log_is_broken CHECK (sequence < 0) NOT VALID")
     with pytest.raises(IntegrityError):
         services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
@@ -141,7 +142,8 @@ def test_the_database_refuses_to_change_the_log(statement: str) -> None:
     sold, booted = make_sold(), make_replica()
     want(booted.replica, sold.digest)
     services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
-    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+    refused = pytest.raises(DatabaseError, match="append-only")
+    with refused, transaction.atomic(), as_owner(), connection.cursor() as cursor:
         cursor.execute(statement)
     assert Release.objects.count() == 1
 
@@ -180,7 +182,7 @@ def test_releases_at_once_do_not_fork_the_chain() -> None:
 
 
 def _tamper(statement: str) -> None:
-    with connection.cursor() as cursor:
+    with as_owner(), connection.cursor() as cursor:
         cursor.execute("ALTER TABLE vault_release DISABLE TRIGGER vault_release_append_only")
         cursor.execute(statement)
         cursor.execute("ALTER TABLE vault_release ENABLE TRIGGER vault_release_append_only")

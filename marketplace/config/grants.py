@@ -1,0 +1,134 @@
+"""The rights of the application's database role: one rule for every table and function, and nothing without a rule.
+
+`migrate` applies them after it changed the schema, and stops at a table or function that has none. The books can be
+read, and written through functions that run with their owner's rights; of the ledger, rows may be added, which the
+triggers check. No rule gives TRUNCATE, ownership or any change of the schema.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+READ = "SELECT"
+APPEND = "SELECT, INSERT"
+WRITE = "SELECT, INSERT, UPDATE, DELETE"
+
+TABLES = {
+    "account_emailaddress": WRITE,
+    "account_emailconfirmation": WRITE,
+    "accounts_apikey": WRITE,
+    "accounts_membership": WRITE,
+    "accounts_organization": WRITE,
+    "accounts_user": WRITE,
+    "accounts_user_groups": WRITE,
+    "accounts_user_user_permissions": WRITE,
+    "auth_group": READ,
+    "auth_group_permissions": READ,
+    "auth_permission": READ,
+    "billing_account": APPEND,
+    "billing_entry": APPEND,
+    "billing_gateway": READ,
+    "billing_hold": READ,
+    "billing_incident": "SELECT, INSERT, UPDATE (detail, resolved_at)",
+    "billing_keybudget": "SELECT, INSERT, UPDATE (monthly_limit_nano_usd, total_limit_nano_usd)",
+    "billing_ledgertransaction": APPEND,
+    "billing_outbox": "SELECT, INSERT, UPDATE (delivered_at), DELETE",
+    "billing_refund": READ,
+    "billing_stripeevent": "SELECT, INSERT, UPDATE",
+    "billing_topup": "SELECT, INSERT, UPDATE",
+    "billing_usage": READ,
+    "catalog_basemodel": WRITE,
+    "catalog_evaluation": WRITE,
+    "catalog_model": WRITE,
+    "catalog_price": WRITE,
+    "catalog_version": WRITE,
+    "django_content_type": READ,
+    "django_migrations": READ,
+    "django_session": WRITE,
+    "vault_creatorkey": WRITE,
+    "vault_datakey": WRITE,
+    "vault_lease": WRITE,
+    "vault_platformkey": WRITE,
+    "vault_release": APPEND,
+    "vault_replica": WRITE,
+    "vault_replicachallenge": WRITE,
+    "vault_signingkey": WRITE,
+}
+
+# Functions that the application calls. They run with their owner's rights, under a fixed search path.
+CALLED = {
+    "billing_account_id",
+    "billing_cost_nano_usd",
+    "billing_create_usage_partition",
+    "billing_expire_hold",
+    "billing_gateway_beat",
+    "billing_lock_account",
+    "billing_lock_transaction",
+    "billing_next_attempt",
+    "billing_place_hold",
+    "billing_record_delivery",
+    "billing_refund_prediction",
+    "billing_release_hold",
+    "billing_settle_hold",
+}
+# Functions that functions call. (Functions of triggers need no rule: nobody can call them.)
+INTERNAL = {
+    "billing_assert_balanced",
+    "billing_assert_prediction_entries",
+    "billing_close_in_budget",
+    "billing_protect_partition",
+}
+SEARCH_PATH = "public, pg_temp"
+
+_TABLES = """
+SELECT relname FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT relispartition
+"""  # A partition is reached through its table.
+_FUNCTIONS = """
+SELECT proname, oid::regprocedure::text, prorettype = 'trigger'::regtype,
+    prosecdef AND proconfig IS NOT DISTINCT FROM ARRAY['search_path=' || %s]
+FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+"""
+
+
+class RuleMissing(Exception):
+    """A table or function of the schema has no rule in marketplace/config/grants.py; the message names it."""
+
+
+def apply_grants(connection: BaseDatabaseWrapper, *, application: str) -> None:
+    """Give the role `application` what the rules say and nothing else, as the owner of the schema.
+
+    Raises RuleMissing, and changes nothing then.
+    """
+    role = connection.ops.quote_name(application)
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        for kind in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+            cursor.execute(f"REVOKE ALL ON ALL {kind} IN SCHEMA public FROM PUBLIC, {role}")
+        missing = _grant_tables(cursor, role) + _grant_functions(cursor, role)
+        if missing:
+            raise RuleMissing(f"no rule in marketplace/config/grants.py for: {', '.join(missing)}")
+
+
+def _grant_tables(cursor: CursorWrapper, role: str) -> list[str]:
+    """Grant on every table; return the names of those without a rule."""
+    cursor.execute(_TABLES)
+    tables = {name for (name,) in cursor.fetchall()}
+    for table in sorted(tables & set(TABLES)):
+        cursor.execute(f"GRANT {TABLES[table]} ON {table} TO {role}")
+    return sorted(tables - set(TABLES))
+
+
+def _grant_functions(cursor: CursorWrapper, role: str) -> list[str]:
+    """Let every function run with its owner's rights, and the application call some; return those without a rule."""
+    cursor.execute(_FUNCTIONS, [SEARCH_PATH])
+    missing = []
+    for name, signature, is_trigger, is_secure in cursor.fetchall():
+        if not is_secure:
+            cursor.execute(f"ALTER FUNCTION {signature} SECURITY DEFINER SET search_path = {SEARCH_PATH}")
+        if name in CALLED:
+            cursor.execute(f"GRANT EXECUTE ON FUNCTION {signature} TO {role}")
+        elif name not in INTERNAL and not is_trigger:
+            missing.append(signature)
+    return sorted(missing)

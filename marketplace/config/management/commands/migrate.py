@@ -1,0 +1,55 @@
+"""`manage.py migrate`: Django's, as the owner of the schema, and then the grants of the application's role.
+
+It logs in by `DATABASE_ADMIN_URL`; no other command and no process of the platform knows that login.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError
+from django.core.management.commands.migrate import Command as DjangoMigrate
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from marketplace.config.grants import RuleMissing, apply_grants
+from marketplace.config.roles import OWNER, Login, RolesError, prepare_roles
+
+
+class Command(DjangoMigrate):
+    help = "Change the schema as its owner, then give the application's database role its rights."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Prepare the roles, migrate, grant. Raises CommandError."""
+        if not settings.ENV.database_admin_url:
+            raise CommandError("DATABASE_ADMIN_URL is not set: `migrate` needs the login of the administrator")
+        connection = connections[options["database"]]
+        application = Login.of(settings.ENV.database_url)
+        try:
+            with _logged_in(connection, Login.of(settings.ENV.database_admin_url)):
+                connection.ensure_connection()
+                prepare_roles(connection.connection, application=application)
+            with _logged_in(connection, Login.of(settings.ENV.database_admin_url), role=OWNER):
+                super().handle(*args, **options)
+                apply_grants(connection, application=application.user)
+        except (RolesError, RuleMissing) as error:
+            raise CommandError(str(error)) from None
+
+
+@contextmanager
+def _logged_in(connection: BaseDatabaseWrapper, login: Login, *, role: str | None = None) -> Iterator[None]:
+    """Let Django's connection log in as `login` and act as `role`, and be as before afterwards."""
+    before = dict(connection.settings_dict)
+    options = {name: value for name, value in before["OPTIONS"].items() if name not in ("pool", "options")}
+    if role is not None:
+        options["options"] = f"-c role={role}"
+    connection.close()
+    connection.settings_dict.update(USER=login.user, PASSWORD=login.password, OPTIONS=options)
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict.update(before)

@@ -1,0 +1,74 @@
+"""The database roles of the tests: they act as the application's role, as the platform does.
+
+The connection logs in as the administrator and acts as the application's role, so that the few tests that must (to
+prove a trigger behind a right, to make the books wrong, to change the time of a row) can act as another one for a
+moment, in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from django.conf import settings
+from django.core.management.commands.flush import Command as FlushCommand
+from django.db import connection
+from psycopg.pq import TransactionStatus
+
+from marketplace.config.roles import OWNER, Login
+
+
+def log_in_as_the_administrator() -> None:
+    """Let Django's connection create and drop the test database."""
+    login = Login.of(settings.ENV.database_admin_url)
+    connection.settings_dict.update(USER=login.user, PASSWORD=login.password)
+
+
+@contextmanager
+def act_as_the_application() -> Iterator[None]:
+    """Let every connection of the tests start as the application's role; tables are emptied by their owner."""
+    options = connection.settings_dict["OPTIONS"]
+    flush = FlushCommand.handle
+
+    def flush_as_owner(command: FlushCommand, **choices: Any) -> None:
+        with as_owner():
+            flush(command, **choices)
+
+    connection.close()
+    options["options"] = f"-c role={application()}"
+    with mock.patch.object(FlushCommand, "handle", flush_as_owner):
+        yield
+    connection.close()
+    del options["options"]
+
+
+def application() -> str:
+    """Return the name of the application's role."""
+    return Login.of(settings.ENV.database_url).user
+
+
+def as_owner() -> Any:
+    """Act as the owner of the schema, whom triggers and constraints still bind."""
+    return _acting_as(OWNER)
+
+
+def as_superuser() -> Any:
+    """Act as the administrator, who can turn triggers off."""
+    return _acting_as("none")
+
+
+@contextmanager
+def _acting_as(role: str) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('role')")
+        (before,) = cursor.fetchone()
+        cursor.execute(f"SET ROLE {role}")
+    try:
+        yield
+    finally:
+        # A failed transaction takes the change of role back by itself.
+        if connection.connection.info.transaction_status != TransactionStatus.INERROR:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET ROLE {before}")
