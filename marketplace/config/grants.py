@@ -78,6 +78,7 @@ INTERNAL = {
     "billing_assert_balanced",
     "billing_assert_prediction_entries",
     "billing_close_in_budget",
+    "billing_key_line",
     "billing_protect_partition",
 }
 SEARCH_PATH = "public, pg_temp"

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 import stripe
 from django.conf import settings
+from django.db import connection
 
 from billing import stripe_gateway
+from billing.models import Account, LedgerTransaction
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import Organization
-from tests.billing.support import make_organization
+from tests.billing.support import hold_request, make_organization, place, settle
 
 
 @pytest.fixture
@@ -28,3 +30,24 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[StripeDouble]:
 @pytest.fixture
 def organization() -> Organization:
     return make_organization()
+
+
+@pytest.fixture
+def books(db: None) -> dict[str, int]:
+    """A customer with 10,000 nano-dollars of which 1,000 are held and one prediction is settled."""
+    buyer, creator = make_organization(10_000), make_organization()
+    settled = place(hold_request(buyer, creator))
+    place(hold_request(buyer, creator, idempotency_key="key"))
+    settle(settled.prediction_id)
+    with connection.cursor() as cursor:  # nothing is left pending for the tests to stumble over
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
+    accounts = {f"{account.kind}:{account.organization_id}": account.pk for account in Account.objects.all()}
+    return {
+        "revenue": accounts["platform_revenue:None"],
+        "customer": accounts[f"customer_credit:{buyer.pk}"],
+        "creator": accounts[f"creator_payable:{creator.pk}"],
+        "promotion": accounts["promotion:None"],
+        "transaction": LedgerTransaction.objects.get(kind="prediction").pk,
+        "other_transaction": LedgerTransaction.objects.get(kind="promotion").pk,
+    }

@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection, transaction
 
 from billing.integrity import find_discrepancies
 from billing.models import Account, Entry, Hold, LedgerTransaction, Usage
-from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
+from tests.billing.support import USAGE_COST
 from tests.database import as_owner
 
 pytestmark = pytest.mark.django_db
@@ -40,25 +40,6 @@ def ledger() -> tuple[object, ...]:
         list(Hold.objects.order_by("id").values_list("id", "state", "amount_nano_usd", "cost_nano_usd")),
         list(Usage.objects.order_by("prediction_id").values_list("prediction_id", "cost_nano_usd")),
     )
-
-
-@pytest.fixture
-def books() -> dict[str, int]:
-    """A customer with 10,000 nano-dollars of which 1,000 are held and one prediction is settled."""
-    buyer, creator = make_organization(10_000), make_organization()
-    settled = place(hold_request(buyer, creator))
-    place(hold_request(buyer, creator, idempotency_key="key"))
-    settle(settled.prediction_id)
-    run()  # nothing is left pending for the tests to stumble over
-    accounts = {f"{account.kind}:{account.organization_id}": account.pk for account in Account.objects.all()}
-    return {
-        "revenue": accounts["platform_revenue:None"],
-        "customer": accounts[f"customer_credit:{buyer.pk}"],
-        "creator": accounts[f"creator_payable:{creator.pk}"],
-        "promotion": accounts["promotion:None"],
-        "transaction": LedgerTransaction.objects.get(kind="prediction").pk,
-        "other_transaction": LedgerTransaction.objects.get(kind="promotion").pk,
-    }
 
 
 def opening(reference: str = "attack") -> str:
