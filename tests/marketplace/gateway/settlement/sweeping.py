@@ -22,6 +22,7 @@ from billing.services import record_delivery_sync
 from marketplace.accounts.models import Organization
 from marketplace.vault.models import Replica
 from tests.billing.support import hold_request, make_organization, place
+from tests.database import as_superuser
 from tests.marketplace.gateway.settlement.hostile_receipts import Claims, honest_claims, sign
 
 ADAPTER, BASE = "cd" * 32, "ab" * 32
@@ -159,7 +160,7 @@ class Consumer:
 
 def rewrite(hold_ids: list[uuid.UUID], **columns: datetime) -> None:
     """Move times of holds, which the database's rules freeze: as if the hold had been placed or judged then."""
-    with connection.cursor() as cursor:
+    with as_superuser(), connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
         for name, value in columns.items():
             cursor.execute(f"UPDATE billing_hold SET {name} = %s WHERE id = ANY(%s)", [value, hold_ids])

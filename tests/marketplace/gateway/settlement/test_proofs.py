@@ -11,6 +11,7 @@ from django.db import connection
 from billing.models import Hold, Incident, Usage
 from marketplace.gateway import proofs
 from marketplace.gateway.tasks import audit_all_receipts, audit_receipts, sweep_open_holds
+from tests.database import as_superuser
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES
 from tests.marketplace.gateway.settlement.sweeping import COST, Consumer, JournalReplica, ago, assert_charged
 
@@ -31,7 +32,7 @@ def charged(consumer: Consumer, replica: JournalReplica) -> list[Hold]:
 
 def change(column: str, value: Any, hold: Hold | None = None) -> None:
     """Rewrite usage as nothing in the product could."""
-    with connection.cursor() as cursor:
+    with as_superuser(), connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
         where = "" if hold is None else " WHERE prediction_id = %s"
         cursor.execute(f"UPDATE billing_usage SET {column} = %s{where}", [value, *([] if hold is None else [hold.id])])

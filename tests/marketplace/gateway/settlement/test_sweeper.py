@@ -15,6 +15,7 @@ from billing.models import GatewayProcess, Hold, Incident, Usage
 from marketplace.gateway import journals, tasks
 from marketplace.vault.models import Replica
 from protocol.admin import MAX_JOURNAL_KEYS
+from tests.database import as_owner
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES, sign
 from tests.marketplace.gateway.settlement.sweeping import (
     COST,
@@ -40,8 +41,9 @@ def state_of(hold: Hold) -> str:
 
 def beat(**age: float) -> uuid.UUID:
     """A gateway process that was last heard of some time ago."""
-    row = GatewayProcess.objects.create(id=uuid.uuid4(), host="h")
-    GatewayProcess.objects.filter(pk=row.pk).update(last_seen_at=ago(**age))
+    with as_owner():
+        row = GatewayProcess.objects.create(id=uuid.uuid4(), host="h")
+        GatewayProcess.objects.filter(pk=row.pk).update(last_seen_at=ago(**age))
     return row.pk
 
 
