@@ -1,7 +1,7 @@
 """Row locks of this app; `marketplace.accounts.locks` states the order of all locks.
 
 The hot path takes its locks inside the SQL functions of migration 0006, in the same order. The application's database
-role may not change rows of the ledger, and so not lock them either: functions do (migration 0009).
+role may not change rows of the ledger, and so not lock them either: functions do (migration 0010).
 """
 
 from __future__ import annotations
