@@ -17,10 +17,6 @@ from marketplace.vault.selectors import live_replicas
 from marketplace.vault.signing import TicketSigner, load_ticket_signer
 from protocol.admin import (
     ADMIN_PATH,
-    JournalAnswer,
-    JournalKey,
-    JournalRequest,
-    JournalState,
     Prefetched,
     PrefetchRequest,
     Revocation,
@@ -88,19 +84,6 @@ def prefetch(address: ReplicaAddress, digests: Sequence[str], *, seconds: float 
 def revoke(address: ReplicaAddress, digests: Sequence[str], *, signer: TicketSigner | None = None) -> Revocation:
     """Make a replica refuse, abort and zero these adapters; returns when it is done. Raises ReplicaCallFailed."""
     return _call(address, "revoke", RevokeRequest(list(digests)), Revocation, signer=signer)
-
-
-def journal(
-    address: ReplicaAddress, predictions: Sequence[JournalKey], *, signer: TicketSigner | None = None
-) -> list[JournalState]:
-    """Ask what became of at most MAX_JOURNAL_KEYS predictions, also of those that an earlier boot of the name ran.
-
-    The states come in the order of the predictions. Raises ReplicaCallFailed.
-    """
-    states = _call(address, "journal", JournalRequest(list(predictions)), JournalAnswer, signer=signer).states
-    if len(states) != len(predictions):
-        raise ReplicaCallFailed("journal: the replica answered for another number of predictions")
-    return states
 
 
 def _call(

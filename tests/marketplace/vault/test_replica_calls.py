@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import threading
-import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,7 +16,7 @@ from marketplace.vault import keys, replica_client, selectors, services, tasks
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
 from marketplace.vault.models import Lease, Replica
 from marketplace.vault.replica_client import ReplicaAddress
-from protocol.admin import JournalKey, Refused
+from protocol.admin import Refused
 from protocol.tickets import TICKET_HEADER
 from serving.platform.tickets import TicketVerifier
 from tests.marketplace.vault.factories import make_replica, make_sold, want
@@ -96,17 +95,6 @@ def test_without_a_live_replica_of_its_base_nothing_is_verified(fake: Any) -> No
     with pytest.raises(NoLiveReplica):
         replica_client.verify(sold.version)
     assert fake.calls == [] and selectors.live_replicas() == []
-
-
-def test_the_journal_of_a_replica_is_read(fake: Any) -> None:
-    asked = [JournalKey(str(uuid.uuid4()), 1)]
-    fake.answers["journal"] = (200, b'{"states": [{"state": "final", "receipt": "r"}]}')
-    (found,) = replica_client.journal(fake.address, asked)
-    assert (found.state, found.receipt) == ("final", "r")
-    for wrong in (b'{"states": [{"state": "lost"}]}', b'{"state": "final"}'):
-        fake.answers["journal"] = (200, wrong)
-        with pytest.raises(ReplicaCallFailed):
-            replica_client.journal(fake.address, asked)
 
 
 def test_the_kill_switch_ends_leases_and_reaches_every_replica_even_if_one_is_dead(fake: Any) -> None:
