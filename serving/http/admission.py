@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serving.adapters.directory import DirectoryAdapterSource
@@ -31,6 +31,7 @@ class Admission:
 
     max_prompt_tokens, max_tokens: over all prompts, and all completions, of the request
     weight: the tenant's share relative to others
+    stopped: set when the request was cancelled; it may not be in the engine yet
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class Admission:
     max_prompt_tokens: int | None = None
     max_tokens: int | None = None
     weight: float = 1.0
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RequestAuthorizer(Protocol):

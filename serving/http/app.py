@@ -24,6 +24,7 @@ from serving.http.metrics import Gauge, Metrics
 from serving.http.prompts import PromptReader
 from serving.http.request_ids import RequestIds
 from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody
+from serving.http.sizes import AnswerSizes
 from serving.tokenization.tokenizer import Tokenizer
 
 
@@ -55,6 +56,7 @@ def create_app(
         observer or SilentObserver(),
         metrics,
         max_body_bytes,
+        AnswerSizes(tokenizer, engine.vocab_size),
     )
 
     @contextlib.asynccontextmanager

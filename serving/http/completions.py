@@ -58,7 +58,9 @@ class CompletionEndpoint(Endpoint[Generation]):
             )
             for index in range(total)
         ]
-        work = self.work(requests, body.choices, prompts, admission, http_id)
+        self.check_lengths(requests, prompts, admission)
+        await parts.sizes.check(body, prompts, requests)
+        work = self.work(requests, body.choices, admission, http_id)
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> int:
@@ -68,7 +70,7 @@ class CompletionEndpoint(Endpoint[Generation]):
         short = isinstance(body, schema.CompletionBody) and admission.max_tokens is None
         default = _DEFAULT_COMPLETION_TOKENS if short else room
         limit = parameters.max_tokens(body, default)
-        if admission.max_tokens is None:
+        if admission.max_tokens is None or limit == 0:  # 0: the prompt alone is scored
             return limit
         schema.require(admission.max_tokens >= choices, "n", "asks for more completions than tokens were authorized")
         return min(limit, admission.max_tokens // choices)
@@ -120,23 +122,26 @@ async def _whole(work: Work, form: Format, scope: Scope, receive: Receive, send:
 async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, receive: Receive, send: Send) -> None:
     """Stream the answer. Errors before the first token get their HTTP status; later errors are events of the stream."""
     events, started = EventStream(send), False
+    told: dict[int, int] = {}  # completion tokens of each choice that the events so far show in full
     try:
         async for index, delta in work.deltas():
             if not started:
                 started = True
                 await events.start([(PREDICTION_HEADER.encode(), work.request_id.encode())])
             if (chunk := form.chunk(index, delta)) is not None:
-                await events.event(chunk, work.usage.completion_tokens)
+                if form.shows(delta):
+                    told[index] = delta.usage.completion_tokens
+                await events.event(chunk, sum(told.values()))
     except EngineError as error:
         if not started:
             await refuse(work, error, scope, receive, send)
             return
         extra = await work.fail(error)
         last = from_engine(error).envelope | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra})
-        await events.event(last, work.usage.completion_tokens)
+        await events.event(last, sum(told.values()))
     else:
         extra = await work.close(work.finish_reason)
         if include_usage or extra is not None:
             last = form.closing(work.usage) | ({} if extra is None else {PREDICTION_EXTRA_KEY: extra})
-            await events.event(last, work.usage.completion_tokens)
+            await events.event(last, sum(told.values()))
     await events.done()

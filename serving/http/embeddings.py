@@ -43,7 +43,8 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
             )
             for index, prompt in enumerate(prompts)
         ]
-        return self.work(requests, 1, prompts, admission, http_id), None
+        self.check_lengths(requests, prompts, admission)
+        return self.work(requests, 1, admission, http_id), None
 
     async def answer(
         self, work: Work, form: None, body: schema.EmbeddingBody, scope: Scope, receive: Receive, send: Send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
 from serving.constraints import GrammarCompiler
-from serving.core import Request
+from serving.core import Request, Usage
 from serving.engine import Engine
 from serving.errors import EngineError
 from serving.http import schema
@@ -21,7 +21,8 @@ from serving.http.admission import Admission, CompletionObserver, IncomingReques
 from serving.http.errors import ApiError, from_engine, json_response
 from serving.http.metrics import Metrics
 from serving.http.prompts import Prompt, PromptReader
-from serving.http.wire import abort, headers_of, read_body, wait_for_disconnect
+from serving.http.sizes import AnswerSizes
+from serving.http.wire import Interrupted, abort, headers_of, read_body, unless, wait_for_disconnect
 from serving.http.work import Work
 from serving.tokenization.tokenizer import Tokenizer
 
@@ -40,6 +41,7 @@ class Parts:
     observer: CompletionObserver
     metrics: Metrics
     max_body_bytes: int
+    sizes: AnswerSizes
 
 
 class Endpoint(ABC, Generic[schema.Body]):
@@ -50,27 +52,64 @@ class Endpoint(ABC, Generic[schema.Body]):
         self.parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = self.parts
         try:
-            raw = await read_body(scope, receive, parts.max_body_bytes)
-            body = schema.parse(raw, self._kind)
-            incoming = IncomingRequest(scope["path"], headers_of(scope), raw, body)
-            admission = await parts.authorizer.authorize(incoming)
-            work, form = await self.begin(body, admission, scope.get("intarsia.request_id", ""))
-        except EngineError as error:
-            await from_engine(error, self._kind.prompt_field).response()(scope, receive, send)
-            return
+            raw = await read_body(scope, receive, self.parts.max_body_bytes)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
-        answering = asyncio.create_task(self.answer(work, form, body, scope, receive, send))
+        # From here to the end of the answer, the client is watched.
         gone = asyncio.create_task(wait_for_disconnect(receive))
+        try:
+            body, work, form = await self._admit(raw, gone, scope)
+        except EngineError as error:
+            await from_engine(error, self._kind.prompt_field).response()(scope, receive, send)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+        except Interrupted:
+            log.info("client hung up before its work began")
+        else:
+            await self._watch(work, gone, self.answer(work, form, body, scope, receive, send), scope)
+        finally:
+            gone.cancel()
+
+    async def _admit(self, raw: bytes, gone: asyncio.Task[None], scope: Scope) -> tuple[schema.Body, Work, Any]:
+        """Parse, authorize and submit, unless the client hangs up. An admitted request ends with its observer told.
+
+        Raises ApiError, EngineError, and Interrupted when the client hung up.
+        """
+        parts = self.parts
+        body = schema.parse(raw, self._kind)
+        incoming = IncomingRequest(scope["path"], headers_of(scope), raw, body)
+        admission = await unless([gone], parts.authorizer.authorize(incoming))
+        stopped = asyncio.create_task(admission.stopped.wait())
+        reason = "error"
+        try:
+            beginning = self.begin(body, admission, scope.get("intarsia.request_id", ""))
+            work, form = await unless([gone, stopped], beginning)
+        except Exception as error:
+            if isinstance(error, Interrupted):
+                reason = "cancelled"
+            await parts.observer.on_finish(admission.request_id, Usage(0, 0, 0), reason)
+            if reason == "cancelled" and not gone.done():
+                raise ApiError(409, "The request was cancelled.", code="cancelled") from None
+            raise
+        finally:
+            stopped.cancel()
+        if admission.stopped.is_set():  # just before the engine knew of it
+            parts.engine.cancel(admission.request_id)
+        return body, work, form
+
+    async def _watch(
+        self, work: Work, gone: asyncio.Task[None], answer: Coroutine[Any, Any, None], scope: Scope
+    ) -> None:
+        """Answer, unless the client hangs up or stops reading: the work is then abandoned."""
+        answering = asyncio.create_task(answer)
         slow = asyncio.create_task(work.overflow.wait())
         try:
             await asyncio.wait({answering, gone, slow}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             finished = answering.done()
-            for task in (answering, gone, slow):
+            for task in (answering, slow):
                 task.cancel()
             if not finished:
                 if work.overflow.is_set():
@@ -90,10 +129,8 @@ class Endpoint(ABC, Generic[schema.Body]):
     ) -> None:
         """Write the whole answer."""
 
-    def work(
-        self, requests: Sequence[Request], each: int, prompts: Sequence[Prompt], admission: Admission, http_id: str
-    ) -> Work:
-        """Submit requests. Raises ApiError or EngineError before anything is held."""
+    def check_lengths(self, requests: Sequence[Request], prompts: Sequence[Prompt], admission: Admission) -> None:
+        """Raise PromptTooLong, or ApiError for prompts longer than was granted."""
         for request in requests:  # first, since the platform authorizes no more than the context length
             self.parts.engine.check_length(request)
         size, granted = sum(len(prompt.token_ids) for prompt in prompts), admission.max_prompt_tokens
@@ -103,6 +140,9 @@ class Endpoint(ABC, Generic[schema.Body]):
                 f"The prompt is {size} tokens long, {granted} were authorized.",
                 code="prompt_exceeds_authorization",
             )
+
+    def work(self, requests: Sequence[Request], each: int, admission: Admission, http_id: str) -> Work:
+        """Submit requests. Raises EngineError before anything is held."""
         parts = self.parts
         return Work(parts.engine, requests, each, admission, parts.observer, parts.metrics, http_id)
 

@@ -93,6 +93,11 @@ class Format(ABC):
     def _logprobs(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any] | None:
         """Return the "logprobs" of a choice in this endpoint's format."""
 
+    def shows(self, delta: Delta) -> bool:
+        """Return whether the chunk of `delta` shows the client something of its tokens: text may be held back."""
+        ended = delta.finish_reason not in (None, "cancelled")
+        return ended or bool(delta.text or delta.logprobs or (self._style.token_ids and delta.token_ids))
+
     def _says_something(self, delta: Delta) -> bool:
         return bool(delta.finish_reason or delta.logprobs or self._style.token_ids)
 

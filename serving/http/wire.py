@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -14,6 +15,8 @@ from protocol.errors import BodyTooLarge, BodyTooSlow, BrokenEncoding, ClientGon
 from protocol.events import DONE, format_event
 from protocol.http1 import ABORT
 from serving.http.errors import ApiError
+
+Result = TypeVar("Result")
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
@@ -55,9 +58,31 @@ def abort(scope: Scope) -> None:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected. Call it after the body was read."""
+    """Return when the client has disconnected. Call it after the body was read.
+
+    A client that closes the sending half of its connection has disconnected: a server cannot tell it from one that is
+    gone, and would compute for nobody.
+    """
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def unless(ends: Iterable[asyncio.Task[Any]], doing: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of `doing`; cancel it and raise Interrupted when one of `ends` is done before it."""
+    task = asyncio.create_task(doing)
+    try:
+        await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Interrupted
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+class Interrupted(Exception):
+    """The client hung up, or the request was cancelled, before its work began."""
 
 
 class EventStream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from protocol.journal import Progress
@@ -38,6 +38,7 @@ class _Running:
     expires: float  # unix seconds
     started: float  # unix seconds
     began: float  # monotonic
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
     first_token: float | None = None
     delivered: int | None = None  # a cancellation's verdict: at most so many completion tokens reached the client
 
@@ -73,17 +74,12 @@ class PredictionDesk:
             raise ApiError(401, str(error), code=error.code) from None
         except TooManyTickets as error:
             raise ApiError(503, str(error), code=error.code, headers={"Retry-After": "5"}) from None
-        if (
-            ticket.max_prompt_tokens < 1
-            or ticket.max_tokens < 1
-            or not ticket.organization_id
-            or not ticket.cache_scope
-        ):
+        if ticket.max_prompt_tokens < 1 or not ticket.organization_id or not ticket.cache_scope:
             raise ApiError(401, "the ticket grants no prediction", code="invalid_ticket")
         if ticket.adapter is not None:
             await self._readmit(ticket.adapter)
         now = time.monotonic()
-        self._remember(ticket, now)
+        known = self._remember(ticket, now)
         return Admission(
             request_id=ticket.jti,
             tenant=ticket.organization_id,
@@ -93,6 +89,7 @@ class PredictionDesk:
             max_prompt_tokens=ticket.max_prompt_tokens,
             max_tokens=ticket.max_tokens,
             weight=ticket.weight,
+            stopped=known.stopped,
         )
 
     async def model_names(self) -> list[str]:
@@ -108,8 +105,8 @@ class PredictionDesk:
             # Dropped because its lease ran out, not because it was withdrawn: the load that follows asks for a new one.
             await asyncio.wrap_future(self._engine.readmit(digest))
 
-    def _remember(self, ticket: Ticket, now: float) -> None:
-        self._running[ticket.jti] = _Running(
+    def _remember(self, ticket: Ticket, now: float) -> _Running:
+        known = self._running[ticket.jti] = _Running(
             ticket.attempt, ticket.replica_id, ticket.adapter, ticket.exp, time.time(), now
         )
         if len(self._running) % 256 == 0:
@@ -117,6 +114,7 @@ class PredictionDesk:
             expired = [jti for jti, known in self._running.items() if known.expires + 60 < time.time()]
             for jti in expired:
                 del self._running[jti]
+        return known
 
     # -- serving.http.admission.CompletionObserver ------------------------------------------------------------------
 
@@ -178,12 +176,17 @@ class PredictionDesk:
     # -- asked by administration and by the link's thread -----------------------------------------------------------
 
     def cancel(self, jti: str, attempt: int, delivered_tokens: int) -> None:
-        """Stop an attempt, and count at most `delivered_tokens` completion tokens in its receipt. Idempotent."""
+        """Stop an attempt, and count at most `delivered_tokens` completion tokens in its receipt. Idempotent.
+
+        An attempt that has not arrived yet is refused when it comes.
+        """
         known = self._running.get(jti)
-        if known is None or known.attempt != attempt:
-            return
-        known.delivered = known.countable(delivered_tokens)
-        self._engine.cancel(jti)
+        if known is None:
+            self._tickets.void(jti)
+        elif known.attempt == attempt:
+            known.delivered = known.countable(delivered_tokens)
+            known.stopped.set()
+            self._engine.cancel(jti)
 
     def state(self, jti: str, attempt: int) -> tuple[Literal["unknown", "running", "final"], str | None]:
         """Return the state of an attempt, as /admin/journal answers."""

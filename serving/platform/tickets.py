@@ -14,6 +14,7 @@ from protocol.encoding import body_sha256
 from protocol.tickets import Action, Ticket, TicketRejected, read_ticket
 from serving.platform.errors import TicketRefused, TooManyTickets
 
+VOID_SECONDS = 600.0  # longer than any prediction's ticket is good
 MAX_REMEMBERED = 200_000  # about 30 MB; at 100 predictions per second, half an hour of tickets
 
 
@@ -27,7 +28,9 @@ class TicketVerifier:
         self._replica_id: str | None = None
         self._keys: dict[str, Ed25519PublicKey] = {}
         self._used: set[str] = set()
-        self._by_expiry: list[tuple[int, str]] = []  # a heap
+        self._by_expiry: list[tuple[float, str]] = []  # a heap
+        # The latest expiry of a forgotten ticket: when the clock steps back, tickets up to it are still over.
+        self._forgotten = 0.0
         self._lock = threading.Lock()
 
     def adopt(self, replica_id: str, keys: Mapping[str, bytes]) -> None:
@@ -44,7 +47,7 @@ class TicketVerifier:
         with self._lock:
             replica_id, keys = self._replica_id, self._keys
         try:
-            ticket = read_ticket(token, keys, replica_id=replica_id, now=self._clock())
+            ticket = read_ticket(token, keys, replica_id=replica_id, now=self._now())
         except TicketRejected as error:
             raise TicketRefused(str(error)) from None
         if ticket.action != action:
@@ -54,14 +57,31 @@ class TicketVerifier:
         self._spend(ticket)
         return ticket
 
-    def _spend(self, ticket: Ticket) -> None:
-        now = self._clock()
+    def void(self, jti: str) -> None:
+        """Refuse the ticket of a prediction that was cancelled before it came. Does nothing for a spent ticket."""
         with self._lock:
+            if jti not in self._used and len(self._used) < self._capacity:
+                self._remember(jti, self._clock() + VOID_SECONDS)
+
+    def _now(self) -> float:
+        """Return unix seconds that never step back behind a ticket that was forgotten."""
+        return max(self._clock(), self._forgotten)
+
+    def _spend(self, ticket: Ticket) -> None:
+        with self._lock:
+            now = self._now()
             while self._by_expiry and self._by_expiry[0][0] <= now:
-                self._used.discard(heapq.heappop(self._by_expiry)[1])
+                expiry, jti = heapq.heappop(self._by_expiry)
+                self._used.discard(jti)
+                self._forgotten = max(self._forgotten, expiry)
             if ticket.jti in self._used:
                 raise TicketRefused("the ticket was used before")
+            if ticket.exp <= self._forgotten:
+                raise TicketRefused("the ticket has expired")
             if len(self._used) >= self._capacity:
                 raise TooManyTickets("too many unexpired tickets; try another replica")
-            self._used.add(ticket.jti)
-            heapq.heappush(self._by_expiry, (ticket.exp, ticket.jti))
+            self._remember(ticket.jti, ticket.exp)
+
+    def _remember(self, jti: str, expiry: float) -> None:
+        self._used.add(jti)
+        heapq.heappush(self._by_expiry, (expiry, jti))

@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.encoding import body_sha256
+from protocol.receipts import Grant, verify_receipt
 from protocol.tickets import TICKET_HEADER
 from protocol.version import PROTOCOL_VERSION
 from serving.core import Usage
@@ -41,11 +42,15 @@ class Adapters:
 
 
 class Engine:
-    """The two things that the desk asks of an engine."""
+    """The three things that the desk asks of an engine."""
 
     def __init__(self) -> None:
+        self.cancelled: list[str] = []
         self.adapters = Adapters()
         self.adapters.revoked = set()
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
 
     def readmit(self, digest: str) -> Future[None]:
         self.adapters.revoked.discard(digest)
@@ -86,6 +91,11 @@ class Setup:
         request = IncomingRequest("/v1/completions", {TICKET_HEADER: ticket}, BODY, None)  # type: ignore[arg-type]
         return asyncio.run(self.desk.authorize(request))
 
+    def claims(self, answer: dict[str, Any] | None) -> dict[str, Any]:
+        assert answer is not None
+        found: dict[str, Any] = jwt.decode(answer["receipt"], options={"verify_signature": False})
+        return found
+
     def finish(self, jti: str, tokens: int, reason: str) -> dict[str, Any] | None:
         return asyncio.run(self.desk.on_finish(jti, Usage(5, tokens, 2), reason))
 
@@ -115,7 +125,6 @@ def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
 @pytest.mark.parametrize(
     "claims",
     [
-        {"max_tokens": 0},
         {"max_prompt_tokens": 0},
         {"organization_id": None},
         {"cache_scope": ""},
@@ -198,3 +207,76 @@ async def test_embeddings_are_not_metered_so_they_are_refused_before_the_ticket_
     with pytest.raises(ApiError) as refused:
         await setup.desk.authorize(IncomingRequest("/v1/embeddings", {TICKET_HEADER: setup.ticket()}, BODY, body))
     assert refused.value.status == 404 and refused.value.code == "not_offered"
+
+
+def test_a_receipt_names_its_attempt_and_the_replica_of_its_ticket(setup: Setup) -> None:
+    jti = setup.authorize(setup.ticket(attempt=3)).request_id
+    answer = setup.finish(jti, 3, "stop")
+    claims = setup.claims(answer)
+    assert (claims["attempt"], claims["replica_id"]) == (3, setup.replica_id)
+    assert answer is not None and setup.desk.state(jti, 3) == ("final", answer["receipt"])
+    assert setup.desk.state(jti, 2) == ("unknown", None)
+
+
+def test_a_prompt_that_is_only_scored_has_a_receipt(setup: Setup) -> None:
+    admission = setup.authorize(setup.ticket(max_tokens=0))
+    assert admission.max_tokens == 0
+    claims = setup.claims(setup.finish(admission.request_id, 0, "length"))
+    assert (claims["prompt_tokens"], claims["completion_tokens"], claims["finish_reason"]) == (5, 0, "length")
+
+
+@pytest.mark.parametrize(("delivered", "counted"), [(0, 0), (2, 2), (6, 6), (100, 6)])
+def test_the_receipt_of_a_cancelled_attempt_counts_no_more_than_was_delivered(
+    setup: Setup, delivered: int, counted: int
+) -> None:
+    admission = setup.authorize(setup.ticket(attempt=2))
+    jti = admission.request_id
+    setup.desk.on_progress(jti, Usage(5, 6, 2))
+    setup.desk.cancel(jti, 1, 0)
+    assert not admission.stopped.is_set() and not setup.engine.cancelled, "another attempt was stopped"
+    setup.desk.cancel(jti, 2, delivered)
+    assert admission.stopped.is_set() and setup.engine.cancelled == [jti]
+    setup.desk.cancel(jti, 2, delivered + 50)  # a later word does not raise the bound
+    assert setup.claims(setup.finish(jti, 6, "cancelled"))["completion_tokens"] == counted
+
+
+def test_an_attempt_cancelled_before_it_comes_is_refused_when_it_comes(setup: Setup) -> None:
+    ticket, jti = setup.ticket(jti="00000000-0000-4000-8000-000000000002"), "00000000-0000-4000-8000-000000000002"
+    setup.desk.cancel(jti, 1, 0)
+    assert refused(setup, ticket) == (401, "invalid_ticket")
+    assert setup.desk.state(jti, 1) == ("unknown", None)
+
+
+def test_the_next_boot_signs_for_the_attempt_and_replica_of_the_ticket_and_no_more_than_was_delivered(
+    setup: Setup, tmp_path: Path
+) -> None:
+    cancelled = setup.authorize(setup.ticket(attempt=4)).request_id
+    running = setup.authorize(setup.ticket(attempt=5)).request_id
+    setup.desk.cancel(cancelled, 4, 2)
+    for jti in (cancelled, running):
+        setup.desk.on_progress(jti, Usage(5, 6, 2))
+    setup.journal.close()  # with both still running, as after a kill: only checkpoints are on the disk
+    journal, signer, later = UsageJournal(tmp_path), ReceiptSigner("cd" * 32), str(uuid.uuid4())
+    desk = PredictionDesk(setup.engine, setup.tickets, setup.leases, journal, signer)  # type: ignore[arg-type]
+    desk.settle_interrupted(later)
+    journal.close()
+    journal = UsageJournal(tmp_path)
+    for jti, attempt, counted in ((cancelled, 4, 2), (running, 5, 6)):
+        state, token = journal.lookup(jti, attempt)
+        assert state == "final" and token is not None
+        grant = Grant(uuid.UUID(jti), attempt, uuid.UUID(setup.replica_id), DIGEST, "cd" * 32, 5, 7)
+        receipt = verify_receipt(token, grant, {uuid.UUID(later): signer.public_bytes()})
+        assert (receipt.completion_tokens, receipt.finish_reason) == (counted, "interrupted")
+    journal.close()
+
+
+def test_another_attempt_of_an_interrupted_prediction_has_its_own_receipt(setup: Setup, tmp_path: Path) -> None:
+    first = setup.authorize(setup.ticket(attempt=1)).request_id
+    setup.finish(first, 2, "cancelled")
+    setup.journal.close()
+    again = Setup(tmp_path)
+    assert again.authorize(again.ticket(jti=first, attempt=2)).request_id == first
+    assert again.desk.state(first, 2)[0] == "running" and again.desk.state(first, 1)[0] == "final"
+    assert again.claims(again.finish(first, 5, "stop"))["attempt"] == 2
+    assert again.desk.state(first, 2)[0] == again.desk.state(first, 1)[0] == "final"
+    again.journal.close()

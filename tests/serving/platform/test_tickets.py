@@ -107,9 +107,11 @@ def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
         ({"action": "predict "}, "does not verify"),
         ({"max_tokens": True}, "does not verify"),
         ({"adapter": "../x"}, "does not verify"),
-        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 2: upgrade the platform"),
-        ({"protocol_version": 3}, "platform speaks protocol 3, this replica speaks protocol 2: upgrade this replica"),
-        ({"protocol_version": "2"}, "does not verify"),
+        ({"attempt": 0}, "does not verify"),
+        ({"attempt": 2**15}, "does not verify"),
+        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 3: upgrade the platform"),
+        ({"protocol_version": 4}, "platform speaks protocol 4, this replica speaks protocol 3: upgrade this replica"),
+        ({"protocol_version": "3"}, "does not verify"),
     ],
 )
 def test_a_ticket_with_one_wrong_claim_is_refused(verifier: TicketVerifier, changes: dict[str, Any], why: str) -> None:
@@ -172,3 +174,29 @@ def test_the_replay_memory_refuses_when_full_and_forgets_what_expired(verifier: 
     clock.now = NOW + 11
     verifier.verify(sign(claims()), BODY, action="predict")
     refuse(verifier, early, "expired")
+
+
+def test_a_ticket_is_not_good_again_when_the_clock_steps_back(verifier: TicketVerifier, clock: Clock) -> None:
+    spent = sign(claims(exp=int(NOW) + 10))
+    verifier.verify(spent, BODY, action="predict")
+    clock.now = NOW + 3600
+    verifier.verify(sign(claims(exp=int(NOW) + 3660)), BODY, action="predict")  # the spent one is forgotten
+    clock.now = NOW
+    refuse(verifier, spent, "expired")
+    refuse(verifier, sign(claims(exp=int(NOW) + 10)), "expired")
+    verifier.verify(sign(claims(exp=int(NOW) + 70)), BODY, action="predict")  # new tickets are taken all the same
+
+
+def test_the_ticket_of_a_prediction_that_was_cancelled_before_it_came_is_refused(verifier: TicketVerifier) -> None:
+    early, other = claims(), claims()
+    verifier.void(early["jti"])
+    refuse(verifier, sign(early), "used before")
+    verifier.verify(sign(other), BODY, action="predict")
+    verifier.void(other["jti"])
+    refuse(verifier, sign(other), "used before")
+
+
+def test_one_replica_runs_a_prediction_once_whatever_the_attempt(verifier: TicketVerifier) -> None:
+    first = claims(attempt=1)
+    assert verifier.verify(sign(first), BODY, action="predict").attempt == 1
+    refuse(verifier, sign(first | {"attempt": 2}), "used before")
