@@ -148,7 +148,7 @@ async def test_a_prompt_that_is_too_long_refuses_all_before_any_is_computed(tiny
         body = {"model": "base", "prompt": [[5] * 10, [5] * 600], "max_tokens": 4}
         answer = await server.http.post("/v1/completions", json=body)
         assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
-        assert not server.engine._active and not recorder.finished
+        assert not server.engine._active and [usage.total_tokens for _, usage, _ in recorder.finished] == [0]
 
 
 async def test_the_observer_hears_of_all_choices_as_one(tiny: Tiny) -> None:
