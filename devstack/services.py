@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from devstack.memory_lock import can_lock
 from devstack.postgres import PostgresServer
 from devstack.state import REPOSITORY, State
 from devstack.supervisor import READY_SECONDS, ProcessSpec
@@ -33,6 +34,9 @@ _INHERITED = (
 
 # A replica compiles the CPU kernels at its first start: half a minute on two idle cores, minutes on busy ones.
 SERVING_READY_SECONDS = 400.0
+
+# The replica's adapter memory may grow into its KV cache, 768 MiB together; a package is decrypted beside it.
+LOCKED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,7 @@ class Services:
                 f"--replica-name={REPLICA_NAME}",
                 f"--credential-file={self.credential_file}",
                 "--adapter-memory-mb=256",
+                *([] if can_lock(LOCKED_BYTES) else ["--allow-unlocked-memory"]),
             ],
             self._inherited | {"PYTHONUNBUFFERED": "1"},
             answers(f"{self.replica_url}/readyz", {200}),

@@ -17,9 +17,10 @@ from psycopg import sql
 from devstack.console import heading, line, step
 from devstack.errors import LocalStackError
 from devstack.lock import StackLock
+from devstack.memory_lock import can_lock
 from devstack.postgres import prepare_postgres
 from devstack.samples import SampleCreators, sample_credentials
-from devstack.services import REPLICA_NAME, Ports, Services
+from devstack.services import LOCKED_BYTES, REPLICA_NAME, Ports, Services
 from devstack.state import State, free_port, port_is_free
 from devstack.supervisor import Supervisor
 from devstack.valkey import prepare_valkey
@@ -74,6 +75,8 @@ class LocalStack:
 
     def _start(self) -> None:
         heading("Starting Intarsia")
+        if not can_lock(LOCKED_BYTES):
+            line("[dim]this account may not lock memory (`ulimit -l`): weights may reach swap[/dim]")
         secrets = self._state.secrets
         started = time.monotonic()
         with step("PostgreSQL and Valkey"):

@@ -11,6 +11,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+# Linux's numbers, which Python does not name, or not in every version: see madvise(2) and mlock2(2).
+_DONTDUMP, _WIPEONFORK, _DONTNEED_LOCKED = 16, 18, 24
+_ON_FAULT = 1
+
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return zeros; on a CPU the system provides a page of memory only when it is first written.
@@ -37,7 +41,28 @@ def give_back(address: int, length: int) -> None:
     end = (address + length) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > begin and hasattr(mmap, "MADV_DONTNEED"):
         # Python's own madvise belongs to the mapping object, which torch holds out of reach.
-        _c_library().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+        memory = ctypes.c_void_p(begin), ctypes.c_size_t(end - begin)
+        library = _c_library()
+        if not library.madvise(*memory, mmap.MADV_DONTNEED) or not library.madvise(*memory, _DONTNEED_LOCKED):
+            return
+        # Locked, on a system before Linux 5.18.
+        library.munlock(*memory)
+        library.madvise(*memory, mmap.MADV_DONTNEED)
+        library.mlock2(*memory, _ON_FAULT)
+
+
+def keep_private(memory: torch.Tensor) -> bool:
+    """Keep what `lazy_zeros` returned on a CPU out of core dumps, of forked children and, if allowed, of swap.
+
+    Returns whether it cannot reach swap: RLIMIT_MEMLOCK has to allow the whole size. Pages still cost nothing until
+    they are written; each is locked then.
+    """
+    library = _c_library()
+    whole = ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(memory.untyped_storage().nbytes())
+    for advice in (_DONTDUMP, _WIPEONFORK):
+        if hasattr(library, "madvise"):
+            library.madvise(*whole, advice)
+    return hasattr(library, "mlock2") and library.mlock2(*whole, _ON_FAULT) == 0
 
 
 def runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -34,6 +34,9 @@ class AdapterPool:
     a load that would change any target's ΔW by more than `max_error` (relative, Frobenius) raises QualityError;
     `math.inf` admits all, `Reservation.error` tells the figure.
 
+    `private` keeps the pages in host memory out of core dumps, forked children and swap; `locked` says whether swap is
+    ruled out, which RLIMIT_MEMLOCK decides (memory of a GPU is never swapped).
+
     Not thread-safe: everything but `pages_needed` and `Reservation.write` belongs to the thread that launches kernels.
     `backend` is chosen from the device and dtype ("c", "torch", "triton") unless it is named, which raises
     BackendError where it cannot run.
@@ -49,6 +52,7 @@ class AdapterPool:
         *,
         backend: str | None = None,
         max_error: float = MAX_ERROR,
+        private: bool = False,
     ) -> None:
         if dtype not in POOL_DTYPES:
             raise DtypeError(f"pool dtype must be one of {POOL_DTYPES}, got {dtype}")
@@ -62,6 +66,7 @@ class AdapterPool:
         self.max_error = max_error
         self.backend: Backend = choose_backend(self.device, dtype, spec.page_size, backend)
         self._store = PageStore(spec, num_pages, num_slots, dtype, self.device, in_blocks=self.backend.IN_BLOCKS)
+        self.locked = self.device.type != "cpu" or (private and self._store.keep_private())
         self.tables = self._store.tables
         self.page_table = self.tables.page_table
         self.page_scales = self.tables.page_scales

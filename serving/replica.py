@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import logging
+import resource
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +115,13 @@ def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision
     )
 
 
-def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> Engine:
+def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, must_lock: bool = False) -> Engine:
     """Load the base model and allocate KV cache and adapter pool. The engine is not started.
 
-    Raises ConfigError when the memory settings leave no room, ModelConfigError for a model that is not served.
+    must_lock: refuse adapter memory that could reach swap
+
+    Raises ConfigError when the memory settings leave no room or a lock is refused, ModelConfigError for a model that is
+    not served.
     """
     torch.set_num_threads(config.thread_count)
     device = choose_device(config.device)
@@ -136,8 +140,14 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
     host_mb = config.host_adapter_memory_mb
     if host_mb is None:  # a host copy saves lease and decryption; on a CPU the pool is host memory already
         host_mb = 4096 if device.type == "cuda" else 0
+    # Before the weights are loaded: a system that refuses the lock is known at once.
+    adapter_pool = AdapterPool(
+        pool_spec(model), memory.pages, config.adapter_slots, precision.adapters, device, private=source.leased
+    )
+    if source.leased:
+        _check_lock(adapter_pool, memory.pages, must_lock)
     adapters = AdapterManager(
-        AdapterPool(pool_spec(model), memory.pages, config.adapter_slots, precision.adapters, device),
+        adapter_pool,
         source,
         workers=config.adapter_workers,
         host_bytes=host_mb << 20,
@@ -191,6 +201,18 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource) -> En
         engine.trace = Trace(config.trace)
         runner.trace = engine.trace
     return engine
+
+
+def _check_lock(pool: AdapterPool, pages: int, must_lock: bool) -> None:
+    """Raise ConfigError, or only say so, when adapters in `pool` could reach swap."""
+    if pool.locked:
+        return
+    needed = pages * pool.spec.page_bytes(pool.dtype) >> 20
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] >> 10
+    message = f"{needed} MiB of adapter memory cannot be locked in RAM (the limit, `ulimit -l`, is {limit} KiB)"
+    if must_lock:
+        raise ConfigError(f"{message}: raise the limit, or accept with --allow-unlocked-memory that weights reach swap")
+    log.warning("%s: weights may reach swap", message)
 
 
 def _return_freed_memory() -> None:

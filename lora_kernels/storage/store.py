@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lora_kernels.errors import TargetError
+from lora_kernels.memory import keep_private
 from lora_kernels.spec import PoolSpec
 from lora_kernels.storage.site import SiteStorage, allocate_site
 from lora_kernels.storage.tables import SlotTables
@@ -48,6 +49,11 @@ class PageStore:
         """Return the memory of these pages, which must be free, to the system."""
         for storage in self._sites.values():
             storage.give_back(pages)
+
+    def keep_private(self) -> bool:
+        """Keep all pages out of core dumps, forked children and swap; returns whether the last was allowed."""
+        tensors = [tensor for storage in self._sites.values() for tensor in storage.tensors()]
+        return all([keep_private(tensor) for tensor in tensors])
 
     def side_stream(self) -> torch.cuda.Stream:
         """Return the stream that loads use unless they are given one."""

@@ -20,6 +20,7 @@ class PlatformConfig:
     state_dir: Path
     replica_name: str
     credential_file: Path | None
+    allow_unlocked_memory: bool = False
 
     @property
     def journal_dir(self) -> Path:
@@ -45,6 +46,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--state-dir", type=Path, help="folder for the usage journal and sealed packages")
     group.add_argument("--replica-name", default="replica", help="stable across restarts; names the usage journal")
     group.add_argument("--credential-file", type=Path, help="file with this replica's credential; used once, to enrol")
+    group.add_argument(
+        "--allow-unlocked-memory",
+        action="store_true",
+        help="start even if the system's limit does not let weights be locked in RAM: they may then reach swap",
+    )
 
 
 def from_args(args: argparse.Namespace) -> PlatformConfig | None:
@@ -61,6 +67,7 @@ def from_args(args: argparse.Namespace) -> PlatformConfig | None:
         state_dir=args.state_dir,
         replica_name=args.replica_name,
         credential_file=args.credential_file,
+        allow_unlocked_memory=args.allow_unlocked_memory,
     )
 
 

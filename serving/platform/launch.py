@@ -80,6 +80,7 @@ def _build(
     identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
     client = VaultClient(platform.platform_url)
     packages = PackageStore(platform.package_dir, client)
+    must_lock = not platform.allow_unlocked_memory
     # Link, source and engine refer to each other in a ring: the link's callbacks use objects that are made below, and
     # are called only after `start`.
     link = PlatformLink(
@@ -91,11 +92,11 @@ def _build(
         stats=lambda: replica_stats(engine, leases, verifier.missing),
         on_registered=lambda replica_id: desk.settle_interrupted(replica_id),
     )
-    source = SealedAdapterSource(link, packages, base.spec)
-    engine = build_engine(config, base, source)
+    source = SealedAdapterSource(link, packages, base.spec, must_lock=must_lock)
+    engine = build_engine(config, base, source, must_lock=must_lock)
     leases.on_end = engine.revoke  # refuse, abort, zero; a later ticket may readmit it
     desk = PredictionDesk(engine, tickets, leases, journal, signer)
-    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source, must_lock=False)
+    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source, must_lock=must_lock)
     administration = Administration(engine, tickets, leases, desk, verifier)
     app = create_app(
         engine,

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from lora_kernels import AdapterTensors
-from sealed_weights import BaseSpec, OpenedPackage, PackageOpening, SealError, over_chunks
+from sealed_weights import BaseSpec, MemoryNotLocked, OpenedPackage, PackageOpening, SealError, over_chunks
 from serving.adapter_stats import LevelSeconds
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.peft import PeftReader
@@ -25,8 +25,9 @@ class SealedAdapterSource:
 
     leased = True
 
-    def __init__(self, link: PlatformLink, packages: PackageStore, base: BaseSpec) -> None:
-        """Make a source of adapters for `base` only."""
+    def __init__(self, link: PlatformLink, packages: PackageStore, base: BaseSpec, *, must_lock: bool = False) -> None:
+        """Make a source of adapters for `base` only; with `must_lock`, of none whose plaintext could reach swap."""
+        self._must_lock = must_lock
         self.seconds = LevelSeconds()
         self._link, self._packages, self._base = link, packages, base
         self._reader = PeftReader(base)
@@ -67,6 +68,8 @@ class SealedAdapterSource:
             raise AdapterUnavailable(f"adapter {digest[:12]} cannot be fetched: {error}") from None
         except OSError as error:
             raise AdapterUnavailable(f"adapter {digest[:12]} cannot be stored: {error.strerror}") from None
+        except MemoryNotLocked as error:
+            raise AdapterUnavailable(f"adapter {digest[:12]} cannot be opened: {error}") from None
         except SealError as error:
             self._packages.discard(digest)
             raise AdapterUnavailable(f"adapter {digest[:12]} was refused: {error}") from None
@@ -85,6 +88,7 @@ class SealedAdapterSource:
                 creator_public_key=key.creator_public_key,
                 expected_digest=key.digest,
                 max_plaintext=MAX_PLAINTEXT,
+                must_lock=self._must_lock,
             ) as opening,
         ):
 

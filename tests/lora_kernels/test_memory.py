@@ -27,9 +27,10 @@ def applied(pool: AdapterPool, slot: int) -> torch.Tensor:
     return lora_apply(torch.zeros(3, 3072), x, "qkv", 1, BatchMetadata.build([slot], [3], pool))
 
 
+@pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("backend", ["c", "torch"])
-def test_free_pages_go_back_to_the_system_and_loaded_ones_stay(backend: str) -> None:
-    pool = AdapterPool(SPEC, PAGES, PAGES, torch.float32, backend=backend)
+def test_free_pages_go_back_to_the_system_and_loaded_ones_stay(backend: str, private: bool) -> None:
+    pool = AdapterPool(SPEC, PAGES, PAGES, torch.float32, backend=backend, private=private)
     for slot in range(PAGES):
         pool.load(slot, make_adapter(SPEC, 16, seed=slot))
     page = sum(t[:, 0].nbytes for name in ("qkv", "o") for t in (pool.site(name).a, pool.site(name).b))
