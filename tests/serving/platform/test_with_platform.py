@@ -71,6 +71,7 @@ class ReplicaProcess:
     model: Path
     state_dir: Path
     name: str = "tiny-replica"
+    dtype: str = "float32"
     port: int = field(default_factory=lambda: _free_port())
     process: subprocess.Popen[bytes] | None = None
 
@@ -85,7 +86,7 @@ class ReplicaProcess:
             "--port",
             str(self.port),
             "--dtype",
-            "float32",
+            self.dtype,
             "--device",
             "cpu",
             "--threads",
@@ -138,13 +139,18 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def enrol(process: ReplicaProcess) -> None:
+    """Let a replica enrol at its first start, as staff do."""
+    base = register_base_directory(name="tiny", directory=process.model)
+    credential = issue_credential(name=process.name, terms=Terms(base, "127.0.0.1"))
+    (process.state_dir.parent / "credential").write_text(credential)
+
+
 @pytest.fixture
 def replica(platform_url: str, tiny: Tiny, tmp_path: Path) -> Iterator[ReplicaProcess]:
     process = ReplicaProcess(platform_url, tiny.model, tmp_path / "state")
-    base = register_base_directory(name="tiny", directory=tiny.model)
-    credential = issue_credential(name=process.name, terms=Terms(base, "127.0.0.1"))
-    (tmp_path / "credential").write_text(credential)
     try:
+        enrol(process)
         process.start()
         yield process
     finally:
