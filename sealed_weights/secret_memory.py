@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ctypes.util
 import mmap
 import sys
 from functools import cache
@@ -63,8 +62,9 @@ class SecretBuffer:
 @cache
 def _libc() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-    except OSError:
+        # Already loaded: a confined process could open no file, and looking for one starts programs.
+        return ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):  # Windows
         return None
 
 
