@@ -30,6 +30,7 @@ from django.db import connection
 from devstack.memory_lock import can_lock
 from marketplace.catalog.models import BaseModel, Version
 from marketplace.catalog.services import register_base_directory
+from marketplace.gateway.journals import ask_journals
 from marketplace.vault import replica_client, selectors, services, tasks
 from marketplace.vault.identities import Terms, issue_credential
 from marketplace.vault.models import DataKey, Release, Replica
@@ -298,7 +299,9 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
     signed = last["intarsia"]["receipt"]
     assert receipt_of(streamed, signed).completion_tokens == 8
     asked = [JournalKey(str(uuid.uuid4()), 1), JournalKey(streamed.claims["jti"], 1)]
-    unknown, final = replica_client.journal(ReplicaAddress.of(row), asked)
+    (answer,) = ask_journals({ReplicaAddress.of(row): asked}, load_ticket_signer())
+    assert answer.states is not None
+    unknown, final = answer.states
     assert unknown.state == "unknown" and (final.state, final.receipt) == ("final", signed)
     assert administer(replica, "stats", {}).json()["resident"] == [sold.digest]
 
