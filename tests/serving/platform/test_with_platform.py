@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from marketplace.vault.identities import Terms, issue_credential
 from marketplace.vault.models import DataKey, Release, Replica
 from marketplace.vault.replica_client import ReplicaAddress
 from marketplace.vault.signing import load_ticket_signer
-from protocol.admin import JournalKey
+from protocol.admin import JournalKey, JournalState
 from protocol.receipts import Grant, Receipt, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 from sealed_weights import CreatorIdentity, generate_key, read_header, seal_package
@@ -232,6 +232,13 @@ def completion(replica: ReplicaProcess, adapter: str | None, *, tokens: int = 8,
     return Ask(replica.row(), body, {"adapter": adapter, "jti": str(uuid.uuid4())} | claims)
 
 
+def journal_of(row: Replica, asked: list[JournalKey]) -> Sequence[JournalState]:
+    """The states of these predictions, asked for as the sweeper does."""
+    (answer,) = ask_journals({ReplicaAddress.of(row): asked}, load_ticket_signer())
+    assert answer.states is not None
+    return answer.states
+
+
 def administer(
     replica: ReplicaProcess, action: str, body: dict[str, Any], *, ticket_for: str | None = None
 ) -> httpx.Response:
@@ -299,9 +306,7 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
     signed = last["intarsia"]["receipt"]
     assert receipt_of(streamed, signed).completion_tokens == 8
     asked = [JournalKey(str(uuid.uuid4()), 1), JournalKey(streamed.claims["jti"], 1)]
-    (answer,) = ask_journals({ReplicaAddress.of(row): asked}, load_ticket_signer())
-    assert answer.states is not None
-    unknown, final = answer.states
+    unknown, final = journal_of(row, asked)
     assert unknown.state == "unknown" and (final.state, final.receipt) == ("final", signed)
     assert administer(replica, "stats", {}).json()["resident"] == [sold.digest]
 
@@ -399,7 +404,7 @@ def test_a_kill_in_the_middle_of_an_answer_ends_as_an_interrupted_receipt_of_the
     assert Replica.objects.get(pk=before.pk).gone_at is not None
     deadline = time.monotonic() + 60
     asked = [JournalKey(ask.claims["jti"], 3), JournalKey(ask.claims["jti"], 2)]
-    while (states := replica_client.journal(ReplicaAddress.of(after), asked))[0].state != "final":
+    while (states := journal_of(after, asked))[0].state != "final":
         assert time.monotonic() < deadline, states
         time.sleep(0.05)
     assert states[1].state == "unknown"
