@@ -14,8 +14,8 @@ _CHECK = """
 WITH entries AS (SELECT account_id, sum(amount) AS total FROM billing_entry GROUP BY account_id),
      holds AS (SELECT account_id, sum(amount_nano_usd) AS total FROM billing_hold
                WHERE state = 'open' GROUP BY account_id),
-     budgeted AS (SELECT api_key_id, sum(amount_nano_usd) AS total FROM billing_hold
-                  WHERE state = 'open' AND counts_in_budget GROUP BY api_key_id)
+     budgeted AS (SELECT billing_key_line(api_key_id) AS line, sum(amount_nano_usd) AS total FROM billing_hold
+                  WHERE state = 'open' AND counts_in_budget GROUP BY line)
 SELECT 'ledger_sum', '', coalesce(sum(total), 0)::bigint, 0::bigint FROM entries HAVING coalesce(sum(total), 0) <> 0
 UNION ALL
 SELECT 'balance_cache', 'account ' || a.id, a.posted, coalesce(e.total, 0)::bigint
@@ -25,7 +25,7 @@ SELECT 'held_cache', 'account ' || a.id, a.held, coalesce(h.total, 0)::bigint
     FROM billing_account a LEFT JOIN holds h ON h.account_id = a.id WHERE a.held <> coalesce(h.total, 0)
 UNION ALL
 SELECT 'held_cache', 'key ' || b.api_key_id, b.held_nano_usd, coalesce(h.total, 0)::bigint
-    FROM billing_keybudget b LEFT JOIN budgeted h ON h.api_key_id = b.api_key_id
+    FROM billing_keybudget b LEFT JOIN budgeted h ON h.line = b.api_key_id
     WHERE b.held_nano_usd <> coalesce(h.total, 0)
 LIMIT 100
 """

@@ -66,6 +66,7 @@ CALLED = {
     "billing_create_usage_partition",
     "billing_expire_hold",
     "billing_gateway_beat",
+    "billing_key_line",
     "billing_lock_account",
     "billing_lock_transaction",
     "billing_next_attempt",
@@ -80,7 +81,6 @@ INTERNAL = {
     "billing_assert_balanced",
     "billing_assert_prediction_entries",
     "billing_close_in_budget",
-    "billing_key_line",
     "billing_protect_partition",
 }
 SEARCH_PATH = "public, pg_temp"

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from billing.errors import BudgetExceeded
+from billing.integrity import find_discrepancies
 from billing.limited_keys import Limits, budget_of, create_limited_key
 from billing.models import KeyBudget
 from billing.pricing import Price
@@ -17,6 +18,7 @@ from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import rotate_api_key
 from tests.billing import support
 from tests.billing.support import hold_request, make_organization, settle
+from tests.database import as_superuser
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +83,19 @@ def test_money_that_the_old_key_has_in_flight_counts_for_the_new_one(
         cursor.execute("SELECT billing_release_hold(%s, 'test')", [flying[0]])
     place(new, creator)
     assert KeyBudget.objects.get().held_nano_usd == LIMIT
+
+
+def test_the_check_of_the_books_counts_open_holds_of_the_whole_line(
+    consumer: Organization, creator: Organization
+) -> None:
+    old = make_key(consumer, Limits(total_nano_usd=LIMIT))
+    place(old, creator)
+    place(rotated(rotated(old)), creator)
+    assert find_discrepancies() == []
+    with as_superuser():
+        KeyBudget.objects.update(held_nano_usd=499)
+    (found,) = find_discrepancies()
+    assert (found.kind, found.subject, found.found, found.expected) == ("held_cache", f"key {old.pk}", 499, 500)
 
 
 def test_a_refund_of_the_old_keys_prediction_returns_to_the_lines_budget(
