@@ -124,8 +124,17 @@ class Client:
 
     def unsent_bytes(self) -> int:
         """Return the bytes that the server still holds because the client has not read them; 0 if it does not say."""
-        transport = getattr(getattr(self.send, "__self__", None), "transport", None)  # of uvicorn's connection
-        return 0 if transport is None else int(transport.get_write_buffer_size())
+        return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
+
+    @property
+    def closing(self) -> bool:
+        """Return whether the connection drops all that is sent: true a moment before `gone` is."""
+        return self._transport is not None and bool(self._transport.is_closing())
+
+    @property
+    def _transport(self) -> Any:
+        """Return the transport of uvicorn's connection; None under another server."""
+        return getattr(getattr(self.send, "__self__", None), "transport", None)
 
     async def _flush(self) -> None:
         """Wait until the operating system has everything. Raises ClientGone."""

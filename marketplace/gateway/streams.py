@@ -84,7 +84,7 @@ class _Stream:
         raise sse.StreamBroken("the stream ended before its receipt")
 
     def _note(self, tokens: int) -> None:
-        if not self._left and not self._client.unsent_bytes():
+        if not self._left and not self._client.closing and not self._client.unsent_bytes():
             self._safe = tokens
             self._prediction.handed_over(tokens)
 
