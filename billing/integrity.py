@@ -1,55 +1,88 @@
-"""Checks that the books agree with themselves, on one snapshot of the database."""
+"""Checks that the books agree with themselves: balances with entries and holds; holds with usage, entries and refunds.
+
+The full check looks at every charge. The incremental one looks at the charges committed since the last, and skips none
+that commits late: it goes up to the oldest database transaction that was still running when it began.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 
+from billing.charge_checks import NEW, UNDATED
+from billing.locks import lock_ledger_checkpoint
 from billing.models import Incident
 
 # One statement, so that all figures come from the same snapshot while predictions go on.
-_CHECK = """
-WITH entries AS (SELECT account_id, sum(amount) AS total FROM billing_entry GROUP BY account_id),
+_BALANCES = """
+(WITH entries AS (SELECT account_id, sum(amount) AS total FROM billing_entry GROUP BY account_id),
      holds AS (SELECT account_id, sum(amount_nano_usd) AS total FROM billing_hold
                WHERE state = 'open' GROUP BY account_id),
      budgeted AS (SELECT billing_key_line(api_key_id) AS line, sum(amount_nano_usd) AS total FROM billing_hold
                   WHERE state = 'open' AND counts_in_budget GROUP BY line)
-SELECT 'ledger_sum', '', coalesce(sum(total), 0)::bigint, 0::bigint FROM entries HAVING coalesce(sum(total), 0) <> 0
+SELECT 'ledger_sum', '', 'the entries sum to zero', coalesce(sum(total), 0)::bigint, 0::bigint
+    FROM entries HAVING coalesce(sum(total), 0) <> 0
 UNION ALL
-SELECT 'balance_cache', 'account ' || a.id, a.posted, coalesce(e.total, 0)::bigint
+SELECT 'balance_cache', 'account ' || a.id, 'posted is the sum of entries', a.posted,
+    coalesce(e.total, 0)::bigint
     FROM billing_account a LEFT JOIN entries e ON e.account_id = a.id WHERE a.posted <> coalesce(e.total, 0)
 UNION ALL
-SELECT 'held_cache', 'account ' || a.id, a.held, coalesce(h.total, 0)::bigint
+SELECT 'held_cache', 'account ' || a.id, 'held is the sum of open holds', a.held, coalesce(h.total, 0)::bigint
     FROM billing_account a LEFT JOIN holds h ON h.account_id = a.id WHERE a.held <> coalesce(h.total, 0)
 UNION ALL
-SELECT 'held_cache', 'key ' || b.api_key_id, b.held_nano_usd, coalesce(h.total, 0)::bigint
+SELECT 'held_cache', 'key ' || b.api_key_id, 'held is the sum of open holds', b.held_nano_usd,
+    coalesce(h.total, 0)::bigint
     FROM billing_keybudget b LEFT JOIN budgeted h ON h.line = b.api_key_id
     WHERE b.held_nano_usd <> coalesce(h.total, 0)
-LIMIT 100
+LIMIT 100)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """Two figures that must be equal and are not, in nano-dollars."""
+    """Two figures that must be equal and are not, in nano-dollars; `rule` says why they must."""
 
     kind: Incident.Kind
     subject: str
+    rule: str
     found: int
     expected: int
 
     @property
     def detail(self) -> dict[str, Any]:
-        return {"found_nano_usd": self.found, "expected_nano_usd": self.expected}
+        return {"rule": self.rule, "found_nano_usd": self.found, "expected_nano_usd": self.expected}
 
 
 def find_discrepancies() -> list[Discrepancy]:
-    """Return the figures that do not add up; none when the books are right."""
+    """Return the figures that do not add up, over all rows; none when the books are right."""
+    return _run([_BALANCES, NEW, UNDATED], low=0, high=2**63 - 1)
+
+
+@transaction.atomic
+def find_new_discrepancies() -> list[Discrepancy]:
+    """Return what does not add up in the balances, and in the charges that were committed since the last call.
+
+    Calls take turns; the charges of one that is rolled back are looked at by the next.
+    """
+    checkpoint = lock_ledger_checkpoint()
     with connection.cursor() as cursor:
-        cursor.execute(_CHECK)
+        # Every database transaction below this one has ended, so the statements that follow see what it committed.
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        (ended,) = cursor.fetchone()
+    # Books that were restored into another server may have larger numbers than it: all of them are looked at again.
+    low = checkpoint.through if checkpoint.through <= ended else 0
+    found = _run([_BALANCES, NEW], low=low, high=ended)
+    checkpoint.through = ended
+    checkpoint.save(update_fields=["through"])
+    return found
+
+
+def _run(checks: list[str], *, low: int, high: int) -> list[Discrepancy]:
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(checks), {"low": low, "high": high})
         return [
-            Discrepancy(Incident.Kind(kind), subject, found, expected)
-            for kind, subject, found, expected in cursor.fetchall()
+            Discrepancy(Incident.Kind(kind), subject, rule, found, expected)
+            for kind, subject, rule, found, expected in cursor.fetchall()
         ]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import Account, LedgerTransaction, Outbox, TopUp
+from billing.models import Account, LedgerCheckpoint, LedgerTransaction, Outbox, TopUp
 
 
 def lock_top_up(top_up_id: UUID) -> TopUp | None:
@@ -36,3 +36,9 @@ def claim_outbox_rows(limit: int) -> list[Outbox]:
     """Lock the oldest messages that wait, leaving out what another worker has claimed."""
     waiting = Outbox.objects.select_for_update(skip_locked=True).filter(delivered_at=None)
     return list(waiting.order_by("id")[:limit])
+
+
+def lock_ledger_checkpoint() -> LedgerCheckpoint:
+    """Lock how far the charges were checked, so that checks take turns."""
+    LedgerCheckpoint.objects.bulk_create([LedgerCheckpoint(pk=1)], ignore_conflicts=True)
+    return LedgerCheckpoint.objects.select_for_update().get(pk=1)

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.errors import PaymentMismatch
-from billing.integrity import find_discrepancies
+from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
@@ -171,8 +171,22 @@ def create_usage_partitions() -> None:
 
 
 @shared_task
+@transaction.atomic
 def check_ledger() -> None:
-    """Check that the books agree with themselves; log each discrepancy as an error and open an incident."""
-    for discrepancy in find_discrepancies():
+    """Check the balances, and the charges since the last check; log each discrepancy and open an incident.
+
+    Progress and incidents are committed together, so a killed check is repeated by the next.
+    """
+    _report(find_new_discrepancies())
+
+
+@shared_task
+def check_ledger_in_full() -> None:
+    """Check all rows of the books in the same way."""
+    _report(find_discrepancies())
+
+
+def _report(discrepancies: list[Discrepancy]) -> None:
+    for discrepancy in discrepancies:
         logger.error("ledger check failed: %s %s", discrepancy.kind, discrepancy.detail)
         record_incident(kind=discrepancy.kind, subject=discrepancy.subject, detail=discrepancy.detail)

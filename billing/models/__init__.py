@@ -2,7 +2,7 @@
 
 from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
 from billing.models.ledger import Account, Entry, LedgerTransaction
-from billing.models.operations import Incident, Outbox
+from billing.models.operations import Incident, LedgerCheckpoint, Outbox
 from billing.models.payments import StripeEvent, TopUp
 from billing.models.usage import Usage
 
@@ -13,6 +13,7 @@ __all__ = [
     "Hold",
     "Incident",
     "KeyBudget",
+    "LedgerCheckpoint",
     "LedgerTransaction",
     "Outbox",
     "Refund",

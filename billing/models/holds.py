@@ -56,6 +56,7 @@ class Hold(models.Model):
     close_reason = models.CharField(max_length=64, blank=True, default="", db_default="")
     cost_nano_usd = models.BigIntegerField(null=True)
     creator_nano_usd = models.BigIntegerField(null=True)
+    settled_in = models.BigIntegerField(null=True)  # the database transaction, set by a trigger (migration 0011)
 
     # The attempt in progress: `replica_id` has it since `dispatched_at`. A receipt settles its own attempt alone.
     attempt = models.SmallIntegerField(default=1, db_default=1)
@@ -120,6 +121,7 @@ class Hold(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="billing_hold_idempotency",
             ),
+            models.Index(fields=["settled_in"], condition=Q(settled_in__isnull=False), name="billing_hold_settled_in"),
         ]
 
 

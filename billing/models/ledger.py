@@ -95,6 +95,7 @@ class LedgerTransaction(models.Model):
                 name="billing_transaction_reversal_names_original",
             ),
         ]
+        indexes: ClassVar = [models.Index(fields=["database_transaction"], name="billing_transaction_written_in")]
 
 
 class Entry(models.Model):

@@ -38,6 +38,7 @@ class Incident(models.Model):
         LEDGER_SUM = "ledger_sum"  # the entries of all accounts do not sum to zero
         BALANCE_CACHE = "balance_cache"  # an account's `posted` is not the sum of its entries
         HELD_CACHE = "held_cache"  # an account's `held` is not the sum of its open holds
+        CHARGE_MISMATCH = "charge_mismatch"  # hold, usage, entries and refund of a prediction do not say the same
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
         STRIPE_EVENT = "stripe_event"  # an event fails again and again; closed when it is processed
         RECEIPT_REFUSED = "receipt_refused"  # a replica's receipt breaks a rule: nothing was charged on it
@@ -57,3 +58,10 @@ class Incident(models.Model):
                 fields=["kind", "subject"], condition=Q(resolved_at__isnull=True), name="billing_incident_one_open"
             )
         ]
+
+
+class LedgerCheckpoint(models.Model):
+    """How far charges were checked: what database transactions below `through` wrote. One row."""
+
+    id = models.SmallIntegerField(primary_key=True)
+    through = models.BigIntegerField(default=0)

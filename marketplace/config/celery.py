@@ -47,6 +47,7 @@ app.conf.update(
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
+        "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
 )
 app.autodiscover_tasks(["billing", "marketplace.publishing", "marketplace.vault", "marketplace.gateway"])

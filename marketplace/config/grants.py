@@ -33,6 +33,7 @@ TABLES = {
     "billing_hold": READ,
     "billing_incident": "SELECT, INSERT, UPDATE (detail, resolved_at)",
     "billing_keybudget": "SELECT, INSERT, UPDATE (monthly_limit_nano_usd, total_limit_nano_usd)",
+    "billing_ledgercheckpoint": "SELECT, INSERT, UPDATE",
     "billing_ledgertransaction": APPEND,
     "billing_outbox": "SELECT, INSERT, UPDATE (delivered_at), DELETE",
     "billing_refund": READ,
