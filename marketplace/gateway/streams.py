@@ -77,14 +77,14 @@ class _Stream:
             if raw == DONE or self._left or self._client.gone:
                 continue
             await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
-            if not self._client.gone:
+            if not self._client.gone and not self._client.closing:
                 self._sent = max(self._sent, event_tokens(raw) or 0)
                 # The server writes at the end of the loop's turn: only then may the log say so.
                 self._loop.call_soon(self._note, self._sent)
         raise sse.StreamBroken("the stream ended before its receipt")
 
     def _note(self, tokens: int) -> None:
-        if not self._left and not self._client.closing and not self._client.unsent_bytes():
+        if not self._left and not self._client.unsent_bytes():
             self._safe = tokens
             self._prediction.handed_over(tokens)
 

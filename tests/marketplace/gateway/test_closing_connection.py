@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from marketplace.gateway.http import Client
+from marketplace.gateway.sse import StreamBroken
 from marketplace.gateway.streams import _Stream
+from protocol.events import format_event
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,12 +47,24 @@ class Prediction:
         self.handed.append(tokens)
 
 
-async def test_a_token_that_is_sent_into_a_closing_connection_does_not_count_as_delivered() -> None:
+class Response:
+    """A replica's stream: a token, and another one in whose moment the client's connection begins to close."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.content = self
+        self._connection = connection
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield format_event(b"{}", 3)
+        self._connection.is_closed = True
+        yield format_event(b"{}", 4)
+
+
+async def test_a_token_sent_into_a_closing_connection_is_not_delivered_and_the_one_before_it_is() -> None:
     connection, prediction = Connection(), Prediction()
     with Client(connection.receive, connection.send) as client:
-        stream = _Stream(prediction, None, client)  # type: ignore[arg-type]
-        stream._note(3)
-        connection.is_closed = True
-        assert not client.gone
-        stream._note(4)
+        with pytest.raises(StreamBroken):
+            await _Stream(prediction, Response(connection), client).read()  # type: ignore[arg-type]
+        assert not client.gone, "the gateway has not heard of the end yet"
+        await asyncio.sleep(0)
     assert prediction.handed == [3]
