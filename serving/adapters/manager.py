@@ -144,6 +144,8 @@ class AdapterManager:
             self.counters.failures += 1
             failed += [(dead, error) for dead in (digest, *self._blends_with(digest))]
         failed += self._assemble()
+        for digest, _ in failed:  # its requests are about to fail: nobody waits for a second try
+            self._wanted.pop(digest, None)
         self._look_for_idle()
         self._dispatch()
         return failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -169,6 +170,18 @@ def test_a_failed_load_is_reported_without_its_secrets_and_may_be_tried_again(pr
     del run.source.problems[A]
     run.load(A)
     run.close()
+
+
+def test_a_load_that_failed_is_not_started_again_for_the_requests_that_it_failed() -> None:
+    run = Running()
+    run.source.problems[A], run.source.gates[A] = refused("no lease"), threading.Event()
+    for _ in range(2):  # a plan is made again while the load is under way, and its list is the same
+        run.manager.want([A])
+    run.source.gates[A].set()
+    run.until(lambda: bool(run.failed))
+    assert run.manager.states() == {}
+    run.close()  # waits for every job
+    assert run.source.loaded == [A]
 
 
 def test_weights_that_are_not_finite_never_reach_a_slot() -> None:
