@@ -138,7 +138,7 @@ def _initialise(server: PostgresServer) -> None:
             capture_output=True,
             text=True,
             cwd="/",
-            timeout=120,
+            timeout=400,
             **server.account.popen_arguments(),
         )  # type: ignore[call-overload]
     finally:

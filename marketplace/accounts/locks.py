@@ -9,13 +9,14 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  4. API key                              `accounts.locks.lock_api_key`
  5. model                                `catalog.locks.lock_model`
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
- 7. creator key                          `vault.locks.lock_creator_key`
- 8. top-up                               `billing.locks.lock_top_up`
- 9. hold                                 `billing_settle_hold`, `billing_release_hold` (billing/migrations/0006)
-10. ledger transaction to be reversed    `billing.locks.lock_ledger_transaction`
-11. ledger account: the customer's first `billing_place_hold`, and triggers on holds (billing/migrations/0003, 0006)
-12. key budget                           the functions of billing/migrations/0006
-13. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_stripe_cash`,
+ 7. enrolled replica                     `vault.locks.lock_enrolled_replica`
+ 8. creator key                          `vault.locks.lock_creator_key`
+ 9. top-up                               `billing.locks.lock_top_up`
+10. hold                                 `billing_settle_hold`, `billing_release_hold` (billing/migrations/0006)
+11. ledger transaction to be reversed    `billing.locks.lock_ledger_transaction`
+12. ledger account: the customer's first `billing_place_hold`, and triggers on holds (billing/migrations/0003, 0006)
+13. key budget                           the functions of billing/migrations/0006
+14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_stripe_cash`,
     `Account.Kind`                       `billing_settle_hold`
 14. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 15. enrolled replica                     `vault.locks.lock_enrolled_replica`, with none of the above

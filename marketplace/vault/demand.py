@@ -17,7 +17,8 @@ from billing.models import Incident
 from billing.selectors import open_hold_exists
 from marketplace.catalog.models import Version
 from marketplace.vault.errors import NoDemand, ReleaseBudgetSpent, ReleaseDenied
-from marketplace.vault.models import EnrolledReplica, Release, ReleaseOrder, Replica
+from marketplace.vault.locks import lock_enrolled_replica
+from marketplace.vault.models import Release, ReleaseOrder, Replica
 
 HOUR_US = 3600 * 1_000_000
 
@@ -45,8 +46,11 @@ def require_demand(*, version: Version, replica: Replica, purpose: str) -> None:
 
 
 def require_budget(*, replica: Replica) -> None:
-    """Raise ReleaseBudgetSpent if the replica was lent as many keys within an hour as it may be, over all its boots."""
-    known = EnrolledReplica.objects.filter(name=replica.name).first()
+    """Raise ReleaseBudgetSpent if the replica was lent as many keys within an hour as it may be, over all its boots.
+
+    The replica's enrolment stays locked to the end of the transaction, so that its requests are counted one at a time.
+    """
+    known = lock_enrolled_replica(replica.name)
     limit = known.releases_per_hour if known else 0
     since = time.time_ns() // 1000 - HOUR_US
     lent = Release.objects.filter(replica__name=replica.name, released_at_us__gte=since)[: limit + 1].count()
