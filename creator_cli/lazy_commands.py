@@ -55,7 +55,7 @@ COMMANDS = (
     LazyCommand(
         "revoke",
         "models",
-        "Pull the kill switch: replicas refuse the version, cut off its predictions and wipe it within seconds.",
+        "Pull the kill switch: replicas refuse the version, cut off its predictions, wipe it, and confirm that.",
     ),
     LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand(

@@ -27,7 +27,7 @@ MARKER = "INTARSIA_TEST_SERVICES"
 
 
 def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"a test service did not start: {process.args}")

@@ -18,8 +18,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
 13. key budget                           the functions of billing/migrations/0006
 14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_stripe_cash`,
     `Account.Kind`                       `billing_settle_hold`
-14. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
-15. enrolled replica                     `vault.locks.lock_enrolled_replica`, with none of the above
+15. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
 Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.
 """

@@ -141,18 +141,18 @@ def test_postgres_starts_over_a_stale_pid_file_and_an_interrupted_initdb(reachab
             preexec_fn=die_with_parent(9),
             **server.account.popen_arguments(),
         )  # type: ignore[call-overload]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not server.is_ready():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         import psycopg
 
-        with psycopg.connect(server.url("postgres")) as connection:
+        with psycopg.connect(server.admin_url("postgres")) as connection:
             assert connection.execute("SHOW fsync").fetchone() == ("on",)
         with pytest.raises(psycopg.OperationalError):
-            psycopg.connect(server.url("postgres").replace("two", "wrong"))
+            psycopg.connect(server.admin_url("postgres").replace("two", "wrong"))
         process.terminate()
-        process.wait(20)
+        process.wait(60)
     finally:
         remove_postgres(instance)
 

@@ -28,7 +28,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: object, seconds: float = 10) -> None:
+def wait_until(condition: object, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "did not happen in time"

@@ -20,7 +20,7 @@ KEY = "sk_test_app"
 SECRET = "whsec_app"
 
 
-def wait_until(condition, seconds: float = 15.0) -> None:
+def wait_until(condition, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "timed out"

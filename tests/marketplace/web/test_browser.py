@@ -74,7 +74,7 @@ def site(transactional_db: None, settings, replica: ScriptedReplica) -> Iterator
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive() and time.monotonic() < deadline, "the web process did not start"
         time.sleep(0.02)

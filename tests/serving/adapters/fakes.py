@@ -112,7 +112,7 @@ class Running:
         self.failed += self.manager.poll()
         self.manager.check_integrity()
 
-    def until(self, holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
         limit = time.monotonic() + seconds
         self.turn()
         while not holds():

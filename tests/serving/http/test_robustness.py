@@ -34,7 +34,7 @@ def connect(server: Server, data: bytes, *, receive_buffer: int | None = None) -
     return client
 
 
-async def until(condition: Any, seconds: float = 20) -> None:
+async def until(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"

@@ -21,7 +21,7 @@ def run(program: str, environment: dict[str, str] | None) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

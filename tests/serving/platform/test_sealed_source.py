@@ -241,7 +241,7 @@ def managed(source: SealedAdapterSource, clock: Clock) -> AdapterManager:
 
 def ready(manager: AdapterManager, digest: str) -> None:
     manager.want([digest])
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while not manager.is_ready(digest):
         assert time.monotonic() < limit and manager.poll() == []
         time.sleep(0.001)

@@ -332,7 +332,7 @@ def _an_adapter_may_come_before_anybody_asks_for_it(replica: ReplicaProcess, dig
     assert administer(replica, "prefetch", {"digests": ["../x"]}).status_code == 400
     assert resident() == []
     assert administer(replica, "prefetch", {"digests": [digest]}).json() == {"hinted": 1}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while resident() != [digest]:
         assert time.monotonic() < deadline
         time.sleep(0.02)

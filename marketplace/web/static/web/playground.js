@@ -143,7 +143,8 @@
       await predict(abort.signal);
     } catch (error) {
       if (error.name === "AbortError") {
-        showError(new Refusal("Stopped. Only the part that was delivered is charged; a charge is listed under Usage.", null));
+        const text = "Stopped. Only the part that was delivered is charged; a charge is listed under Usage.";
+        showError(new Refusal(text, null));
       } else if (error instanceof Refusal) {
         showError(error);
       } else {
