@@ -62,7 +62,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the ticket of one attempt allowed, and so the most that its receipt may claim."""
+    """The grant of one attempt's ticket, and so the most that its receipt may claim."""
 
     prediction_id: uuid.UUID
     attempt: int

@@ -125,7 +125,7 @@ class _Stream:
         return format_event(orjson.dumps(self._last), self._sent) + DONE
 
     async def _broken(self, *, free: bool) -> bytes:
-        """Return the last event of a stream without a good receipt. What was sent is charged, unless `free`."""
+        """Return the last event of a stream without a good receipt. Sent tokens are charged, unless `free`."""
         prediction = self._prediction
         self._left = True
         if free or self._sent == 0:

@@ -110,7 +110,7 @@ def test_the_incremental_check_looks_at_each_charge_once_and_the_full_one_at_all
     predict()
     wait_until_all_is_old()
     assert find_new_discrepancies() == []
-    # What was checked is not read again by the incremental check; the daily full one finds it.
+    # The incremental check reads nothing twice; the daily full one finds it.
     behind_the_triggers("DELETE FROM billing_usage")
     assert find_new_discrepancies() == []
     assert [found.rule for found in find_discrepancies()] == ["the usage is that of the hold"]

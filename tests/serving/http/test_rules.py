@@ -1,4 +1,4 @@
-"""What binds an answer, over HTTP: functions and formats together, and refusals that name their place."""
+"""Rules that bind an answer, over HTTP: functions and formats together, and refusals that name their place."""
 
 from __future__ import annotations
 

@@ -22,15 +22,8 @@ from marketplace.catalog.models import Version
 from marketplace.vault import replica_client, tasks
 from tests.marketplace.vault.factories import Sold
 from tests.serving.platform.canary import Canary, canary_of, files_under, memory_of
-from tests.serving.platform.test_with_platform import (  # noqa: F401
-    REPOSITORY,
-    ReplicaProcess,
-    administer,
-    completion,
-    enrol,
-    platform_url,
-    sell,
-)
+from tests.serving.platform.replica_process import REPOSITORY, ReplicaProcess, enrol, sell
+from tests.serving.platform.test_with_platform import administer, completion
 from tests.serving.tiny import ALL_TARGETS, Tiny, write_adapter
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
@@ -47,7 +40,7 @@ def core_files() -> Iterator[None]:
 
 @pytest.fixture
 def replica(
-    platform_url: str,  # noqa: F811
+    platform_url: str,
     tiny: Tiny,
     tmp_path: Path,
     core_files: None,

@@ -1,0 +1,134 @@
+"""A real replica process and the platform's internal API, for tests that need both ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from django.conf import settings as django_settings
+
+from devstack.memory_lock import can_lock
+from marketplace.catalog.models import BaseModel, Version
+from marketplace.catalog.services import register_base_directory
+from marketplace.vault.identities import Terms, issue_credential
+from marketplace.vault.models import Replica
+from sealed_weights import CreatorIdentity, generate_key, seal_package
+from tests.marketplace.vault.factories import Sold, make_model, make_sold
+from tests.serving.tiny import Tiny
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+# A machine whose limit is small is to pass as well; another test shows what a replica without this flag does there.
+UNLOCKED = [] if can_lock(1 << 28) else ["--allow-unlocked-memory"]
+
+
+@dataclass
+class ReplicaProcess:
+    """`python -m serving` with the platform's flags, restartable on one port and state folder."""
+
+    platform_url: str
+    model: Path
+    state_dir: Path
+    name: str = "tiny-replica"
+    dtype: str = "float32"
+    port: int = field(default_factory=lambda: _free_port())
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        arguments = [
+            "--model",
+            str(self.model),
+            "--port",
+            str(self.port),
+            "--dtype",
+            self.dtype,
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+            "--kv-cache-mb",
+            "8",
+            "--adapter-memory-mb",
+            "8",
+            *UNLOCKED,
+            "--platform-url",
+            self.platform_url,
+            "--advertise-url",
+            self.url,
+            "--state-dir",
+            str(self.state_dir),
+            "--replica-name",
+            self.name,
+            "--credential-file",
+            str(self.state_dir.parent / "credential"),
+        ]
+        command = [sys.executable, "-m", "serving", *arguments]
+        with (self.state_dir.parent / "replica.log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+        deadline = time.monotonic() + 180
+        while not self.ready():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def log(self) -> str:
+        return (self.state_dir.parent / "replica.log").read_text(errors="replace")[-3000:]
+
+    def row(self) -> Replica:
+        return Replica.objects.get(name=self.name, gone_at__isnull=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def enrol(process: ReplicaProcess) -> None:
+    """Let a replica enrol at its first start, as staff do."""
+    base = register_base_directory(name="tiny", directory=process.model)
+    credential = issue_credential(name=process.name, terms=Terms(base, "127.0.0.1"))
+    (process.state_dir.parent / "credential").write_text(credential)
+
+
+def sell(tiny: Tiny, adapter: str, tmp_path: Path, *, state: str = "published", fake_base: bytes | None = None) -> Sold:
+    """Seal an adapter as a creator does, put it where uploads end, and let the vault take in its key."""
+    base = BaseModel.objects.get()
+    model, identity, dek = make_model(base=base), CreatorIdentity.generate(), generate_key()
+    sealed = seal_package(
+        tiny.adapters / adapter,
+        tmp_path / f"{adapter}.sealed",
+        dek=dek,
+        identity=identity,
+        creator_id=model.organization_id,
+        model_id=model.pk,
+        version=1,
+        base_fingerprint=fake_base or bytes.fromhex(base.fingerprint),
+        chunk_size=4096,
+    )
+    target = django_settings.ENV.blob_dir / "packages" / sealed.digest
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(sealed.path.read_bytes())
+    sold = make_sold(state, model=model, identity=identity, dek=dek, digest=sealed.digest)
+    Version.objects.filter(pk=sold.version.pk).update(package_size=sealed.size)
+    sold.version.refresh_from_db()
+    return sold
