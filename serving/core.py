@@ -107,15 +107,6 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     constraint: Constraint | None = None
 
-    @property
-    def depends_on_output(self) -> bool:
-        """Whether a token's choice depends on earlier tokens by other means than the model."""
-        return (
-            self.constraint is not None
-            or self.repetition_penalty != 1.0
-            or bool(self.presence_penalty or self.frequency_penalty)
-        )
-
 
 class LatencyClass(Enum):
     """How soon an answer is wanted; lower values go first. Targets for each are in `scheduler.slo`."""
