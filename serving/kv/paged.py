@@ -7,40 +7,73 @@ because 0 · NaN is NaN. The runner zeroes blocks when they are allocated.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional
 
 from lora_kernels.memory import lazy_zeros
+from serving.kv.eight_bits import FP8, dequantise, quantise
 from serving.kv.inputs import StepInputs
 from serving.kv.shape import KVShape
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KVLayer:
+    """One layer's cache by slot, slot = block · block_size + offset.
+
+    keys, values: [slots, kv_heads, head_dim]
+    key_scales, value_scales: float32 [slots, kv_heads] where keys and values are float8_e4m3fn, else None
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
+
+
 class PagedKV:
-    """Keys and values of every layer: [layers, 2, blocks, block_size, kv_heads, head_dim], zero at first."""
+    """Keys and values of every layer, zero at first.
+
+    data: [layers, 2, blocks, block_size, kv_heads, head_dim]
+    scales: float32 [layers, 2, blocks, block_size, kv_heads] if data is float8_e4m3fn, else None
+    """
 
     def __init__(
         self, shape: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.block_size = block_size
         heads, dim = shape.num_kv_heads, shape.head_dim
-        self.data = lazy_zeros((shape.num_layers, 2, num_blocks, block_size, heads, dim), dtype, device)
-        self._flat = self.data.view(shape.num_layers, 2, num_blocks * block_size, heads, dim)
+        size = (shape.num_layers, 2, num_blocks, block_size, heads)
+        self.data = lazy_zeros((*size, dim), dtype, device)
+        self.scales = lazy_zeros(size, torch.float32, device) if dtype == FP8 else None
         self._groups = shape.num_heads // heads
 
     @staticmethod
     def bytes_per_block(shape: KVShape, block_size: int, dtype: torch.dtype) -> int:
-        return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+        """Return the bytes of one block over all layers, scales included."""
+        vector = shape.head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == FP8 else 0)
+        return 2 * shape.num_layers * block_size * shape.num_kv_heads * vector
+
+    def layer(self, index: int) -> KVLayer:
+        """Return views of one layer's cache."""
+        keys, values = self.data[index].flatten(1, 2).unbind(0)
+        if self.scales is None:
+            return KVLayer(keys, values)
+        return KVLayer(keys, values, *self.scales[index].flatten(1, 2).unbind(0))
 
     def zero(self, blocks: list[int]) -> None:
-        """Zero blocks in every layer."""
-        if blocks:
-            self.data.index_fill_(2, torch.tensor(blocks, device=self.data.device), 0)
+        """Zero blocks, and their scales, in every layer."""
+        if not blocks:
+            return
+        index = torch.tensor(blocks, device=self.data.device)
+        _bytes(self.data).index_fill_(2, index, 0)
+        if self.scales is not None:
+            self.scales.index_fill_(2, index, 0)
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """Write k and v [rows, kv_heads, head_dim], then attend q [rows, heads, head_dim]; returns q's shape."""
-        keys, values = self._flat[layer, 0], self._flat[layer, 1]
-        keys.index_copy_(0, step.slots, k)
-        values.index_copy_(0, step.slots, v)
+        k, v = self._write(layer, step.slots, k, v)
         out = torch.empty_like(q)
         if step.decodes:
             out[: step.decodes] = self._decode(layer, q[: step.decodes], step)
@@ -50,16 +83,39 @@ class PagedKV:
                 out[rows] = self._causal(q[rows], k[rows], v[rows], None)
             else:
                 total = chunk.start + chunk.count
-                past = self.data[layer].index_select(1, chunk.blocks).flatten(1, 2)
+                past = self._read(layer, chunk.blocks, q.dtype).flatten(1, 2)
                 mask = torch.ones(chunk.count, total, dtype=torch.bool, device=q.device).tril_(chunk.start)
                 out[rows] = self._causal(q[rows], past[0, :total], past[1, :total], mask)
         return out
 
+    def _write(
+        self, index: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values of rows to their slots. Returns both as they will be read."""
+        layer, out = self.layer(index), []
+        for x, data, scales in ((k, layer.keys, layer.key_scales), (v, layer.values, layer.value_scales)):
+            if scales is None:
+                data.index_copy_(0, slots, x)
+                out.append(x)
+                continue
+            short, factors = quantise(x)
+            _bytes(data).index_copy_(0, slots, _bytes(short))
+            scales.index_copy_(0, slots, factors)
+            out.append(dequantise(short, factors, x.dtype))
+        return out[0], out[1]
+
+    def _read(self, layer: int, blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return [2, blocks, block_size, kv_heads, head_dim] of these blocks; `dtype` if they are stored in 8 bits."""
+        # index_select copies whole blocks; indexing with a tensor copies elements and takes four times as long.
+        data = self.data[layer].index_select(1, blocks)
+        if self.scales is None:
+            return data
+        return dequantise(data, self.scales[layer].index_select(1, blocks), dtype)
+
     def _decode(self, layer: int, q: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """Attend one query token per row. Heads that share a KV head become its query rows, so KV is never repeated."""
         rows, heads, dim = q.shape
-        # index_select copies whole blocks; indexing with a tensor copies elements and takes four times as long.
-        gathered = self.data[layer].index_select(1, step.block_tables.flatten())
+        gathered = self._read(layer, step.block_tables.flatten(), q.dtype)
         keys, values = gathered.view(2, rows, -1, heads // self._groups, dim).transpose(2, 3).unbind(0)
         grouped = q.view(rows, heads // self._groups, self._groups, dim)
         return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=step.mask).reshape(q.shape)
@@ -76,3 +132,8 @@ class PagedKV:
             enable_gqa=True,
         )
         return out[0].transpose(0, 1)
+
+
+def _bytes(data: torch.Tensor) -> torch.Tensor:
+    """Return a view for copies and fills, which torch does not have for 8-bit floats on a CPU."""
+    return data.view(torch.uint8) if data.dtype == FP8 else data
