@@ -29,11 +29,10 @@ from marketplace.gateway.errors import outcome_unknown, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
-from marketplace.gateway.settlement import judge
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import PREDICTION_HEADER, encode
-from protocol.receipts import Grant, Receipt, ReceiptRejected
+from protocol.receipts import Grant, Receipt, ReceiptRejected, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 
 logger = logging.getLogger(__name__)
@@ -178,9 +177,8 @@ class Prediction:
             max_tokens=self._max_tokens,
         )
         self._token = token
-        return SignedReceipt(
-            token, judge(token, self._grant, {self.replica.id: bytes(self.replica.receipt_public_key)})
-        )
+        keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
+        return SignedReceipt(token, verify_receipt(token, self._grant, keys))
 
     async def refuse_receipt(self, rejection: ReceiptRejected) -> None:
         """Keep the evidence against the last receipt, and release the hold."""

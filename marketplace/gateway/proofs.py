@@ -19,8 +19,8 @@ from django.db.models.functions import Now
 
 from billing.ledger import record_incident
 from billing.models import Hold, Incident, Usage
-from marketplace.gateway.settlement import Signers, evidence, grant_of, judge, signers_of
-from protocol.receipts import Receipt, ReceiptRejected
+from marketplace.gateway.settlement import Signers, evidence, grant_of, signers_of
+from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _compare(charge: Usage, hold: Hold, keys: Signers) -> list[Mismatch]:
     grant = grant_of(hold)
     kept = evidence(grant, charge.receipt)
     try:
-        receipt = judge(charge.receipt, grant, keys)
+        receipt = verify_receipt(charge.receipt, grant, keys)
     except ReceiptRejected as rejection:
         return [Mismatch(hold.id, rejection.rule, {"rule": rejection.rule, "message": str(rejection)[:500], **kept})]
     proven = _proven(receipt, hold)

@@ -1,6 +1,6 @@
-"""Whether a receipt may settle a hold: one judge for gateway, sweeper and audit (`protocol.receipts.verify_receipt`).
+"""A hold as the one judge of receipts sees it (`protocol.receipts.verify_receipt`), and the end of a refused receipt.
 
-A receipt that the judge refuses moves no money: the hold is released, and one incident keeps the evidence.
+A receipt that is refused moves no money: the hold is released, and one incident keeps the evidence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from billing.hotpath import release_hold
 from billing.models import Hold, Incident
 from billing.services import release_hold_sync
 from marketplace.vault.models import Replica
-from protocol.receipts import MAX_RECEIPT_BYTES, Grant, Receipt, ReceiptRejected, verify_receipt
+from protocol.receipts import MAX_RECEIPT_BYTES, Grant, ReceiptRejected
 
 Signers = Mapping[UUID, bytes]  # replica id → public receipt key of a boot that may sign
 
@@ -53,11 +53,6 @@ def signers_of(replica_ids: Iterable[UUID]) -> dict[UUID, Signers]:
         }
         for replica_id, first in dispatched.items()
     }
-
-
-def judge(token: str, grant: Grant, signers: Signers) -> Receipt:
-    """Return the receipt if it may settle this grant. Raises ReceiptRejected, whose `rule` names the rule it breaks."""
-    return verify_receipt(token, grant, signers)
 
 
 async def refuse_receipt(database: AsyncConnection[Any], grant: Grant, token: str, rejection: ReceiptRejected) -> bool:

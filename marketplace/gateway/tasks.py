@@ -23,12 +23,12 @@ from billing.selectors import HoldToSweep, holds_to_sweep
 from billing.services import release_hold_sync, settle_hold_sync
 from marketplace.gateway import proofs
 from marketplace.gateway.journals import ask_journals
-from marketplace.gateway.settlement import Signers, grant_of, judge, refuse_receipt_sync, signers_of
+from marketplace.gateway.settlement import Signers, grant_of, refuse_receipt_sync, signers_of
 from marketplace.vault.models import Replica
 from marketplace.vault.replica_client import ReplicaAddress
 from marketplace.vault.signing import load_ticket_signer
 from protocol.admin import JournalKey, JournalState
-from protocol.receipts import ReceiptRejected
+from protocol.receipts import ReceiptRejected, verify_receipt
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _carry_out(decision: Decision, signers: Mapping[UUID, Signers]) -> Outcome:
 def _settle(hold: Hold, token: str, signers: Signers) -> Outcome:
     grant = grant_of(hold)
     try:
-        receipt = judge(token, grant, signers)
+        receipt = verify_receipt(token, grant, signers)
     except ReceiptRejected as rejection:
         logger.error("hold %s: receipt refused (%s): %s", hold.id, rejection.rule, rejection)
         refuse_receipt_sync(grant, token, rejection)

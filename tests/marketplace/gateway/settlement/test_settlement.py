@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 
 from billing.models import Hold, Incident
-from marketplace.gateway.settlement import grant_of, judge, signers_of
+from marketplace.gateway.settlement import grant_of, signers_of
 from marketplace.gateway.tasks import sweep_open_holds
-from protocol.receipts import ReceiptRejected, Rule
+from protocol.receipts import ReceiptRejected, Rule, verify_receipt
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES, sign
 from tests.marketplace.gateway.settlement.sweeping import ADAPTER, BASE, Consumer, JournalReplica, assert_charged
 
@@ -47,7 +47,7 @@ def test_the_lies_break_every_rule(consumer: Consumer, replica: JournalReplica) 
     broken = set()
     for lie in LIES.values():
         with pytest.raises(ReceiptRejected) as caught:
-            judge(
+            verify_receipt(
                 lie(replica.claims(hold), replica.key, str(replica.row.pk)),
                 grant_of(hold),
                 signers_of([replica.row.pk])[replica.row.pk],
@@ -59,7 +59,7 @@ def test_the_lies_break_every_rule(consumer: Consumer, replica: JournalReplica) 
 def test_the_honest_receipt_is_accepted(consumer: Consumer, replica: JournalReplica) -> None:
     hold = consumer.dispatched(replica.row)
     token = sign(replica.claims(hold), replica.key, str(replica.row.pk))
-    receipt = judge(token, grant_of(hold), signers_of([replica.row.pk])[replica.row.pk])
+    receipt = verify_receipt(token, grant_of(hold), signers_of([replica.row.pk])[replica.row.pk])
     assert receipt.completion_tokens == 5
 
 
