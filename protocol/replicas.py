@@ -61,22 +61,13 @@ class Challenge(Answer, frozen=True):
     nonce: Bytes32
 
 
-class BaseDescription(Request, frozen=True):
-    """The base model that a replica serves; `config` is its config.json."""
-
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-    fingerprint: Digest
-    config: dict[str, Any]
-    context_length: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
-
-
 class Introduction(Request, frozen=True, kw_only=True):
-    """A replica's description of itself, which its receipt key signs."""
+    """A replica's description of itself, which its receipt key signs. `base` is the fingerprint of its base model."""
 
     protocol_version: int
     name: ReplicaName
     url: Annotated[str, msgspec.Meta(max_length=200)]
-    base: BaseDescription
+    base: Digest
     hpke_public_key: Bytes32
     receipt_public_key: Bytes32
     nonce: Bytes32
@@ -179,7 +170,6 @@ __all__ = [
     "LEASE_SECONDS",
     "PROTOCOL_VERSION",
     "REGISTER_PATH",
-    "BaseDescription",
     "Challenge",
     "ChallengeRequest",
     "EnrolmentAnswer",

@@ -87,7 +87,7 @@ def register_replica(*, registration: Registration) -> Enrolled:
         replica = Replica.objects.create(
             name=known.name,
             url=url,
-            base_fingerprint=registration.base.fingerprint,
+            base_fingerprint=registration.base,
             hpke_public_key=hpke_key,
             receipt_public_key=receipt_key,
             evidence=registration.evidence,
@@ -113,7 +113,7 @@ def _check_terms(known: EnrolledReplica, registration: Registration, *, nonce: b
         verify(identity, decode_base64url(registration.identity_signature), signed_message(registration), "identity")
     except SealError:
         raise NotEnrolled("the registration is not signed by the replica's identity") from None
-    if registration.base.fingerprint != known.base_model.fingerprint:
+    if registration.base != known.base_model.fingerprint:
         raise NotEnrolled(f"this replica may serve the base model {known.base_model.name}, and has loaded another")
     verify_evidence(registration.evidence, nonce=nonce, hpke_public_key=hpke_key)
     if known.builds and registration.evidence.get("digest") not in known.builds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import socket
 import threading
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from protocol.replicas import BaseDescription
 from serving.config import ServingConfig
 from serving.engine import Engine
 from serving.http.app import create_app
@@ -115,7 +113,7 @@ def _build(
             ),
         ],
     )
-    description = _describe(platform, base, engine.max_model_len)
+    description = _describe(platform, base)
     return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description, verifier)
 
 
@@ -150,11 +148,10 @@ def run(
     return 0 if started else 1
 
 
-def _describe(platform: PlatformConfig, base: Base, context_length: int) -> Description:
-    raw = json.loads((base.folder / "config.json").read_text(encoding="utf-8"))
+def _describe(platform: PlatformConfig, base: Base) -> Description:
     return Description(
         url=platform.advertise_url,
-        base=BaseDescription(base.folder.name[:100], base.fingerprint, raw, context_length),
+        base=base.fingerprint,
         evidence={"kind": "build-digest", "digest": build_digest()},
     )
 

@@ -21,7 +21,6 @@ from protocol.errors import ProtocolError
 from protocol.leases import PackageIdentity, Purpose
 from protocol.messages import to_fields
 from protocol.replicas import (
-    BaseDescription,
     Heartbeat,
     Introduction,
     Registered,
@@ -46,10 +45,10 @@ MAX_BACKOFF_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A replica's description for its registration. `base.config` is the base's config.json."""
+    """A replica's description for its registration. `base` is the fingerprint of its base model."""
 
     url: str
-    base: BaseDescription
+    base: str
     evidence: dict[str, str]
 
 

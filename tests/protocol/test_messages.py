@@ -29,12 +29,11 @@ from protocol.version import PROTOCOL_VERSION
 
 DIGEST, ID = "0a" * 32, str(uuid.uuid4())
 KEY, SIGNATURE = encode_base64url(bytes(32)), encode_base64url(bytes(64))
-BASE = {"name": "tiny", "fingerprint": DIGEST, "config": {"model_type": "llama"}, "context_length": 64}
 REGISTRATION = {
     "protocol_version": PROTOCOL_VERSION,
     "name": "replica-1",
     "url": "http://127.0.0.1:1",
-    "base": BASE,
+    "base": DIGEST,
     "hpke_public_key": KEY,
     "receipt_public_key": KEY,
     "nonce": KEY,
@@ -76,7 +75,6 @@ REQUESTS: list[tuple[type[Request], dict[str, Any]]] = [
     (admin.CancelRequest, {"jti": ID, "attempt": 1, "delivered_tokens": 0}),
     (admin.JournalKey, {"jti": ID, "attempt": 1}),
     (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}]}),
-    (replicas.BaseDescription, BASE),
     (replicas.EnrolmentRequest, ENROLMENT),
     (replicas.ChallengeRequest, {"name": "replica-1"}),
     (replicas.Registration, REGISTRATION),
@@ -102,11 +100,10 @@ def test_a_request_survives_the_wire_and_bears_no_unknown_field(kind: type[Reque
 @pytest.mark.parametrize("wrong", [None, True, 1.5, "\n", ["\n"], [None], {"a": [1]}])
 def test_no_field_takes_a_value_of_another_type(kind: type[Request], fields: dict[str, Any], wrong: Any) -> None:
     for field in msgspec.structs.fields(kind):
-        free_form = field.name in ("config", "stats", "evidence") and isinstance(wrong, dict)
+        free_form = field.name in ("stats", "evidence") and isinstance(wrong, dict)
         free_text = field.name in ("path", "url") and isinstance(wrong, str)
         switch = field.name == "must_lock" and wrong is True
-        base_name = kind is replicas.BaseDescription and field.name == "name" and isinstance(wrong, str)
-        if not (free_form or free_text or switch or base_name):
+        if not (free_form or free_text or switch):
             refused(kind, fields | {field.name: wrong})
 
 
@@ -128,8 +125,7 @@ def test_no_field_may_be_missing(kind: type[Request], fields: dict[str, Any]) ->
         (admin.JournalKey, {"jti": ID, "attempt": 2**15}),
         (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}] * 501}),
         (replicas.Heartbeat, {"leases": [ID] * 10_001, "stats": {}}),
-        (replicas.BaseDescription, BASE | {"name": ""}),
-        (replicas.BaseDescription, BASE | {"context_length": 0}),
+        (replicas.Registration, REGISTRATION | {"base": DIGEST[1:]}),
         (replicas.Registration, REGISTRATION | {"url": "h" * 201}),
         (replicas.Registration, REGISTRATION | {"name": "../r"}),
         (leases.LeaseRequest, {"digest": DIGEST, "purpose": "keep"}),

@@ -21,7 +21,7 @@ from protocol.replicas import (
     signed_message,
 )
 from protocol.version import PROTOCOL_VERSION
-from tests.protocol.test_messages import BASE, KEY, REGISTRATION
+from tests.protocol.test_messages import KEY, REGISTRATION
 
 OTHER_KEY = encode_base64url(b"\x01" * 32)
 REGISTERED: dict[str, Any] = {
@@ -45,8 +45,7 @@ def signed(**changes: Any) -> bytes:
         ("protocol_version", PROTOCOL_VERSION + 1),
         ("name", "replica-2"),
         ("url", "http://127.0.0.1:2"),
-        ("base", BASE | {"context_length": 65}),
-        ("base", BASE | {"config": {"model_type": "qwen2"}}),
+        ("base", "0b" * 32),
         ("hpke_public_key", OTHER_KEY),
         ("receipt_public_key", OTHER_KEY),
         ("nonce", OTHER_KEY),

@@ -9,7 +9,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.admin import ReplicaStats
-from protocol.replicas import BaseDescription
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.leases import LeaseTable
 from serving.platform.link import Description, PlatformLink
@@ -38,11 +37,11 @@ _NOTHING = ReplicaStats(
 class Enrolment:
     """One replica name at one platform; each `register` is a new boot with new keys."""
 
-    def __init__(self, platform_url: str, name: str, base: BaseDescription, folder: Path) -> None:
+    def __init__(self, platform_url: str, name: str, base: str, folder: Path) -> None:
         """Keep the identity in `folder`, where the credential's file is: `credential`."""
         self._platform_url, self._name, self._base = platform_url, name, base
         self._identity = ReplicaIdentity(folder / "identity", name, folder / "credential")
-        self._signer = ReceiptSigner(base.fingerprint)
+        self._signer = ReceiptSigner(base)
         self._link: PlatformLink | None = None
 
     @property
@@ -58,7 +57,7 @@ class Enrolment:
 
     async def register(self, url: str) -> None:
         """Introduce a new boot at `url`; returns when the platform knows it, and beats from then on."""
-        self._signer = ReceiptSigner(self._base.fingerprint)
+        self._signer = ReceiptSigner(self._base)
         known, ready = threading.Event(), threading.Event()
         ready.set()
         self._link = PlatformLink(

@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.replicas import BaseDescription
 from tests.end_to_end.faults.enrolled import Enrolment
 from tests.end_to_end.faults.scripted_replica import ScriptedReplica
 from tests.end_to_end.platform import Platform
@@ -59,6 +58,5 @@ def open_market(platform: Platform, *slugs: str) -> Market:
         folder = Path(platform.state.root) / "fault-replicas" / slug
         folder.mkdir(parents=True)
         (folder / "credential").write_text(made["credentials"][slug])
-        base = BaseDescription(slug, fingerprint, {}, CONTEXT_LENGTH)
-        replicas[slug] = ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, base, folder))
+        replicas[slug] = ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, fingerprint, folder))
     return Market(replicas, made["database_url"])

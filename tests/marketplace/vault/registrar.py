@@ -16,8 +16,6 @@ from protocol.version import PROTOCOL_VERSION
 from sealed_weights import ReplicaKeypair
 from tests.marketplace.vault.factories import FINGERPRINT, make_base
 
-CONFIG = {"model_type": "llama", "rms_norm_eps": 1e-05, "name": "größe", "rope_theta": 100000}
-
 
 def post(client: Client, path: str, body: Any, token: str = "") -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -62,7 +60,7 @@ class Registrar:
             "protocol_version": PROTOCOL_VERSION,
             "name": self.name,
             "url": "http://127.0.0.1:8100",
-            "base": {"name": "tiny", "fingerprint": FINGERPRINT, "config": CONFIG, "context_length": 64},
+            "base": FINGERPRINT,
             "hpke_public_key": encode_base64url(self.keypair.public_bytes()),
             "receipt_public_key": encode_base64url(self.receipt_key.public_key().public_bytes_raw()),
             "nonce": self.nonce() if "nonce" not in changes else changes["nonce"],

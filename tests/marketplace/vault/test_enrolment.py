@@ -123,8 +123,7 @@ def test_a_revoked_replica_loses_session_leases_and_name(stranger: Registrar) ->
 
 def test_a_replica_registers_no_base_of_its_own(stranger: Registrar) -> None:
     stranger.enrol(issue())
-    base = {"name": "mine", "fingerprint": "ee" * 32, "config": {}, "context_length": 8}
-    assert refused(stranger.register(stranger.message(base=base)))
+    assert refused(stranger.register(stranger.message(base="ee" * 32)))
     assert not BaseModel.objects.filter(fingerprint="ee" * 32).exists() and not Replica.objects.exists()
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocol.admin import ReplicaStats
 from protocol.encoding import decode_base64url, encode_base64url
 from protocol.leases import LeaseAnswer, PackageIdentity
-from protocol.replicas import BaseDescription, EnrolmentRequest, Heartbeat, HeartbeatAnswer, Registered, Registration
+from protocol.replicas import EnrolmentRequest, Heartbeat, HeartbeatAnswer, Registered, Registration
 from protocol.version import PROTOCOL_VERSION
 from sealed_weights import LeaseGrant, seal_lease
 from serving.platform.errors import LeaseRefused, ProtocolViolation, SessionRefused, VaultUnreachable
@@ -26,8 +26,7 @@ from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
 
 A, DEK = "aa" * 32, bytes(range(32))
-BASE = BaseDescription("tiny", "ab" * 32, {"model_type": "llama"}, 64)
-DESCRIPTION = Description("http://127.0.0.1:1", BASE, {"kind": "none"})
+DESCRIPTION = Description("http://127.0.0.1:1", "ab" * 32, {"kind": "none"})
 STATS = ReplicaStats(
     steps=0,
     max_adapters_in_one_batch=0,

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.bodies import MAX_MESSAGE_BYTES
 from protocol.encoding import encode_base64url
-from protocol.replicas import BaseDescription, Registration
+from protocol.replicas import Registration
 from protocol.version import PROTOCOL_VERSION
 from serving.platform.errors import LeaseRefused, ProtocolViolation, SessionRefused, VaultUnreachable
 from serving.platform.vault_client import VaultClient
@@ -32,7 +32,7 @@ REGISTRATION = Registration(
     protocol_version=PROTOCOL_VERSION,
     name="r",
     url="http://127.0.0.1:1",
-    base=BaseDescription("tiny", "ab" * 32, {}, 64),
+    base="ab" * 32,
     hpke_public_key=KEY,
     receipt_public_key=KEY,
     nonce=KEY,
