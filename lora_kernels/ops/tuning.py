@@ -56,11 +56,16 @@ def plan_for(storage: SiteStorage) -> SitePlan:
     config = config_for(storage.spec, device)
     plan = storage.cache.get("plan")
     if not isinstance(plan, SitePlan) or plan.config is not config:
-        ranks = triton.next_power_of_2(len(storage.spec.slices) * storage.page_size)
         pdl = config.pdl and may_launch_dependents(device) and not INTERPRETED
-        plan = SitePlan(config, processors(device), pdl, ranks, math.gcd(16, *storage.offsets))
+        plan = new_plan(storage, config, processors(device), pdl=pdl)
         storage.cache["plan"] = plan
     return plan
+
+
+def new_plan(storage: SiteStorage, config: SiteConfig, processors: int, *, pdl: bool) -> SitePlan:
+    """Return the plan of a site on a GPU with so many processors, whether or not it is here."""
+    ranks = triton.next_power_of_2(len(storage.spec.slices) * storage.page_size)
+    return SitePlan(config, processors, pdl, ranks, math.gcd(16, *storage.offsets))
 
 
 def site_key(k: int, slices: tuple[int, ...]) -> str:

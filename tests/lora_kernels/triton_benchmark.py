@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.kernels import gpu, gpu_compile, gpu_contenders, gpu_grid, gpu_sweep
+from benchmarks.kernels import gpu, gpu_contenders, gpu_grid, gpu_sweep
 from benchmarks.kernels.gpu_peers import PeerMissingError
 from benchmarks.kernels.gpu_prefill import Prefill
 from lora_kernels import SiteSpec
@@ -27,7 +27,6 @@ def the_grid_is_the_promised_one() -> None:
         assert point.limit_bytes(ranks) > point.weight_bytes(ranks) and 2 <= point.layers(ranks) <= 32
     qkv = gpu_grid.GpuPoint("qkv", 8, "distinct", "16")
     assert qkv.weight_bytes([16] * 8) == 2 * 8 * 16 * (3 * 4096 + 6144)
-    assert {name: site for name, site in gpu_grid.SITES.items()} == {site.name: site for site in gpu_compile.SITES}
 
 
 def contenders_agree_and_missing_peers_say_why() -> None:

@@ -1,0 +1,137 @@
+"""One variant compiled for sm_90, and the figures that its machine code shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import triton
+from triton.compiler import ASTSource
+
+from benchmarks.kernels.compiled.variant import TARGET, Variant
+
+BYTES_OF_B = 4096
+WARPS = 4
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One compiled kernel, as ptxas and its disassembly report it.
+
+    spills: instructions that move registers to local memory or back; spill_bytes: local memory of a thread
+    shared: bytes of shared memory of a program
+    instructions: of the whole kernel
+    loops: instructions of each innermost loop that has matrix products, fewest first
+    per_4k_of_b: for expand, warp instructions of its loop over columns for 4 KB of B, by four warps
+    async_copies, wide: 16-byte copies to shared memory; those and 16-byte loads
+    mma: the tensor-core instruction, on which the order of a sum depends ("wgmma", "mma" or "")
+    """
+
+    triton: str
+    digest: str
+    kernel: str
+    constants: dict[str, object]
+    uses: list[dict[str, object]]
+    registers: int
+    spills: int
+    spill_bytes: int
+    shared: int
+    instructions: int
+    loops: list[int]
+    per_4k_of_b: int | None
+    async_copies: int
+    wide: int
+    mma: str
+    dependent_launch: bool
+    warps: int
+
+
+def build(variant: Variant) -> Compiled:
+    """Compile a variant with the Triton of this process."""
+    source = ASTSource(variant.kernel, variant.signature, constexprs=variant.constexprs, attrs=variant.attrs)
+    built = triton.compile(source, target=TARGET, options=variant.options)
+    ptx = built.asm["ptx"]
+    text = _disassembled(built.asm["cubin"])
+    code = _instructions(text)
+    loops = _product_loops(code)
+    copies = len(re.findall(r"cp\.async\.cg\.shared\.global\s*\[[^]]*\], \[[^]]*\], (?:0x10|16)", ptx))
+    wide = copies + len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) + len(re.findall(r"ld\.global\S*\.v2\.b64", ptx))
+    return Compiled(
+        triton=triton.__version__,
+        digest=variant.digest,
+        kernel=variant.name,
+        constants={name: _plain(value) for name, value in sorted(variant.constants.items())},
+        uses=variant.used,
+        registers=_number(r"REG:(\d+)", text),
+        spills=sum(name.split(".")[0] in ("LDL", "STL") for _, name, _ in code),
+        spill_bytes=_number(r"STACK:(\d+)", text),
+        shared=built.metadata.shared,
+        instructions=len(code),
+        loops=loops,
+        per_4k_of_b=_per_4k(variant, loops),
+        async_copies=copies,
+        wide=wide,
+        mma="wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "",
+        dependent_launch="griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx,
+        warps=variant.options["num_warps"],
+    )
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def _disassembled(cubin: bytes) -> str:
+    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(cuobjdump), "-res-usage", "-sass", file.name]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    if found is None:
+        raise RuntimeError(f"cuobjdump does not print {pattern}: {text[:500]}")
+    return int(found[1])
+
+
+def _instructions(text: str) -> list[tuple[int, str, int | None]]:
+    """Return address, name and, for a branch, the address it goes to, of each instruction but the padding."""
+    code: list[tuple[int, str, int | None]] = []
+    for address, guarded, rest in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+ )?(\S[^;]*);", text):
+        name, _, operands = rest.partition(" ")
+        target = re.search(r"0x([0-9a-f]+)$", operands.strip()) if name.startswith("BRA") else None
+        where = int(target[1], 16) if target else None
+        code.append((int(address, 16), name, where))
+        if name == "BRA" and not guarded and where == code[-1][0]:  # a branch to itself: padding follows
+            code.pop()
+            break
+    return [one for one in code if one[1] != "NOP"]
+
+
+def _product_loops(code: list[tuple[int, str, int | None]]) -> list[int]:
+    """Return the instructions of each innermost loop that holds matrix products."""
+    spans = [(target, address) for address, _, target in code if target is not None and target <= address]
+    products = [address for address, name, _ in code if re.match(r"[HQ]?G?MMA|HGMMA|QGMMA", name)]
+    holding = {(first, last): [address for address in products if first <= address <= last] for first, last in spans}
+    holding = {span: inside for span, inside in holding.items() if inside}
+    innermost = [
+        span
+        for span in holding
+        if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other in holding)
+    ]
+    return sorted(sum(first <= address <= last for address, _, _ in code) for first, last in innermost)
+
+
+def _per_4k(variant: Variant, loops: list[int]) -> int | None:
+    constants = variant.constants
+    if "BLOCK_N" not in constants or "PAGE" not in constants or not loops:
+        return None
+    bits = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8e4nv": 8}[str(variant.signature["site"][0]).removeprefix("*")]
+    streamed = constants["PAGE"] * constants["BLOCK_N"] * bits // 8
+    return round(loops[0] * BYTES_OF_B / streamed * variant.options["num_warps"] / WARPS)

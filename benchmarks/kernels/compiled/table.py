@@ -1,0 +1,57 @@
+"""The table of all compiled kernels: which variants there are now, and which of them a file already holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import triton
+
+from benchmarks.kernels.compiled import lora, serving
+from benchmarks.kernels.compiled.build import build
+from benchmarks.kernels.compiled.variant import Variant, variants
+
+Row = dict[str, Any]
+HEADER = "kernel            dtype      rows registers spills shared instructions  per 4 KB async 16 B mma   use"
+LINE = (
+    "{kernel:17} {dtype:10} {rows:>4} {registers:>9} {spills:>6} {shared:>6} {instructions:>12} {per_4k:>9}"
+    " {async_copies:>5} {wide:>4} {mma:5} {shape}"
+)
+
+
+def current(*, small: bool = False, kernels: Iterable[str] = ()) -> list[Variant]:
+    """Return the variants that launches reach now, those of the tests alone, or those whose kernel's name begins so."""
+    launches = (one for room in (lora, serving) for one in room.launches() if one[0].small or not small)
+    wanted = tuple(kernels)
+    return [one for one in variants(launches) if not wanted or one.name.startswith(wanted)]
+
+
+def compiled(wanted: Iterable[Variant], known: Iterable[Row] = ()) -> list[Row]:
+    """Return the rows of these variants for this process's Triton; those whose digest is known are not compiled."""
+    by_digest = {row["digest"]: row for row in known if row["triton"] == triton.__version__}
+    rows: list[Row] = []
+    print(HEADER, flush=True)
+    for variant in wanted:
+        row = by_digest.get(variant.digest)
+        if row is None:
+            row = asdict(build(variant))
+            print(line(row), flush=True)
+        rows.append({**row, "uses": variant.used})
+    return rows
+
+
+def stale(rows: Iterable[Row], wanted: Iterable[Variant]) -> tuple[list[str], list[str]]:
+    """Return the kernels that have no row for this version of Triton, and those of rows that no launch reaches."""
+    known = {row["digest"]: row["kernel"] for row in rows if row["triton"] == triton.__version__}
+    now = {variant.digest: variant.name for variant in wanted}
+    missing = sorted({name for digest, name in now.items() if digest not in known})
+    return missing, sorted({name for digest, name in known.items() if digest not in now})
+
+
+def line(row: Row) -> str:
+    """Return a row as a table prints it, with the first of its uses."""
+    first, more = row["uses"][0], len(row["uses"]) - 1
+    shape = first["shape"] + (f" and {more} more" if more else "")
+    per_4k = row["per_4k_of_b"] or ""
+    return LINE.format(**{**row, "dtype": first["dtype"], "rows": first["rows"][0], "per_4k": per_4k, "shape": shape})
