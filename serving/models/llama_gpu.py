@@ -51,8 +51,8 @@ class GpuLlama:
         self._scratch = SplitScratch(max_tokens, config.num_heads, config.head_dim, max_len, device)
         self._upcast = interpreted
 
-    def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None) -> torch.Tensor:
-        """Return hidden states [rows, hidden] after the final norm, and write the KV of every row."""
+    def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None, out: torch.Tensor) -> None:
+        """Write hidden states after the final norm to out [rows, hidden], and the KV of every row."""
         config, eps = self.config, self.config.rms_norm_eps
         residual = functional.embedding(step.token_ids, self.weights.embed)
         x = torch.empty_like(residual)
@@ -65,7 +65,7 @@ class GpuLlama:
             both = _linear(x, layer.gate_up, "gate_up", index, adapters)
             active = silu_mul(both, both.new_empty(len(both), config.intermediate_size))
             delta = _linear(active, layer.down, "down", index, adapters)
-        return add_rms_norm(residual, delta, self.weights.norm, eps, x)
+        add_rms_norm(residual, delta, self.weights.norm, eps, out)
 
     def logits(self, final: torch.Tensor) -> torch.Tensor:
         """Return logits [rows, vocab] in the weights' dtype, from hidden states after the final norm."""

@@ -5,67 +5,26 @@ A row whose token the host does not know yet takes it from the previous step's s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
 import torch
 
 from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
-from serving.kernels.triton.argmax import argmax
 from serving.kernels.triton.attention import queries_a_tile
 from serving.kv.paged import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.ports import ResidentAdapters
-from serving.runner.graphs import Graph, Graphs, Outputs
+from serving.runner.graphs import Graph, Graphs
+from serving.runner.head import GpuStep, Head
 from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
 from serving.runner.upload import Int32s, StepBuffer
-from serving.sampling import embed, sample, score
-from serving.steps import SampledToken, StepPlan
+from serving.steps import StepPlan
 from serving.trace import NO_TRACE, Tracer
 
 # Batch sizes with a captured graph; sizes between them are padded. Above the largest, launch costs do not matter.
 GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuStep:
-    """A launched step. Call `result` once, from the engine thread.
-
-    best: host memory that the device fills with each sample's likeliest token, or -1
-    special: logits of the sequences that the sampler decides on
-    vectors: final hidden states of sequences that asked for an embedding, then of prompt rows that `head` scores
-    """
-
-    plan: StepPlan
-    step: PackedStep
-    best: torch.Tensor
-    special: torch.Tensor | None
-    vectors: torch.Tensor | None
-    head: Callable[[torch.Tensor], torch.Tensor]
-    done: torch.cuda.Event | None
-    aside: torch.cuda.Stream | None  # on the step's own, samplers would wait for the step after it
-
-    def result(self) -> Sequence[SampledToken]:
-        """Wait for the device. Returns one answer per sampling chunk, in plan order."""
-        if self.done is not None:
-            self.done.synchronize()
-        sequences = self.step.sampling
-        answers = {
-            id(sequence): SampledToken(token if token >= 0 else None)
-            for sequence, token in zip(sequences, self.best[: len(sequences)].tolist(), strict=True)
-        }
-        with torch.cuda.stream(self.aside):
-            if self.special is not None:
-                chosen = [sequences[place] for place in self.step.special()]
-                answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
-            if self.vectors is not None:
-                embeds = len(self.step.embedding)
-                vectors = embed(self.vectors[:embeds].float())
-                answers.update(zip(map(id, self.step.embedding), vectors, strict=True))
-                score(self.step.scoring, self.vectors[embeds:], self.head)
-        return [answers[id(chunk.sequence)] for chunk in self.plan.chunks if chunk.samples]
 
 
 class GpuRunner:
@@ -96,24 +55,21 @@ class GpuRunner:
         self.model, self.kv, self.adapters = model, kv, adapters
         self._device = kv.data.device
         self._tile = queries_a_tile(model.config.num_heads // model.config.num_kv_heads)
+        self._head = Head(model, max_rows, max_samples, self._device)
         self._buffer = StepBuffer(
             {
                 **dict.fromkeys(("token_ids", "sources", "positions", "slots"), (max_rows,)),
-                "sample_rows": (max(max_rows, max_samples),),
-                "special": (max_samples,),
+                **self._head.shapes,
                 # One tile for each full set of positions, and a partial one for each chunk.
                 "units": (max_samples + -(-max_rows // self._tile), 4),
                 "tables": (max_samples, max_blocks),
             },
             self._device,
         )
-        cuda = self._device.type == "cuda"
-        self._aside = torch.cuda.Stream(self._device) if cuda else None
-        self._best = torch.zeros(max_samples, dtype=torch.int32, device=self._device)
-        self._answers = [torch.zeros(max_samples, dtype=torch.int32, pin_memory=cuda) for _ in range(2)]
+        embed = model.weights.embed
+        self._hidden = torch.zeros(max_rows, embed.shape[1], dtype=embed.dtype, device=self._device)
         self._lora = MetadataBuffers(max_rows, max_samples, self._device, max_pages=adapters.pool.spec.max_pages)
-        self._order: dict[int, int] = {}  # sequence → its place among the samples of the last step
-        self._graphs: dict[tuple[int, bool], tuple[Graph, Outputs]] = {}
+        self._graphs: dict[tuple[int, bool], Graph] = {}
         if graphs is not None:
             self._capture(graphs, max_samples)
 
@@ -143,12 +99,10 @@ class GpuRunner:
                 slots + [-1] * padding, counts.tolist() + [1] * padding, self.adapters.pool, out=self._lora
             )
         if captured:
-            graph, (logits, final) = self._graphs[captured, adapted]
-            graph.replay()
+            self._graphs[captured, adapted].replay()
         else:
-            wanted, samples = len(step.sample_rows), len(step.sampling)
-            logits, final = self._compute(tokens, units, rows, wanted, samples, batch)
-        return self._collect(plan, step, logits, final)
+            self._forward(tokens, units, rows, batch)
+        return self._head.launch(plan, step, self._hidden, self._buffer.tensors)
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Zero KV blocks: what a revoked adapter wrote must not outlive it."""
@@ -175,7 +129,7 @@ class GpuRunner:
             ("slots", step.slots(self.kv.block_size)),
         ):
             a[name][:used], a[name][used:rows] = values, -1 if name == "sources" else 0
-        a["sample_rows"][: len(step.sample_rows)], a["sample_rows"][len(step.sample_rows) : rows] = step.sample_rows, 0
+        self._head.fill(a, step)
         for chunk in range(chunks):
             begin, end = step.chunk_tables[chunk], step.chunk_tables[chunk + 1]
             a["tables"][chunk, : end - begin] = step.blocks[begin:end]
@@ -189,8 +143,6 @@ class GpuRunner:
         ]
         listed += [(row, 1, 0, row) for row in range(used, rows)]
         a["units"][: len(listed)] = listed
-        special = step.special()
-        a["special"][: len(special)] = special
         return (rows if tokens == chunks else tokens), len(listed)
 
     def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
@@ -198,40 +150,16 @@ class GpuRunner:
         sources = np.full(step.rows, -1, np.int32)
         for row in np.flatnonzero(np.asarray(step.token_ids) == IN_FLIGHT).tolist():
             chunk = int(np.searchsorted(step.chunk_rows, row, side="right")) - 1
-            sources[row] = self._order[id(plan.chunks[chunk].sequence)]
+            sources[row] = self._head.place(plan.chunks[chunk].sequence)
         return sources
 
-    def _compute(
-        self, tokens: int, units: int, rows: int, wanted: int, samples: int, adapters: BatchMetadata | None
-    ) -> Outputs:
-        """Launch the forward pass without waiting. Returns the logits of the sampled rows, whose argmax goes to
-        `_best`, and the final hidden states of all wanted rows."""
+    def _forward(self, tokens: int, units: int, rows: int, adapters: BatchMetadata | None) -> None:
+        """Launch the forward pass without waiting. The final hidden states of all rows go to `_hidden`."""
         t = self._buffer.tensors
         sources = t["sources"][:rows]
-        ids = torch.where(sources >= 0, self._best[sources.clamp(min=0)], t["token_ids"][:rows])
+        ids = torch.where(sources >= 0, self._head.tokens[sources.clamp(min=0)], t["token_ids"][:rows])
         step = DeviceStep(tokens, ids, t["positions"][:rows], t["slots"][:rows], t["units"][:units], t["tables"])
-        final = self.model.forward(step, self.kv, adapters)[t["sample_rows"][:wanted]]
-        logits = self.model.logits(final[:samples])
-        if samples:
-            argmax(logits, self._best[:samples])
-        return logits, final
-
-    def _collect(self, plan: StepPlan, step: PackedStep, logits: torch.Tensor, final: torch.Tensor) -> GpuStep:
-        """Start the copies of what the step samples to the host."""
-        sampling = step.sampling
-        self._answers.reverse()
-        best, count = self._answers[0], len(sampling)
-        best.copy_(self._best, non_blocking=True)
-        self._order = {id(sequence): place for place, sequence in enumerate(sampling)}
-        done = None
-        # Copied, because the next replay overwrites the graph's own tensors.
-        special = self._buffer.tensors["special"][: len(step.special())]
-        chosen = logits[special] if len(special) else None
-        vectors = final[count : len(step.sample_rows)].clone() if len(step.sample_rows) > count else None
-        if self._device.type == "cuda":
-            done = torch.cuda.Event()
-            done.record()
-        return GpuStep(plan, step, best, chosen, vectors, self.model.logits, done, self._aside)
+        self.model.forward(step, self.kv, adapters, self._hidden[:rows])
 
     def _capture(self, graphs: Graphs, max_samples: int) -> None:
         """Capture one graph for each batch size, without and with adapters; kernels read their work from device memory.
@@ -250,6 +178,5 @@ class GpuRunner:
                 self._buffer.upload()
                 for adapted in (False, True):
                     batch = BatchMetadata.build([0] * rows, [1] * rows, pool, out=self._lora) if adapted else None
-                    compute = partial(self._compute, rows, rows, rows, rows, rows, batch)
-                    self._graphs[rows, adapted] = graphs.record(compute)
+                    self._graphs[rows, adapted] = graphs.record(partial(self._forward, rows, rows, rows, batch))
         pool.evict(0)

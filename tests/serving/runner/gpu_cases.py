@@ -19,8 +19,9 @@ from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
-from serving.runner.gpu import GpuRunner, GpuStep
+from serving.runner.gpu import GpuRunner
 from serving.runner.graphs import CudaGraphs
+from serving.runner.head import GpuStep
 from serving.steps import Chunk, StepPlan
 from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
 from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing

@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import GridExecutor
 
-from serving.runner.graphs import Outputs
-
 ops = torch.ops.aten
 # Where the host needs a value from the device, or gives it one that no recorded memory holds.
 WAITS = (ops._local_scalar_dense, ops.nonzero, ops.masked_select, ops.lift_fresh, ops.lift_fresh_copy)
@@ -42,12 +40,12 @@ class RecordedGraph:
 class RecordedGraphs:
     """`serving.runner.graphs.Graphs` on CPU tensors."""
 
-    def record(self, compute: Callable[[], Outputs]) -> tuple[RecordedGraph, Outputs]:
+    def record(self, compute: Callable[[], object]) -> RecordedGraph:
         compute()  # as before a capture: what is set up once is not part of the graph
         graph = RecordedGraph()
         with seeing(graph.launches.append):
-            outputs = compute()
-        return graph, outputs
+            compute()
+        return graph
 
 
 @contextmanager
