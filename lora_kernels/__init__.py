@@ -1,4 +1,4 @@
-"""Multi-LoRA kernels: many adapters of different ranks over one base, in one batch. Needs torch alone.
+"""Multi-LoRA kernels: many adapters of different ranks over one base, in one batch. Needs torch and numpy.
 
 Public besides the names here: `native` (the C library from other native code), `memory` (memory on demand),
 `training`, and `reference` for tests. Everything else may change.

@@ -24,7 +24,7 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
     storage = find_site(meta, site, layer)
     check_rows("y", y, meta, storage.offsets[-1])
     check_rows("x", x, meta, storage.spec.in_features)
-    if meta.segments:
+    if meta.has_adapters:
         meta.wait_for_layer(layer)
         backend = torch_path if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else meta.pool.backend
         backend.apply(y, x, storage, layer, meta)
@@ -41,7 +41,7 @@ def lora_write(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
     storage = find_site(meta, site, layer)
     check_rows("y", y, meta, storage.offsets[-1])
     check_rows("x", x, meta, storage.spec.in_features)
-    if not meta.segments:
+    if not meta.has_adapters:
         return y.zero_()
     meta.wait_for_layer(layer)
     meta.pool.backend.write(y, x, storage, layer, meta)
@@ -57,7 +57,7 @@ def lora_shrink(x: torch.Tensor, site: str, layer: int, meta: BatchMetadata, v: 
     storage = find_site(meta, site, layer)
     check_rows("x", x, meta, storage.spec.in_features)
     _check_v(v, meta, storage)
-    if meta.segments:
+    if meta.has_adapters:
         meta.wait_for_layer(layer)
         meta.pool.backend.shrink(x, storage, layer, meta, v)
     return v
@@ -71,7 +71,7 @@ def lora_expand(v: torch.Tensor, site: str, layer: int, meta: BatchMetadata, y: 
     storage = find_site(meta, site, layer)
     check_rows("y", y, meta, storage.spec.out_features)
     _check_v(v, meta, storage)
-    if meta.segments:
+    if meta.has_adapters:
         meta.wait_for_layer(layer)
         meta.pool.backend.expand(v, storage, layer, meta, y)
     return y

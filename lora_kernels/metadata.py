@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lora_kernels.batch import Batch, Layout, MetadataBuffers, Segment
+import numpy as np
+import torch
+
+from lora_kernels.batch import Batch, Grouped, Layout, MetadataBuffers, tile_rows_for
 from lora_kernels.errors import ShapeError, SlotError
 from lora_kernels.pool import AdapterPool
 
@@ -37,45 +39,60 @@ class BatchMetadata(Batch):
         """Describe a batch whose rows are laid out request after request.
 
         `slots_per_request[i]` is -1 for the bare base; `lens_per_request[i]` is the request's number of rows (0 is
-        fine). With `out`, the device tensors are views of its static memory, and the current stream waits for adapters
-        of the batch that are still being copied: a graph replay cannot.
-        Raises ShapeError (lengths) or SlotError (slot out of range or empty).
+        fine). With `out`, the device tensors are views of its static memory, filled by one copy that the host does not
+        wait for, and none where they hold this batch already, as in most decode steps. The current stream then also
+        waits for adapters of the batch that were published while they were still being copied: a graph replay cannot
+        (see `AdapterPool.settle`).
+        Raises ShapeError (lengths), SlotError (slot out of range or empty), or BackendError (`out` under capture).
         """
-        row_slots, segments = _grouped(slots_per_request, lens_per_request, pool)
-        rows = len(row_slots)
-        max_rows, max_segments = (rows, len(segments)) if out is None else (out.max_rows, out.max_segments)
-        if rows > max_rows or len(segments) > max_segments:
-            raise ShapeError(
-                f"{rows} rows and {len(segments)} adapters do not fit buffers for {max_rows} and {max_segments}"
-            )
-        pages = [len(pool.slot_pages(segment.slot)) for segment in segments]
-        most_pages = max(pages, default=0)
-        max_pages = most_pages if out is None else out.max_pages
-        if most_pages > max_pages:
-            raise ShapeError(f"an adapter of {most_pages} pages does not fit buffers for {max_pages}")
-        layout = Layout(max_rows, max_segments, max_pages)
-        if out is not None:
-            pool.settle(segment.slot for segment in segments)
-        host = layout.pack(rows, segments, row_slots, pages if pool.backend.NEEDS_UNITS else [0] * len(segments))
         if out is None:
-            packed = host.to(pool.device)
+            return cls._build(slots_per_request, lens_per_request, pool, None)
+        request = tuple(slots_per_request), tuple(lens_per_request), pool, pool.tables.changes, out.current_stream()
+        if out.holds is not None and out.holds[0] == request:
+            meta: BatchMetadata = out.holds[1]
+            if not pool.is_settled:
+                pool.settle(meta.grouped.segment_slots.tolist())
+            return meta
+        meta = cls._build(slots_per_request, lens_per_request, pool, out)
+        out.holds = request, meta
+        return meta
+
+    @classmethod
+    def _build(
+        cls, slots: Sequence[int], lengths: Sequence[int], pool: AdapterPool, out: MetadataBuffers | None
+    ) -> BatchMetadata:
+        grouped = _grouped(slots, lengths, pool)
+        rows, count = len(grouped.row_slots), len(grouped.segment_slots)
+        pages = pool.tables.page_counts[grouped.segment_slots]
+        most_pages = int(pages.max(initial=0))
+        if out is not None:
+            _check_fit(rows, count, most_pages, out)
+        listed = pages if pool.backend.NEEDS_UNITS else np.zeros_like(pages)
+        if out is not None:
+            if not pool.is_settled:
+                pool.settle(grouped.segment_slots.tolist())
+            out.fill(grouped, listed)
+            layout, packed = out.layout, out.packed
         else:
-            packed = out.packed
-            packed[: len(host)].copy_(host, non_blocking=True)
+            layout = Layout(rows, count, most_pages, tile_rows_for(rows))
+            host = np.zeros(layout.size, np.int32)
+            layout.pack(grouped, listed, host)
+            packed = torch.from_numpy(host).to(pool.device)
         return cls(
             pool=pool,
             rows=rows,
-            segments=segments,
+            has_adapters=count > 0,
+            grouped=grouped,
             max_pages=most_pages,
             tile_rows=layout.tile_rows,
             _changes=pool.tables.changes,
-            **layout.views(packed, rows, sum(segment.rows for segment in segments), len(segments)),
+            **layout.views(packed, rows, len(grouped.row_order), count),
         )
 
     def wait_for_layer(self, layer: int) -> None:
         """Make the current stream wait for one layer of adapters that are still being copied; free when none is."""
         if not self.pool.is_settled:
-            self.pool.wait_for_layer(layer, [segment.slot for segment in self.segments])
+            self.pool.wait_for_layer(layer, self.grouped.segment_slots.tolist())
 
     def pick(self, rows: Sequence[int], out: MetadataBuffers | None = None) -> BatchMetadata:
         """Return metadata of some of the batch's rows, in the order given: those that logits are computed for.
@@ -84,32 +101,34 @@ class BatchMetadata(Batch):
         """
         if rows and not 0 <= min(rows) <= max(rows) < self.rows:
             raise ShapeError(f"rows {min(rows)}..{max(rows)} are not all within the batch's {self.rows}")
-        slots = self.slots_by_row()
-        return BatchMetadata.build([slots[row] for row in rows], [1] * len(rows), self.pool, out)
+        slots = self.grouped.row_slots[np.asarray(rows, np.int64)].tolist()
+        return BatchMetadata.build(slots, [1] * len(slots), self.pool, out)
 
     def slots_by_row(self) -> list[int]:
         """Return the slot of each row, -1 for the base, on the host."""
-        slots = [-1] * self.rows
-        for segment in self.segments:
-            for first, length in segment.runs:
-                slots[first : first + length] = [segment.slot] * length
-        return slots
+        return self.grouped.row_slots.tolist()
 
 
-def _grouped(slots: Sequence[int], lengths: Sequence[int], pool: AdapterPool) -> tuple[array[int], tuple[Segment, ...]]:
-    """Return the slot of each row, and the segments. Raises ShapeError or SlotError."""
+def _grouped(slots: Sequence[int], lengths: Sequence[int], pool: AdapterPool) -> Grouped:
+    """Return the rows by slot. Raises ShapeError or SlotError."""
     if len(slots) != len(lengths):
         raise ShapeError(f"{len(slots)} slots for {len(lengths)} lengths")
-    runs: dict[int, list[tuple[int, int]]] = {}
-    row_slots = array("i")
-    for slot, length in zip(slots, lengths, strict=True):
-        if length < 0:
-            raise ShapeError(f"negative request length {length}")
-        if slot != -1 and not pool.is_loaded(slot):
-            raise SlotError(f"slot {slot} is empty")
-        if length:
-            if slot != -1:
-                runs.setdefault(slot, []).append((len(row_slots), length))
-            row_slots.extend((slot,) * length)
-    segments = [Segment(slot, sum(length for _, length in runs[slot]), tuple(runs[slot])) for slot in sorted(runs)]
-    return row_slots, tuple(segments)
+    of_request, rows = np.asarray(slots, np.int32), np.asarray(lengths, np.int32)
+    if rows.min(initial=0) < 0:
+        raise ShapeError(f"negative request length {rows.min()}")
+    least, most = of_request.min(initial=-1), of_request.max(initial=-1)
+    if least < -1 or most >= pool.num_slots:
+        raise SlotError(f"slots {least}..{most} are not all within -1..{pool.num_slots - 1}")
+    empty = (of_request >= 0) & (pool.tables.page_counts[of_request] < 0)
+    if empty.any():
+        raise SlotError(f"slot {of_request[empty][0]} is empty")
+    return Grouped.of(of_request, rows)
+
+
+def _check_fit(rows: int, segments: int, pages: int, out: MetadataBuffers) -> None:
+    if rows > out.max_rows or segments > out.max_segments:
+        raise ShapeError(
+            f"{rows} rows and {segments} adapters do not fit buffers for {out.max_rows} and {out.max_segments}"
+        )
+    if pages > out.max_pages:
+        raise ShapeError(f"an adapter of {pages} pages does not fit buffers for {out.max_pages}")

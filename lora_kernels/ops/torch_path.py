@@ -110,9 +110,8 @@ def _segment_group(storage: SiteStorage, layer: int, batch: Batch, segment: Segm
     if storage.rank_scales is not None:
         scales = scales * storage.rank_scales[layer, where]
     rows: torch.Tensor | slice = batch.row_order[first : first + segment.rows].long()
-    if len(segment.runs) == 1:
-        begin, length = segment.runs[0]
-        rows = slice(begin, begin + length)
+    if segment.first >= 0:
+        rows = slice(segment.first, segment.first + segment.rows)
     return _Group(
         rows,
         a[None, ..., : storage.spec.in_features],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from lora_kernels.spec import PoolSpec
@@ -44,6 +45,8 @@ class SlotTables:
         self._live = torch.zeros(depth, num_slots, dtype=torch.int32, device=device)
         self._live_host = [[0] * num_slots for _ in range(depth)]
         self._listings: list[Listing | None] = [None] * num_slots
+        # Pages of each slot, on the host; -1: the slot is empty.
+        self.page_counts = np.full(num_slots, -1, np.int32)
         # How often a slot's entries were replaced: what was derived from them before is stale.
         self.changes = 0
         self._empty = self.prepare((), (), (), {site.name: [0] * spec.layers_of(site) for site in spec.sites})
@@ -79,11 +82,13 @@ class SlotTables:
         """Make `slot` list these pages: two small copies, neither of which waits for a device."""
         self._write(slot, listing)
         self._listings[slot] = listing
+        self.page_counts[slot] = len(listing.pages)
 
     def clear(self, slot: int) -> None:
         """Make `slot` list nothing but the null page."""
         self._write(slot, self._empty)
         self._listings[slot] = None
+        self.page_counts[slot] = -1
 
     def _write(self, slot: int, listing: Listing) -> None:
         self.changes += 1

@@ -31,7 +31,7 @@ def lora_embed(
     storage = find_site(meta, site, layer)
     check_rows("y", y, meta, storage.spec.out_features)
     _check_tokens(tokens, storage, meta)
-    if meta.segments:
+    if meta.has_adapters:
         _check_ids(tokens, storage.spec.in_features)
         meta.wait_for_layer(layer)
         backend = meta.pool.backend

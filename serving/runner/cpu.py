@@ -149,7 +149,7 @@ class CpuRunner:
         c.chunk_rows, c.chunk_starts = step.chunk_rows.buffer_info()[0], step.chunk_starts.buffer_info()[0]
         c.chunk_tables, c.sample_rows = step.chunk_tables.buffer_info()[0], step.sample_rows.buffer_info()[0]
         c.lora = None if batch is None else native.batch_address(batch)
-        c.wanted_lora = None if wanted is None or not wanted.segments else native.batch_address(wanted)
+        c.wanted_lora = None if wanted is None or not wanted.has_adapters else native.batch_address(wanted)
         c.trims = trims
         c.times = None if times is None else ctypes.addressof(times)
         forward(self._library, self._model, c)

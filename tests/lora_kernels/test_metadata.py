@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import functools
+import threading
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lora_kernels import AdapterPool, BatchMetadata, MetadataBuffers, ShapeError, SlotError, lora_apply, reference
+from lora_kernels import (
+    AdapterPool,
+    BackendError,
+    BatchMetadata,
+    MetadataBuffers,
+    ShapeError,
+    SlotError,
+    lora_apply,
+    reference,
+)
+from lora_kernels.batch import Grouped
 from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import make_adapter, mixed_rank_pool, one_site
+from tests.lora_kernels.fake_cuda import FakeCuda
 
 RANKS = (3, 16, 40)
 BACKENDS = ["torch"] if load_library() is None else ["torch", "c"]
@@ -40,8 +53,9 @@ def test_metadata_lists_each_adapted_row_once_in_its_slots_segment(
     for index, segment in enumerate(meta.segments):
         rows = order[starts[index] : starts[index + 1]]
         assert rows == [row for row, slot in enumerate(expected) if slot == segment.slot]
-        assert rows == [row for first, length in segment.runs for row in range(first, first + length)]
         assert len(rows) == segment.rows
+        adjacent = rows == list(range(rows[0], rows[0] + len(rows)))
+        assert segment.first == (rows[0] if adjacent else -1)
     assert starts[-1] == len(order)
 
 
@@ -100,3 +114,81 @@ def test_an_impossible_batch_is_refused_and_the_buffers_keep_the_last_one(
     with pytest.raises(error):
         BatchMetadata.build(slots, lengths, pool, buffers)
     assert torch.equal(buffers.packed, before)
+
+
+def test_decode_buffers_keep_their_own_tiles_whatever_a_prefill_needs() -> None:
+    pool = pool_for("torch")
+    decode, prefill = MetadataBuffers(64, 3, tile_rows=16), MetadataBuffers(8_192, 3)
+    assert (decode.tile_rows, prefill.tile_rows, MetadataBuffers(512, 3).tile_rows) == (16, 64, 16)
+    for buffers, sizes in ((decode, [16, 16, 8]), (prefill, [40])):
+        meta = BatchMetadata.build([1], [40], pool, buffers)
+        assert meta.tile_rows == buffers.tile_rows
+        assert meta.tiles.view(-1, 3)[: len(sizes), 1].tolist() == sizes
+        assert meta.counts[:4].tolist() == [40, 40, 1, len(sizes)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests=requests, tile_rows=st.sampled_from([16, 64]))
+def test_tiles_and_units_cover_each_page_of_each_row_once(requests: list[tuple[int, int]], tile_rows: int) -> None:
+    pages = {slot: -(-rank // 16) for slot, rank in enumerate(RANKS)}
+    buffers = MetadataBuffers(400, 4, tile_rows=tile_rows)
+    grouped = Grouped.of(*(np.array([request[i] for request in requests], np.int32) for i in (0, 1)))
+    buffers.fill(grouped, np.array([pages[slot] for slot in grouped.segment_slots.tolist()], np.int32))
+    views = buffers.layout.views(buffers.packed, 0, 0, 0)
+    tiles, units = (views["counts"][place].item() for place in (3, 4))
+    expected = [
+        (start + at, min(tile_rows, rows - at), slot)
+        for start, rows, slot in zip(
+            grouped.segment_starts.tolist(), grouped.segment_rows.tolist(), grouped.segment_slots.tolist(), strict=False
+        )
+        for at in range(0, rows, tile_rows)
+    ]
+    assert views["tiles"].view(-1, 3)[:tiles].tolist() == [list(tile) for tile in expected]
+    assert views["units"].view(-1, 4)[:units].tolist() == [
+        [*tile, page] for tile in expected for page in range(pages[tile[2]])
+    ]
+
+
+def test_a_step_with_the_batch_of_the_last_copies_nothing_and_any_change_does() -> None:
+    pool = AdapterPool(one_site(8, (8,)), 3, 4)
+    pool.load(0, make_adapter(pool.spec, 2))
+    buffers = MetadataBuffers(16, 2)
+    first = BatchMetadata.build([0, -1], [1, 1], pool, buffers)
+    assert BatchMetadata.build([0, -1], [1, 1], pool, buffers) is first
+    other = BatchMetadata.build([-1, 0], [1, 1], pool, buffers)
+    again = BatchMetadata.build([0, -1], [1, 1], pool, buffers)
+    assert other is not first and again is not first and again.row_slots.tolist() == [0, -1]
+    pool.evict(0)
+    pool.load(0, make_adapter(pool.spec, 2))
+    assert BatchMetadata.build([0, -1], [1, 1], pool, buffers) is not again
+
+
+def test_metadata_is_pinned_once_and_a_side_is_written_again_only_when_its_copy_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda().install(monkeypatch)
+    pool = pool_for("torch")
+    buffers = MetadataBuffers(16, 3)
+    pinned = list(cuda.allocated)
+    assert len(pinned) == 2
+    with cuda.held(cuda.default):
+        metas = [BatchMetadata.build([slot], [slot + 1], pool, buffers) for slot in (0, 1)]
+        assert metas[1].row_slots.tolist() == [0, 0], "the device has copied nothing yet"
+        late = threading.Thread(target=lambda: metas.append(BatchMetadata.build([2], [3], pool, buffers)), daemon=True)
+        late.start()
+        late.join(0.05)
+        assert late.is_alive(), "both sides are on their way"
+    late.join(60)
+    assert metas[2].row_slots.tolist() == [2] * 3 and cuda.allocated == pinned
+
+
+def test_metadata_is_refused_inside_a_capture_before_anything_is_asked_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda().install(monkeypatch)
+    buffers = MetadataBuffers(16, 3)
+    for slot in (0, 1):
+        BatchMetadata.build([slot], [1], pool_for("torch"), buffers)
+    with cuda.capture(), pytest.raises(BackendError, match="before a graph is captured"):
+        BatchMetadata.build([2], [1], pool_for("torch"), buffers)
+    assert BatchMetadata.build([2], [1], pool_for("torch"), buffers).row_slots.tolist() == [2]

@@ -1,4 +1,4 @@
-"""The package on its own: it needs torch alone, and a wheel of it holds every module and source file."""
+"""The package on its own: it needs numpy and torch, and a wheel of it holds every module and source file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "lora_kernels"
 WITHOUT = """
 import sys
-for name in ("numpy", "triton", "django", "transformers", "serving", "sealed_weights"):
+for name in ("triton", "django", "transformers", "serving", "sealed_weights"):
     sys.modules[name] = None
 import torch
 from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec, lora_apply
@@ -25,7 +25,7 @@ print(lora_apply.__code__.co_filename)
 """
 
 
-def test_an_installed_wheel_works_with_torch_alone(tmp_path: Path) -> None:
+def test_an_installed_wheel_works_with_numpy_and_torch(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
     build = [
@@ -61,4 +61,4 @@ def test_its_metadata_names_every_folder_of_code() -> None:
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
     folders = {".".join(("lora_kernels", *p.parent.relative_to(PACKAGE).parts)) for p in PACKAGE.rglob("__init__.py")}
     assert set(project["tool"]["setuptools"]["packages"]) == folders
-    assert [requirement.split(">")[0] for requirement in project["project"]["dependencies"]] == ["torch"]
+    assert [requirement.split(">")[0] for requirement in project["project"]["dependencies"]] == ["numpy", "torch"]
