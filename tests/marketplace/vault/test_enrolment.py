@@ -1,4 +1,4 @@
-"""A replica is a stranger until staff say otherwise: credentials, identities, terms, addresses, demand and budgets."""
+"""A replica is a stranger until staff say otherwise: credentials, identities, terms and addresses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from billing.models import Hold, Incident
 from marketplace.accounts.errors import Conflict
 from marketplace.catalog.models import BaseModel
-from marketplace.vault import demand, services
+from marketplace.vault import services
 from marketplace.vault.addresses import Address, checked_origin
-from marketplace.vault.errors import BadRequest, NoDemand, NotEnrolled, ReleaseBudgetSpent
-from marketplace.vault.models import EnrolledReplica, Lease, Release, ReleaseOrder, Replica
+from marketplace.vault.errors import BadRequest, NotEnrolled
+from marketplace.vault.models import EnrolledReplica, Lease, Replica
 from protocol.encoding import encode_base64url
-from tests.marketplace.vault.factories import make_base, make_replica, make_sold, want
+from tests.marketplace.vault.factories import make_base, make_sold, want
 from tests.marketplace.vault.registrar import Registrar, issue, post
 
 pytestmark = pytest.mark.django_db
@@ -194,69 +193,6 @@ def test_a_name_that_cannot_be_resolved_or_a_url_with_a_path_is_refused() -> Non
         checked_origin("http://gone:1", host="gone", networks=NETWORKS, resolver=fails)
     with pytest.raises(BadRequest):
         checked_origin("http://gpu-7:1/latest", host="gpu-7", networks=NETWORKS, resolver=addresses("10.0.0.7"))
-
-
-# Demand and budget
-
-
-def open_hold(version_id: uuid.UUID, replica_id: uuid.UUID, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the books say that one prediction of this version is open at this replica."""
-    asked = {"version_id": version_id, "replica_id": replica_id}
-    monkeypatch.setattr(demand, "open_hold_exists", lambda **given: given == asked)
-
-
-def test_a_key_without_demand_is_refused_and_staff_are_told() -> None:
-    sold, booted = make_sold(), make_replica()
-    for _ in range(2):
-        with pytest.raises(NoDemand):
-            services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
-    assert not Release.objects.exists() and not Lease.objects.exists()
-    incident = Incident.objects.get()  # one for both
-    assert (incident.kind, incident.subject) == ("release_without_demand", "r1")
-    assert incident.detail["digest"] == sold.digest
-
-
-def test_an_open_prediction_on_this_replica_is_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    sold, booted, other = make_sold(), make_replica("r1"), make_replica("r2")
-    open_hold(sold.version.pk, booted.replica.pk, monkeypatch)
-    assert services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
-    with pytest.raises(NoDemand):
-        services.release_key(replica=other.replica, digest=sold.digest, purpose="serve")
-
-
-def test_the_books_know_which_predictions_are_open_where() -> None:
-    sold, booted = make_sold(), make_replica()
-    assert not Hold.objects.exists()
-    assert not demand.open_hold_exists(version_id=sold.version.pk, replica_id=booted.replica.pk)
-
-
-def test_an_order_is_for_its_replica_package_purpose_and_time() -> None:
-    sold, booted, other = make_sold("verifying"), make_replica("r1"), make_replica("r2")
-    demand.order(replica_id=booted.replica.pk, digest=sold.digest, kind=ReleaseOrder.Kind.PREFETCH, seconds=60)
-    with pytest.raises(NoDemand):
-        services.release_key(replica=booted.replica, digest=sold.digest, purpose="verify")
-    demand.order(replica_id=booted.replica.pk, digest=sold.digest, kind=ReleaseOrder.Kind.VERIFY, seconds=60)
-    with pytest.raises(NoDemand):
-        services.release_key(replica=other.replica, digest=sold.digest, purpose="verify")
-    assert services.release_key(replica=booted.replica, digest=sold.digest, purpose="verify")
-    ReleaseOrder.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    with pytest.raises(NoDemand):
-        services.release_key(replica=booted.replica, digest=sold.digest, purpose="verify")
-
-
-def test_keys_beyond_the_budget_are_refused_and_staff_are_told() -> None:
-    packages, booted = [make_sold() for _ in range(3)], make_replica()
-    EnrolledReplica.objects.update(releases_per_hour=2)
-    for sold in packages:
-        want(booted.replica, sold.digest)
-    for sold in packages[:2]:
-        services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
-    again = make_replica()  # a restart is no way out
-    want(again.replica, packages[2].digest)
-    with pytest.raises(ReleaseBudgetSpent):
-        services.release_key(replica=again.replica, digest=packages[2].digest, purpose="serve")
-    assert Release.objects.count() == 2
-    assert Incident.objects.get().kind == "release_budget"
 
 
 # Commands
