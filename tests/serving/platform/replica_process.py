@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,6 +82,18 @@ class ReplicaProcess:
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
 
+    @contextmanager
+    def running(self) -> Iterator[ReplicaProcess]:
+        """Enrol this replica as staff do, start it, and kill it afterwards, whichever process it then is."""
+        try:
+            _enrol(self)
+            self.start()
+            yield self
+        finally:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait(60)
+
     def ready(self) -> bool:
         try:
             return httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200
@@ -103,7 +117,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def enrol(process: ReplicaProcess) -> None:
+def _enrol(process: ReplicaProcess) -> None:
     """Let a replica enrol at its first start, as staff do."""
     base = register_base_directory(name="tiny", directory=process.model)
     credential = issue_credential(name=process.name, terms=Terms(base, "127.0.0.1"))

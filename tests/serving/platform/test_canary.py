@@ -22,7 +22,7 @@ from marketplace.catalog.models import Version
 from marketplace.vault import replica_client, tasks
 from tests.marketplace.vault.factories import Sold
 from tests.serving.platform.canary import Canary, canary_of, files_under, memory_of
-from tests.serving.platform.replica_process import REPOSITORY, ReplicaProcess, enrol, sell
+from tests.serving.platform.replica_process import REPOSITORY, ReplicaProcess, sell
 from tests.serving.platform.test_with_platform import administer, completion
 from tests.serving.tiny import ALL_TARGETS, Tiny, write_adapter
 
@@ -48,15 +48,8 @@ def replica(
 ) -> Iterator[ReplicaProcess]:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    process = ReplicaProcess(platform_url, tiny.model, tmp_path / "state", dtype="bfloat16")
-    try:
-        enrol(process)
-        process.start()
+    with ReplicaProcess(platform_url, tiny.model, tmp_path / "state", dtype="bfloat16").running() as process:
         yield process
-    finally:
-        if process.process is not None:
-            process.process.kill()
-            process.process.wait(60)
 
 
 def plant(tiny: Tiny, tmp_path: Path, name: str, seed: int) -> tuple[Canary, Sold]:

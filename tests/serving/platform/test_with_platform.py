@@ -32,7 +32,7 @@ from protocol.tickets import TICKET_HEADER, prediction_ticket
 from sealed_weights import generate_key, read_header
 from serving.platform.journal import UsageJournal
 from tests.marketplace.vault.factories import want, wrap_for
-from tests.serving.platform.replica_process import ReplicaProcess, enrol, sell
+from tests.serving.platform.replica_process import ReplicaProcess, sell
 from tests.serving.tiny import ADAPTERS, Tiny
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
@@ -41,15 +41,8 @@ PROMPT = [40, 41, 42, 43, 44, 45]
 
 @pytest.fixture
 def replica(platform_url: str, tiny: Tiny, tmp_path: Path) -> Iterator[ReplicaProcess]:
-    process = ReplicaProcess(platform_url, tiny.model, tmp_path / "state")
-    try:
-        enrol(process)
-        process.start()
+    with ReplicaProcess(platform_url, tiny.model, tmp_path / "state").running() as process:
         yield process
-    finally:
-        if process.process is not None:
-            process.process.kill()
-            process.process.wait(10)
 
 
 @dataclass
