@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.argmax import argmax
-from serving.kernels.triton.attention import SplitScratch, attend_chunks, attend_tokens, queries_a_tile
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
+from tests.serving.kernels import attention_cases
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 INTERPRETED = DEVICE.type == "cpu"
@@ -87,80 +87,6 @@ def rope_rotates_queries_and_fills_the_cache_and_nothing_else() -> None:
             assert torch.equal(keys[others], old_keys[others]) and torch.equal(values[others], old_values[others])
 
 
-def _cache(lengths: list[int], kv_heads: int, dim: int, block: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """Keys, values [slots, kv_heads, dim] full of NaN where no sequence has a token, and shuffled block tables."""
-    blocks = [-(-length // block) for length in lengths]
-    order = (torch.randperm(sum(blocks), generator=_random.generator) + 1).tolist()  # type: ignore[attr-defined]
-    keys = torch.full(((sum(blocks) + 1) * block, kv_heads, dim), float("nan"), device=DEVICE, dtype=dtype)
-    values = keys.clone()
-    tables = torch.zeros(len(lengths), max(blocks), dtype=torch.int32, device=DEVICE)
-    for index, length in enumerate(lengths):
-        mine = [order.pop() for _ in range(blocks[index])]
-        tables[index, : len(mine)] = torch.tensor(mine, dtype=torch.int32)
-        slots = torch.tensor([mine[t // block] * block + t % block for t in range(length)], device=DEVICE)
-        keys[slots], values[slots] = (
-            _random(length, kv_heads, dim, dtype=dtype),
-            _random(length, kv_heads, dim, dtype=dtype),
-        )
-    return keys, values, tables
-
-
-def _reference(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor, position: int, block: int
-) -> torch.Tensor:
-    """q [heads, dim] at `position`; float32 [heads, dim]."""
-    slots = torch.tensor([int(table[t // block]) * block + t % block for t in range(position + 1)], device=DEVICE)
-    repeat = q.shape[0] // keys.shape[1]
-    k, v = (x[slots].float().repeat_interleave(repeat, 1).transpose(0, 1) for x in (keys, values))
-    return functional.scaled_dot_product_attention(q.float()[:, None], k, v)[:, 0]
-
-
-def tokens_attend_to_their_own_sequence_alone() -> None:
-    for dtype in DTYPES:
-        for heads, kv_heads, dim, block in ((9, 3, 64, 16), (8, 2, 128, 16), (4, 4, 16, 8)):
-            lengths = [1, 17, 64, 513, 700]
-            keys, values, tables = _cache(lengths, kv_heads, dim, block, dtype)
-            q, out = _random(5, heads * dim, dtype=dtype), torch.empty(5, heads * dim, device=DEVICE, dtype=dtype)
-            positions = torch.tensor([n - 1 for n in lengths], dtype=torch.int32, device=DEVICE)
-            units = torch.tensor([[i, 1, n - 1, i] for i, n in enumerate(lengths)], dtype=torch.int32, device=DEVICE)
-            scratch = SplitScratch(5, heads, dim, 1024, DEVICE)
-            scratch.parts.fill_(float("nan"))
-            scratch.stats.fill_(float("nan"))
-            attend_tokens(q, keys, values, units, positions, tables, out, heads, block, scratch, upcast=INTERPRETED)
-            for row, length in enumerate(lengths):
-                expected = _reference(q[row].view(heads, dim), keys, values, tables[row], length - 1, block)
-                _close(out[row].view(heads, dim), expected, dtype)
-
-
-def chunks_are_causal_and_leave_other_rows_alone() -> None:
-    for dtype in DTYPES:
-        for heads, kv_heads, dim, block in ((9, 3, 64, 16), (8, 2, 128, 16)):
-            group = heads // kv_heads
-            chunks = (
-                (0, 30, 0),
-                (31, 25, 100),
-            )  # first row, positions, position of the first; row 30 belongs to no one
-            keys, values, tables = _cache([30, 125], kv_heads, dim, block, dtype)
-            q = _random(56, heads * dim, dtype=dtype)
-            out = torch.full((56, heads * dim), 7.0, device=DEVICE, dtype=dtype)
-            size = queries_a_tile(group)
-            units = torch.tensor(
-                [
-                    [row + at, min(size, count - at), start + at, index]
-                    for index, (row, count, start) in enumerate(chunks)
-                    for at in range(0, count, size)
-                ],
-                dtype=torch.int32,
-                device=DEVICE,
-            )
-            attend_chunks(q, keys, values, units, tables, out, heads, block, upcast=INTERPRETED)
-            assert bool((out[30] == 7).all())
-            for index, (row, count, start) in enumerate(chunks):
-                for at in (0, 1, count // 2, count - 1):
-                    expected = _reference(q[row + at].view(heads, dim), keys, values, tables[index], start + at, block)
-                    _close(out[row + at].view(heads, dim), expected, dtype)
-
-
 def argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers() -> None:
     for dtype in DTYPES:
         logits = _random(6, 20000, dtype=dtype)
@@ -178,9 +104,8 @@ CASES = (
     norm_adds_the_residual_and_normalises_in_float32,
     silu_mul_takes_gate_and_up_from_one_product,
     rope_rotates_queries_and_fills_the_cache_and_nothing_else,
-    tokens_attend_to_their_own_sequence_alone,
-    chunks_are_causal_and_leave_other_rows_alone,
     argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers,
+    *attention_cases.CASES,
 )
 
 if __name__ == "__main__":
