@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Protocol
 
 import torch
 
 
-class KVLayer(NamedTuple):
-    """One layer's cache: a token's slot is block · block_size + offset.
+class KVLayer(Protocol):
+    """One layer's cache; `serving.kv.paged` makes it. A token's slot is block · block_size + offset."""
 
-    keys, values: [slots, kv_heads, head_dim]; a slot is contiguous, slots may be strided; both have the same strides
-    key_scales, value_scales: contiguous float32 [slots, kv_heads] where keys and values are float8_e4m3fn: a head's
-        numbers are the stored ones times its scale. None for other dtypes.
-    """
+    @property
+    def keys(self) -> torch.Tensor:
+        """[slots, kv_heads, head_dim]; a slot is contiguous, slots may be strided."""
+        ...
 
-    keys: torch.Tensor
-    values: torch.Tensor
-    key_scales: torch.Tensor | None = None
-    value_scales: torch.Tensor | None = None
+    @property
+    def values(self) -> torch.Tensor:
+        """The same shape, dtype and strides as `keys`."""
+        ...
+
+    @property
+    def key_scales(self) -> torch.Tensor | None:
+        """Contiguous float32 [slots, kv_heads] where keys and values are float8_e4m3fn, else None.
+
+        A head's numbers are the stored ones times its scale.
+        """
+        ...
+
+    @property
+    def value_scales(self) -> torch.Tensor | None:
+        """As `key_scales`."""
+        ...

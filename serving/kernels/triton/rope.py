@@ -6,9 +6,61 @@ import torch
 import triton
 import triton.language as tl
 
+from serving.kernels.triton.kv_layer import KVLayer
+
+# Numbers of half a head times heads per program: 64 threads load 16 bytes of each half.
+TILE = 512
+# The largest number of e4m3.
+E4M3_MAX = 448.0
+
 
 @triton.jit
-def _rope_and_store(
+def _nearest_e4m3(x):
+    """Return float32 numbers of magnitude up to 448, each the nearest of e4m3, ties to even.
+
+    Their conversion is exact then: the interpreter's loses the carry into the exponent (127 becomes 64; Triton 3.6, 3.9).
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    # Three binary places stay of 23; a carry moves on into the exponent.
+    normal = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
+    # Numbers below 2^-6 are multiples of 2^-9, the distance of float32 numbers around 1.5 · 2^14.
+    return tl.where(tl.abs(x) < 0.015625, (x + 24576.0) - 24576.0, normal.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def _store_heads(
+    data,
+    scales,
+    first,
+    second,
+    slot,
+    token_stride,
+    head,
+    mine,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    SCALED: tl.constexpr,
+    E4M3_MAX: tl.constexpr,
+):
+    """Write float32 halves [heads, HALF] of the heads that are `mine` to their slot, in 8 bits with their scales."""
+    half: tl.constexpr = HEAD_DIM // 2
+    lane = tl.arange(0, HALF)
+    inside = mine[:, None] & (lane < half)[None, :]
+    if SCALED:
+        highest = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
+        # A head of zeros, or of numbers whose inverse overflows, is stored as zeros.
+        factor = tl.where(highest > 1e-30, E4M3_MAX / tl.maximum(highest, 1e-30), 0.0)
+        first = _nearest_e4m3(first * factor[:, None])
+        second = _nearest_e4m3(second * factor[:, None])
+        tl.store(scales + slot * KV_HEADS + head, highest / E4M3_MAX, mask=mine)
+    target = data + slot * token_stride + head[:, None] * HEAD_DIM + lane[None, :]
+    tl.store(target, first.to(data.dtype.element_ty), mask=inside)
+    tl.store(target + half, second.to(data.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def rotate_heads(
     qkv,
     qkv_stride,
     positions,
@@ -16,74 +68,94 @@ def _rope_and_store(
     table,
     keys,
     values,
+    key_scales,
+    value_scales,
     token_stride,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
+    TILE_HEADS: tl.constexpr,
+    SCALED: tl.constexpr,
+    E4M3_MAX: tl.constexpr,
 ):
-    """Process one row and head per program: rotate queries in place, rotate keys into the cache, copy values there.
+    """Process TILE_HEADS heads of one row: rotate queries in place, rotate keys into the cache, copy values there.
 
     HALF: half of the head, rounded up to a power of two.
     """
     row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    half = HEAD_DIM // 2
+    head = tl.program_id(1) * TILE_HEADS + tl.arange(0, TILE_HEADS)
+    half: tl.constexpr = HEAD_DIM // 2
     lane = tl.arange(0, HALF)
-    inside = lane < half
-    source = qkv + row * qkv_stride + head * HEAD_DIM + lane
-    first = tl.load(source, mask=inside, other=0.0)
-    second = tl.load(source + half, mask=inside, other=0.0)
+    inside = (head < HEADS + 2 * KV_HEADS)[:, None] & (lane < half)[None, :]
+    source = qkv + row * qkv_stride + head[:, None] * HEAD_DIM + lane[None, :]
+    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
+    angle = table + tl.load(positions + row).to(tl.int64) * HEAD_DIM + lane
+    cos = tl.load(angle, mask=lane < half, other=0.0)[None, :]
+    sin = tl.load(angle + half, mask=lane < half, other=0.0)[None, :]
+    one = first * cos - second * sin
+    two = second * cos + first * sin
+    query = inside & (head < HEADS)[:, None]
+    tl.store(source, one.to(qkv.dtype.element_ty), mask=query)
+    tl.store(source + half, two.to(qkv.dtype.element_ty), mask=query)
     slot = tl.load(slots + row).to(tl.int64)
-    if head < HEADS + KV_HEADS:
-        angle = table + tl.load(positions + row).to(tl.int64) * HEAD_DIM + lane
-        cos = tl.load(angle, mask=inside, other=0.0)
-        sin = tl.load(angle + half, mask=inside, other=0.0)
-        a, b = first.to(tl.float32), second.to(tl.float32)
-        first = (a * cos - b * sin).to(qkv.dtype.element_ty)
-        second = (b * cos + a * sin).to(qkv.dtype.element_ty)
-    if head < HEADS:
-        tl.store(source, first, mask=inside)
-        tl.store(source + half, second, mask=inside)
-    elif head < HEADS + KV_HEADS:
-        target = keys + slot * token_stride + (head - HEADS) * HEAD_DIM + lane
-        tl.store(target, first, mask=inside)
-        tl.store(target + half, second, mask=inside)
-    else:
-        target = values + slot * token_stride + (head - HEADS - KV_HEADS) * HEAD_DIM + lane
-        tl.store(target, first, mask=inside)
-        tl.store(target + half, second, mask=inside)
+    of_kv = head - HEADS
+    is_key = (of_kv >= 0) & (of_kv < KV_HEADS)
+    _store_heads(
+        keys, key_scales, one, two, slot, token_stride, of_kv, is_key, KV_HEADS, HEAD_DIM, HALF, SCALED, E4M3_MAX
+    )
+    of_kv -= KV_HEADS
+    is_value = (of_kv >= 0) & (of_kv < KV_HEADS)
+    _store_heads(
+        values,
+        value_scales,
+        first,
+        second,
+        slot,
+        token_stride,
+        of_kv,
+        is_value,
+        KV_HEADS,
+        HEAD_DIM,
+        HALF,
+        SCALED,
+        E4M3_MAX,
+    )
 
 
 def rope_and_store(
-    qkv: torch.Tensor,
-    positions: torch.Tensor,
-    slots: torch.Tensor,
-    table: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    heads: int,
+    qkv: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor, kv: KVLayer, heads: int
 ) -> None:
     """Rotate queries in place; write rotated keys, and values, to their slots.
+
+    8-bit keys and values get one scale per token and head, its largest magnitude / 448, from the rotated float32 key.
+    A row reads its heads once, and writes them once: 4 · (heads + 2 · kv_heads) · head_dim bytes in 16 bits.
 
     qkv: [rows, (heads + 2 · kv_heads) · head_dim], rows may be strided
     positions, slots: int32 [rows]; a slot is block · block_size + offset
     table: float32 [max_positions, 2, head_dim / 2], cosines then sines
-    keys, values: [num_slots, kv_heads, head_dim] of one layer; a slot is contiguous, slots may be strided
     """
-    kv_heads, head_dim = keys.shape[1:]
-    _rope_and_store[(qkv.shape[0], heads + 2 * kv_heads)](
+    kv_heads, head_dim = kv.keys.shape[1:]
+    width = triton.next_power_of_2(head_dim // 2)
+    tile = max(1, TILE // width)
+    rotate_heads[(qkv.shape[0], triton.cdiv(heads + 2 * kv_heads, tile))](
         qkv,
         qkv.stride(0),
         positions,
         slots,
         table,
-        keys,
-        values,
-        keys.stride(0),
+        kv.keys,
+        kv.values,
+        kv.key_scales,
+        kv.value_scales,
+        kv.keys.stride(0),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        HALF=triton.next_power_of_2(head_dim // 2),
-        num_warps=1,
+        HALF=width,
+        TILE_HEADS=tile,
+        SCALED=kv.key_scales is not None,
+        E4M3_MAX=E4M3_MAX,
+        num_warps=2,
     )

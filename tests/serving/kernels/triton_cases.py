@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.argmax import argmax
+from serving.kernels.triton.kv_layer import KVLayer
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from tests.serving.kernels import attention_cases
@@ -70,7 +71,7 @@ def rope_rotates_queries_and_fills_the_cache_and_nothing_else() -> None:
             table = torch.stack((angle.cos(), angle.sin()), 1).to(DEVICE)
             positions = torch.tensor([0, 7, 63, 7], dtype=torch.int32, device=DEVICE)
             slots = torch.tensor([3, 39, 0, 17], dtype=torch.int32, device=DEVICE)
-            rope_and_store(qkv, positions, slots, table, keys, values, heads)
+            rope_and_store(qkv, positions, slots, table, KVLayer(keys, values), heads)
             assert torch.equal(padded[:, wide:], before[:, wide:])
             assert torch.equal(qkv[:, heads * dim :], before[:, heads * dim : wide])
             cos, sin = table[positions.long()].unbind(1)
@@ -85,6 +86,37 @@ def rope_rotates_queries_and_fills_the_cache_and_nothing_else() -> None:
             others = torch.ones(places, dtype=torch.bool)
             others[slots.long().cpu()] = False
             assert torch.equal(keys[others], old_keys[others]) and torch.equal(values[others], old_values[others])
+
+
+def eight_bit_heads_are_the_nearest_numbers_of_their_scale() -> None:
+    heads, kv_heads, dim, rows = 3, 2, 64, 4
+    wide = (heads + 2 * kv_heads) * dim
+    qkv = _random(rows, wide, dtype=torch.bfloat16)
+    qkv[1, -dim:] = 0
+    before = qkv.float()
+    angle = torch.rand(8, dim // 2, generator=_random.generator) * 6  # type: ignore[attr-defined]
+    table = torch.stack((angle.cos(), angle.sin()), 1).to(DEVICE)
+    positions, slots = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([0, 3, 7, 1], [5, 2, 0, 4]))
+    kv = KVLayer(
+        torch.zeros(6, kv_heads, dim, device=DEVICE, dtype=torch.float8_e4m3fn),
+        torch.zeros(6, kv_heads, dim, device=DEVICE, dtype=torch.float8_e4m3fn),
+        torch.full((6, kv_heads), 9.0, device=DEVICE),
+        torch.full((6, kv_heads), 9.0, device=DEVICE),
+    )
+    rope_and_store(qkv, positions, slots, table, kv, heads)
+    cos, sin = (x[:, None] for x in table[positions.long()].unbind(1))
+    one, two = before[:, heads * dim : (heads + kv_heads) * dim].view(rows, kv_heads, dim).chunk(2, -1)
+    exact = torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
+    values = before[:, (heads + kv_heads) * dim :].view(rows, kv_heads, dim)
+    for data, scales, expected in ((kv.keys, kv.key_scales, exact), (kv.values, kv.value_scales, values)):
+        assert scales is not None and bool((scales[[1, 3]] == 9).all()) and bool((data[[1, 3]].float() == 0).all())
+        torch.testing.assert_close(scales[slots.long()], expected.abs().amax(-1) / 448, rtol=1e-6, atol=0)
+        scaled = expected / scales[slots.long()][..., None].clamp(min=1e-30)
+        found = data[slots.long()].float()
+        # Half a unit in the last of three binary places; products with the inverse scale are rounded once more.
+        assert bool(((found - scaled).abs() <= scaled.abs().clamp(min=2**-6) / 16 * 1.001).all())
+        nearest = scaled.to(torch.float8_e4m3fn).float()
+        assert float((found != nearest).float().mean()) < 0.01
 
 
 def argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers() -> None:
@@ -104,6 +136,7 @@ CASES = (
     norm_adds_the_residual_and_normalises_in_float32,
     silu_mul_takes_gate_and_up_from_one_product,
     rope_rotates_queries_and_fills_the_cache_and_nothing_else,
+    eight_bit_heads_are_the_nearest_numbers_of_their_scale,
     argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers,
     *attention_cases.CASES,
 )
