@@ -21,7 +21,7 @@ from serving.kernels.triton.attention import (
     steps_for,
 )
 from serving.kernels.triton.attention_combine import combine
-from serving.kernels.triton.attention_work import AttentionWork
+from serving.kernels.triton.attention_work import ITEM, AttentionWork
 from serving.kernels.triton.kv_layer import KVLayer
 
 
@@ -104,6 +104,7 @@ def attend_splits(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_KV: tl.constexpr,
     SCALED: tl.constexpr,
+    ITEM: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Attend for one item of `AttentionWork` and one KV head after another."""
@@ -114,7 +115,7 @@ def attend_splits(
     if DIM != HEAD_DIM:
         inside = inside & (dim < HEAD_DIM)[None, :]
     for at in range(tl.program_id(0), tl.load(items) * KV_HEADS, tl.num_programs(0)):
-        item = items + (1 + at // KV_HEADS) * 4
+        item = items + (1 + at // KV_HEADS) * ITEM
         kv_head = at % KV_HEADS
         head = kv_head * GROUP + lane
         row = tl.load(item)
@@ -126,7 +127,7 @@ def attend_splits(
             key_scales,
             value_scales,
             token_stride,
-            tables + row.to(tl.int64) * table_stride,
+            tables + tl.load(item + 4).to(tl.int64) * table_stride,
             tl.load(item + 1),
             tl.load(item + 2),
             kv_head,
@@ -163,12 +164,11 @@ def attend_tokens(
     *,
     upcast: bool = False,
 ) -> None:
-    """Attend for the first counts[0] rows, single tokens of sequences: row i is at positions[i] of table i.
+    """Attend for the first counts[0] rows, single tokens of sequences, whose splits `work.fill` listed.
 
     q: [rows, ≥ heads · head_dim], rows may be strided
-    positions: int32 [rows]; tables: int32 [≥ rows, blocks]; counts: int32, read on the device
+    positions: int32 [rows], as `fill` was given; tables: int32 [sequences, blocks]; counts: int32, read on the device
     out: [rows, heads · head_dim]; other rows are not written
-    work: `fill` listed the splits of the same positions and counts
     """
     kv_heads, head_dim = kv.keys.shape[1:]
     group, steps = heads // kv_heads, steps_for(head_dim, q.dtype, kv.keys.dtype)
@@ -196,6 +196,7 @@ def attend_tokens(
         BLOCK_SIZE=block_size,
         BLOCK_KV=steps.keys,
         SCALED=kv.key_scales is not None,
+        ITEM=ITEM,
         UPCAST=upcast,
         num_warps=steps.warps,
         num_stages=3,

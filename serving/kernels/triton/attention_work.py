@@ -16,6 +16,8 @@ from serving.kernels.triton.attention import MIN_ROWS
 SPLIT_KEYS = 128
 # The most splits of a row: 131,072 keys make 32 splits of 4,096 for each KV head. Bounds the scratch.
 MAX_SPLITS = 32
+# Numbers per item of the list: one 32-byte sector.
+ITEM = 8
 
 
 @triton.jit
@@ -34,12 +36,14 @@ def split_count(length, SPLIT_KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr):
 @triton.jit
 def list_splits(
     positions,
+    row_tables,
     counts,
     items,
     ROWS: tl.constexpr,
     CAPACITY: tl.constexpr,
     SPLIT_KEYS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
+    ITEM: tl.constexpr,
 ):
     """Write the items of one row per program, behind those of the rows before it; the last row writes their number."""
     row = tl.program_id(0)
@@ -52,13 +56,14 @@ def list_splits(
         size = split_size(length, SPLIT_KEYS, MAX_SPLITS)
         splits = (length + size - 1) // size
         split = tl.arange(0, MAX_SPLITS)
-        item = items + (1 + before + split) * 4
+        item = items + (1 + before + split) * ITEM
         there = split < splits
         begin = split * size
         tl.store(item, row + split * 0, mask=there)
         tl.store(item + 1, begin, mask=there)
         tl.store(item + 2, tl.minimum(begin + size, length), mask=there)
         tl.store(item + 3, tl.where(splits == 1, -1, row * CAPACITY + split), mask=there)
+        tl.store(item + 4, tl.load(row_tables + row) + split * 0, mask=there)
         if row == rows - 1:
             tl.store(items, before + splits)
     elif row == 0:
@@ -68,8 +73,8 @@ def list_splits(
 class AttentionWork:
     """The list of splits and their partial results, at static addresses: one for all layers of a model.
 
-    items: int32 [1 + rows · splits, 4]: the number of items, then of each its row, its first key, the key after its
-        last, and its place in `parts`, -1 where it is its row's only one
+    items: int32 [1 + rows · splits, ITEM]: the number of items, then of each its row, its first key, the key after its
+        last, its place in `parts` (-1 where it is its row's only one), and its block table
     parts: float32 [rows · splits, heads, head_dim], not normalised
     stats: float32 [rows · splits, heads, 2]: the maximum of the scores times log2 e, and the sum of the weights
     programs: how many share the work; results do not depend on it
@@ -87,7 +92,7 @@ class AttentionWork:
     ) -> None:
         self.rows, self.splits = rows, self.most_splits(max_len)
         places = rows * self.splits
-        self.items = torch.zeros(1 + places, 4, dtype=torch.int32, device=device)
+        self.items = torch.zeros(1 + places, ITEM, dtype=torch.int32, device=device)
         self.parts = torch.empty(places, heads, head_dim, device=device)
         self.stats = torch.empty(places, heads, 2, device=device)
         self.programs = programs or _programs(head_dim, device)
@@ -99,22 +104,25 @@ class AttentionWork:
 
     @classmethod
     def bytes(cls, rows: int, heads: int, head_dim: int, max_len: int) -> int:
-        """Return the device memory: rows · splits · (heads · (head_dim + 2) · 4 + 16) bytes, and 16."""
-        return rows * cls.most_splits(max_len) * (heads * (head_dim + 2) * 4 + 16) + 16
+        """Return the device memory: rows · splits · (heads · (head_dim + 2) + ITEM) · 4 bytes, and one item."""
+        return rows * cls.most_splits(max_len) * (heads * (head_dim + 2) + ITEM) * 4 + ITEM * 4
 
-    def fill(self, positions: torch.Tensor, counts: torch.Tensor) -> None:
+    def fill(self, positions: torch.Tensor, row_tables: torch.Tensor, counts: torch.Tensor) -> None:
         """List the splits of the first counts[0] rows, once per forward pass, before the layers.
 
-        positions: int32 [rows], each row's own position; counts: int32, its first element is read on the device
+        positions, row_tables: int32 [rows], each row's position and the number of its block table
+        counts: int32, read on the device
         """
         list_splits[(min(self.rows, len(positions)),)](
             positions,
+            row_tables,
             counts,
             self.items,
             ROWS=max(MIN_ROWS, triton.next_power_of_2(self.rows)),
             CAPACITY=self.splits,
             SPLIT_KEYS=SPLIT_KEYS,
             MAX_SPLITS=MAX_SPLITS,
+            ITEM=ITEM,
             num_warps=4,
         )
 

@@ -18,7 +18,7 @@ E4M3_MAX = 448.0
 def _nearest_e4m3(x):
     """Return float32 numbers of magnitude up to 448, each the nearest of e4m3, ties to even.
 
-    Their conversion is exact then: the interpreter's loses the carry into the exponent (127 becomes 64; Triton 3.6, 3.9).
+    Their conversion is exact then: the interpreter's (Triton 3.6, 3.9) loses the carry into the exponent: 127 is 64.
     """
     bits = x.to(tl.int32, bitcast=True)
     # Three binary places stay of 23; a carry moves on into the exponent.

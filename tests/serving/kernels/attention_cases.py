@@ -8,7 +8,7 @@ from torch.nn import functional
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks, queries_a_tile
 from serving.kernels.triton.attention_work import MAX_SPLITS, SPLIT_KEYS, AttentionWork
-from serving.kernels.triton.kv_layer import KVLayer
+from serving.kv.paged import KVLayer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 INTERPRETED = DEVICE.type == "cpu"
@@ -92,7 +92,8 @@ def attend(
     counts = int32s(rows, 0, rows, 0, 0, 0, 0, 0)
     padded = torch.cat((q, q.new_full((padding, width), float("nan"))))
     out = torch.full_like(padded, 7.0)
-    work.fill(positions, counts)
+    row_tables = int32s(*range(rows), *[0] * padding)
+    work.fill(positions, row_tables, counts)
     attend_tokens(padded, kv, positions, tables, counts, out, heads, block, work, upcast=INTERPRETED)
     assert bool((out[rows:] == 7).all())
     return out[:rows]
@@ -134,9 +135,10 @@ def the_list_holds_each_row_s_splits_and_nothing_else() -> None:
     work = AttentionWork(8, 2, 16, 131_072, DEVICE)
     assert work.items.nbytes + work.parts.nbytes + work.stats.nbytes == AttentionWork.bytes(8, 2, 16, 131_072)
     positions = int32s(*(n - 1 for n in lengths), 5000, 5000)
+    row_tables = int32s(4, 0, 7, 7, 1, 2, 3, 3)
     for rows in (len(lengths), 2, 0):
         work.items.fill_(-7)
-        work.fill(positions, int32s(rows, 0, rows))
+        work.fill(positions, row_tables, int32s(rows, 0, rows))
         items = work.items.tolist()
         count = items[0][0]
         assert all(value == -7 for item in items[1 + count :] for value in item)
@@ -146,10 +148,12 @@ def the_list_holds_each_row_s_splits_and_nothing_else() -> None:
             begins = range(0, length, size)
             assert len(begins) <= MAX_SPLITS
             places = [-1] if len(begins) == 1 else [row * work.splits + split for split in range(len(begins))]
+            table = int(row_tables[row])
             expected += [
-                [row, begin, min(begin + size, length), place] for begin, place in zip(begins, places, strict=True)
+                [row, begin, min(begin + size, length), place, table]
+                for begin, place in zip(begins, places, strict=True)
             ]
-        assert items[1 : 1 + count] == expected
+        assert [item[:5] for item in items[1 : 1 + count]] == expected
 
 
 def chunks(

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.argmax import argmax
-from serving.kernels.triton.kv_layer import KVLayer
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
+from serving.kv.paged import KVLayer
 from tests.serving.kernels import attention_cases
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
