@@ -9,7 +9,9 @@ from torch.nn import functional
 
 from lora_kernels import BatchMetadata, lora_apply
 from serving.kernels.triton.activation import silu_mul
-from serving.kernels.triton.attention import SplitScratch, attend_chunks, attend_tokens
+from serving.kernels.triton.attention_decode import attend_tokens
+from serving.kernels.triton.attention_prefill import attend_chunks
+from serving.kernels.triton.attention_work import AttentionWork
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from serving.kv.paged import PagedKV
@@ -21,19 +23,23 @@ from serving.models.rope import rope_halves
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceStep:
-    """One step's rows on the device, all int32. The first `tokens` rows are one token of a sequence each.
+    """One step's rows on the device, all int32: single tokens of sequences, then chunks, then padding.
 
     token_ids, positions, slots: [rows]; slots index KV by block · block_size + offset
-    units: [tokens + tiles, 4] as `serving.kernels.triton.attention` reads them: one per token, then the chunks' tiles
-    tables: [chunks, blocks], block ids, padded with block 0
+    row_tables: [rows], the block table of each single-token row
+    units: [most tiles, 4], the chunks' tiles as `serving.kernels.triton.attention_prefill` reads them; empty where the
+        step cannot have chunks
+    tables: [sequences, blocks], block ids
+    counts: [8], read on the device alone: single-token rows, tiles, rows without padding
     """
 
-    tokens: int
     token_ids: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
+    row_tables: torch.Tensor
     units: torch.Tensor
     tables: torch.Tensor
+    counts: torch.Tensor
 
 
 class GpuLlama:
@@ -48,7 +54,7 @@ class GpuLlama:
         self.config, self.weights = config, weights
         device = weights.embed.device
         self._rope = rope_halves(config, max_len).to(device)
-        self._scratch = SplitScratch(max_tokens, config.num_heads, config.head_dim, max_len, device)
+        self._work = AttentionWork(max_tokens, config.num_heads, config.head_dim, max_len, device)
         self._upcast = interpreted
 
     def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None, out: torch.Tensor) -> None:
@@ -57,6 +63,7 @@ class GpuLlama:
         residual = functional.embedding(step.token_ids, self.weights.embed)
         x = torch.empty_like(residual)
         delta: torch.Tensor | None = None
+        self._work.fill(step.positions, step.row_tables, step.counts)
         for index, layer in enumerate(self.weights.layers):
             add_rms_norm(residual, delta, layer.input_norm, eps, x)
             attended = self._attention(_linear(x, layer.qkv, "qkv", index, adapters), layer, index, step, kv)
@@ -74,7 +81,8 @@ class GpuLlama:
     def _attention(
         self, qkv: torch.Tensor, layer: LayerWeights, index: int, step: DeviceStep, kv: PagedKV
     ) -> torch.Tensor:
-        config, size = self.config, kv.block_size
+        config, cache, tables, counts = self.config, kv.layer(index), step.tables, step.counts
+        heads, size, upcast = config.num_heads, kv.block_size, self._upcast
         if layer.qkv_bias is not None:
             qkv += layer.qkv_bias
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -82,28 +90,11 @@ class GpuLlama:
             for begin, end, weight in ((0, q_end, layer.q_norm), (q_end, k_end, layer.k_norm)):
                 part = qkv[:, begin:end].unflatten(-1, (-1, config.head_dim))
                 part.copy_(rms_norm(part, weight, config.rms_norm_eps))
-        keys, values = kv.data[index].flatten(1, 2).unbind(0)
-        rope_and_store(qkv, step.positions, step.slots, self._rope, keys, values, config.num_heads)
+        rope_and_store(qkv, step.positions, step.slots, self._rope, cache, heads)
         out = qkv.new_empty(len(qkv), config.q_size)
-        count = step.tokens
-        if count:
-            attend_tokens(
-                qkv[:count],
-                keys,
-                values,
-                step.units[:count],
-                step.positions[:count],
-                step.tables,
-                out[:count],
-                config.num_heads,
-                size,
-                self._scratch,
-                upcast=self._upcast,
-            )
-        if len(step.units) > count:
-            attend_chunks(
-                qkv, keys, values, step.units[count:], step.tables, out, config.num_heads, size, upcast=self._upcast
-            )
+        attend_tokens(qkv, cache, step.positions, tables, counts, out, heads, size, self._work, upcast=upcast)
+        if len(step.units):
+            attend_chunks(qkv, cache, step.units, tables, counts, out, heads, size, upcast=upcast)
         return out
 
 

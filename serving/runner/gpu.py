@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
-from serving.kernels.triton.attention import queries_a_tile
+from serving.kernels.triton.attention_prefill import queries_a_tile
 from serving.kv.paged import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.ports import ResidentAdapters
@@ -54,11 +54,12 @@ class GpuRunner:
     ) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
         self._device = kv.data.device
-        self._tile = queries_a_tile(model.config.num_heads // model.config.num_kv_heads)
+        self._tile = queries_a_tile(model.config.num_heads // model.config.num_kv_heads, model.weights.embed.dtype)
         self._head = Head(model, max_rows, max_samples, self._device)
         self._buffer = StepBuffer(
             {
-                **dict.fromkeys(("token_ids", "sources", "positions", "slots"), (max_rows,)),
+                "counts": (8,),
+                **dict.fromkeys(("token_ids", "sources", "positions", "slots", "row_tables"), (max_rows,)),
                 **self._head.shapes,
                 # One tile for each full set of positions, and a partial one for each chunk.
                 "units": (max_samples + -(-max_rows // self._tile), 4),
@@ -90,7 +91,7 @@ class GpuRunner:
         adapted = any(slot >= 0 for slot in slots)
         captured = self._graph_rows(step.rows, adapted) if int(counts.max()) == 1 else None
         rows = captured or step.rows
-        tokens, units = self._fill(plan, step, counts, rows)
+        units = self._fill(plan, step, counts, rows)
         self._buffer.upload()
         batch = None
         if adapted:
@@ -101,7 +102,7 @@ class GpuRunner:
         if captured:
             self._graphs[captured, adapted].replay()
         else:
-            self._forward(tokens, units, rows, batch)
+            self._forward(units, rows, batch)
         return self._head.launch(plan, step, self._hidden, self._buffer.tensors)
 
     def zero(self, blocks: Iterable[int]) -> None:
@@ -115,8 +116,8 @@ class GpuRunner:
         """Return the smallest captured batch size for `rows` rows, None if there is none."""
         return next((n for n in GRAPH_ROWS if n >= rows and (n, adapted) in self._graphs), None)
 
-    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> tuple[int, int]:
-        """Write the step, padded to `rows`, for `upload`. Returns the counts of leading single-token rows and of units.
+    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> int:
+        """Write the step, padded to `rows`, for `upload`. Returns the number of units, the tiles of chunks.
 
         A padding row is a single token whose KV goes to block 0, the padding block.
         """
@@ -133,17 +134,19 @@ class GpuRunner:
         for chunk in range(chunks):
             begin, end = step.chunk_tables[chunk], step.chunk_tables[chunk + 1]
             a["tables"][chunk, : end - begin] = step.blocks[begin:end]
-        a["tables"][chunks : chunks + rows - used, 0] = 0
         listed = [
             (first + at, min(self._tile, count - at), start + at, chunk)
             for chunk, (first, count, start) in enumerate(
                 zip(step.chunk_rows.tolist(), counts.tolist(), step.chunk_starts.tolist(), strict=False)
             )
+            if chunk >= tokens
             for at in range(0, count, self._tile)
         ]
-        listed += [(row, 1, 0, row) for row in range(used, rows)]
-        a["units"][: len(listed)] = listed
-        return (rows if tokens == chunks else tokens), len(listed)
+        if listed:
+            a["units"][: len(listed)] = listed
+        a["row_tables"][:tokens] = np.arange(tokens)
+        a["counts"][:3] = tokens, len(listed), used
+        return len(listed)
 
     def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
         """Return, for each row, which sample of the previous step is its token; -1 where the host knows the token."""
@@ -153,12 +156,20 @@ class GpuRunner:
             sources[row] = self._head.place(plan.chunks[chunk].sequence)
         return sources
 
-    def _forward(self, tokens: int, units: int, rows: int, adapters: BatchMetadata | None) -> None:
+    def _forward(self, units: int, rows: int, adapters: BatchMetadata | None) -> None:
         """Launch the forward pass without waiting. The final hidden states of all rows go to `_hidden`."""
         t = self._buffer.tensors
         sources = t["sources"][:rows]
         ids = torch.where(sources >= 0, self._head.tokens[sources.clamp(min=0)], t["token_ids"][:rows])
-        step = DeviceStep(tokens, ids, t["positions"][:rows], t["slots"][:rows], t["units"][:units], t["tables"])
+        step = DeviceStep(
+            token_ids=ids,
+            positions=t["positions"][:rows],
+            slots=t["slots"][:rows],
+            row_tables=t["row_tables"][:rows],
+            units=t["units"][:units],
+            tables=t["tables"],
+            counts=t["counts"],
+        )
         self.model.forward(step, self.kv, adapters, self._hidden[:rows])
 
     def _capture(self, graphs: Graphs, max_samples: int) -> None:
@@ -173,10 +184,11 @@ class GpuRunner:
         with torch.inference_mode():
             for rows in sorted((n for n in GRAPH_ROWS if n <= max_samples), reverse=True):
                 arrays = self._buffer.begin()
-                arrays["units"][:rows] = [(row, 1, 0, row) for row in range(rows)]
+                arrays["row_tables"][:rows] = 0
+                arrays["counts"][:3] = rows, 0, rows
                 arrays["sources"][:rows] = -1
                 self._buffer.upload()
                 for adapted in (False, True):
                     batch = BatchMetadata.build([0] * rows, [1] * rows, pool, out=self._lora) if adapted else None
-                    self._graphs[rows, adapted] = graphs.record(partial(self._forward, rows, rows, rows, batch))
+                    self._graphs[rows, adapted] = graphs.record(partial(self._forward, 0, rows, batch))
         pool.evict(0)
