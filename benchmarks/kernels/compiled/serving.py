@@ -10,9 +10,12 @@ import torch
 from benchmarks.kernels.compiled.variant import Use, meta
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.argmax import argmax
-from serving.kernels.triton.attention import SplitScratch, attend_chunks, attend_tokens
+from serving.kernels.triton.attention_decode import attend_tokens
+from serving.kernels.triton.attention_prefill import attend_chunks
+from serving.kernels.triton.attention_work import AttentionWork
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
+from serving.kv.paged import KVLayer
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # Hidden size, intermediate size, vocabulary, heads, KV heads, size of a head.
@@ -21,6 +24,19 @@ MODELS = {
     "SmolLM2-135M": (576, 1536, 49152, 9, 3, 64),
     "multi-query": (4096, 16384, 65024, 32, 2, 128),
 }
+# Heads, KV heads, size of a head; types of queries and of KV. Attention and the rotary embedding have one variant each
+# for a model: how many rows there are is read on the device.
+ATTENTION = {
+    "Llama-3-8B": (32, 8, 128, ("bf16", "bf16 fp8e4nv", "fp16", "fp16 fp8e4nv", "fp32")),
+    "SmolLM2-135M": (9, 3, 64, ("bf16", "bf16 fp8e4nv", "fp32")),
+    "Qwen2-7B": (28, 4, 128, ("bf16", "bf16 fp8e4nv")),
+    "Llama-2-7B": (32, 32, 128, ("bf16",)),
+    "multi-query": (32, 2, 128, ("bf16",)),
+    "80 dimensions": (32, 32, 80, ("bf16",)),
+    "256 dimensions": (8, 1, 256, ("bf16", "bf16 fp8e4nv", "fp32")),
+}
+SMALL_ATTENTION = {("Llama-3-8B", "bf16"), ("Llama-3-8B", "bf16 fp8e4nv"), ("SmolLM2-135M", "fp32")}
+MAX_SEQUENCES = 256
 ROWS = (1, 32, 8192)
 BLOCK_SIZE = 16
 MAX_LEN = 8192
@@ -32,8 +48,13 @@ def launches() -> Iterator[tuple[Use, Callable[[], object]]]:
         for name, dtype in DTYPES.items():
             for rows in ROWS:
                 use = Use(model, name, rows, small=(model, name, rows) == ("Llama-3-8B", "bf16", 32))
-                for kernels in (rows_alone, attention, sampling):
+                for kernels in (rows_alone, sampling):
                     yield use, partial(kernels, sizes, dtype, rows)
+    for model, (heads, kv_heads, size, types) in ATTENTION.items():
+        for kinds in types:
+            dtype, kv_dtype = (DTYPES[kinds.split()[0]], torch.float8_e4m3fn if "fp8" in kinds else None)
+            use = Use(model, kinds, MAX_SEQUENCES, small=(model, kinds) in SMALL_ATTENTION)
+            yield use, partial(attention, heads, kv_heads, size, dtype, kv_dtype)
 
 
 def rows_alone(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
@@ -45,18 +66,20 @@ def rows_alone(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
     silu_mul(meta(dtype, rows, 2 * intermediate), meta(dtype, rows, intermediate))
 
 
-def attention(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
-    """Rotary embedding, and attention over the paged cache, of single tokens and of chunks."""
-    _, _, _, heads, kv_heads, size = sizes
-    qkv = meta(dtype, rows, (heads + 2 * kv_heads) * size)
-    out = meta(dtype, rows, heads * size)
-    keys = values = meta(dtype, 4096, kv_heads, size)
-    positions = slots = meta(torch.int32, rows)
+def attention(heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
+    """Rotary embedding, and attention over the paged cache, of single tokens and of chunks; `kv_dtype`: 8 bits."""
+    rows = MAX_SEQUENCES
+    qkv, out = meta(dtype, rows, (heads + 2 * kv_heads) * size), meta(dtype, rows, heads * size)
+    keys, scales = meta(kv_dtype or dtype, 4096, kv_heads, size), meta(torch.float32, 4096, kv_heads)
+    kv = KVLayer(keys, keys, scales, scales) if kv_dtype else KVLayer(keys, keys)
+    positions = slots = row_tables = meta(torch.int32, rows)
     units, tables = meta(torch.int32, rows, 4), meta(torch.int32, rows, MAX_LEN // BLOCK_SIZE)
-    rope_and_store(qkv, positions, slots, meta(torch.float32, MAX_LEN, 2, size // 2), keys, values, heads)
-    scratch = SplitScratch(rows, heads, size, MAX_LEN, torch.device("meta"))
-    attend_tokens(qkv, keys, values, units, positions, tables, out, heads, BLOCK_SIZE, scratch)
-    attend_chunks(qkv, keys, values, units, tables, out, heads, BLOCK_SIZE)
+    counts = meta(torch.int32, 8)
+    work = AttentionWork(rows, heads, size, MAX_LEN, torch.device("meta"))
+    work.fill(positions, row_tables, counts)
+    rope_and_store(qkv, positions, slots, meta(torch.float32, MAX_LEN, 2, size // 2), kv, heads)
+    attend_tokens(qkv, kv, positions, tables, counts, out, heads, BLOCK_SIZE, work)
+    attend_chunks(qkv, kv, units, tables, counts, out, heads, BLOCK_SIZE)
 
 
 def sampling(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
