@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serving.models import quantization
+from serving.models.errors import ModelConfigError as ModelConfigError
+from serving.models.quantization import Quantization
+
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-
-
-class ModelConfigError(ValueError):
-    """A config.json of a model this engine does not compute correctly; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class ModelConfig:
     """A llama: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
 
     qkv_bias: queries, keys and values have a bias (Qwen2); qk_norm: each head of queries and keys is normed (Qwen3)
+    quantization: how the checkpoint holds its linears in 8-bit floats; None: it does not
     """
 
     vocab_size: int
@@ -45,6 +46,7 @@ class ModelConfig:
     tied_embeddings: bool
     qkv_bias: bool = False
     qk_norm: bool = False
+    quantization: Quantization | None = None
 
     @property
     def q_size(self) -> int:
@@ -95,9 +97,12 @@ class ModelConfig:
                 tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
                 qkv_bias=kind == "qwen2",
                 qk_norm=kind == "qwen3",
+                quantization=quantization.from_hf(raw),
             )
         except KeyError as error:
             raise ModelConfigError(f"config.json lacks {error}") from error
+        except ModelConfigError:
+            raise
         except (TypeError, ValueError) as error:
             raise ModelConfigError(f"config.json: {error}") from error
         if heads % kv_heads or config.head_dim % 2:

@@ -9,7 +9,7 @@ from lora_kernels import BatchMetadata, PoolSpec, SiteSpec, lora_apply
 from serving.kv.inputs import StepInputs
 from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
-from serving.models.loader import ModelWeights, part_sizes
+from serving.models.loader import Linear, ModelWeights, part_sizes
 from serving.models.rope import rope_tables, rotate
 
 
@@ -68,9 +68,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
-def _linear(
-    x: torch.Tensor, weight: torch.Tensor, site: str, layer: int, adapters: BatchMetadata | None
-) -> torch.Tensor:
+def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
+    assert isinstance(weight, torch.Tensor)  # this reference computes with dequantised weights
     y = functional.linear(x, weight)
     if adapters is not None:
         lora_apply(y, x, site, layer, adapters)

@@ -17,7 +17,7 @@ from serving.kernels.triton.rope import rope_and_store
 from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import rms_norm
-from serving.models.loader import LayerWeights, ModelWeights
+from serving.models.loader import LayerWeights, Linear, ModelWeights
 from serving.models.rope import rope_halves
 
 
@@ -98,9 +98,8 @@ class GpuLlama:
         return out
 
 
-def _linear(
-    x: torch.Tensor, weight: torch.Tensor, site: str, layer: int, adapters: BatchMetadata | None
-) -> torch.Tensor:
+def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
+    assert isinstance(weight, torch.Tensor)
     y = functional.linear(x, weight)
     if adapters is not None:
         lora_apply(y, x, site, layer, adapters)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
+from serving.kernels.scaled import ScaledWeight, dense, stack
+from serving.models import eight_bits
 from serving.models.config import ModelConfig, ModelConfigError
 
 # Fused weight of a layer ← its parts in Hugging Face names, stacked along the output dimension in this order. The LoRA
@@ -20,17 +23,20 @@ FUSED = {
     "down": ("mlp.down_proj",),
 }
 
+# A matrix [out, in] in floats of its own, or in 8-bit floats with scales.
+Linear = torch.Tensor | ScaledWeight
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
     """One layer: norms [hidden], linears [out, in]; where a model has them, a bias [q + 2 kv], norms [head_dim]."""
 
     input_norm: torch.Tensor
-    qkv: torch.Tensor
-    o: torch.Tensor
+    qkv: Linear
+    o: Linear
     post_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Linear
+    down: Linear
     qkv_bias: torch.Tensor | None = None
     q_norm: torch.Tensor | None = None
     k_norm: torch.Tensor | None = None
@@ -59,12 +65,24 @@ class Checkpoint:
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
         """Return a tensor. Raises ModelConfigError if it is missing or misshapen."""
-        if name not in self._files:
+        tensor = self.find(name)
+        if tensor is None:
             raise ModelConfigError(f"{self._folder}: no tensor {name}")
-        tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ModelConfigError(f"{self._folder}: {name} is {tuple(tensor.shape)}, config.json implies {shape}")
         return tensor
+
+    def find(self, name: str) -> torch.Tensor | None:
+        """Return a tensor of any shape, None if the checkpoint does not have it."""
+        if name not in self._files:
+            return None
+        tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
+        return tensor
+
+    def linear(self, module: str, outputs: int, inputs: int) -> Linear:
+        """Return the weight [outputs, inputs] of a module. Raises ModelConfigError for scales that do not fit it."""
+        weight = self.get(f"{module}.weight", outputs, inputs)
+        return eight_bits.scaled(weight, module, self.config.quantization, self.find)
 
     def embed(self) -> torch.Tensor:
         """Return the embedding [vocab, hidden]."""
@@ -74,7 +92,7 @@ class Checkpoint:
         """Return the head [vocab, hidden], which is the embedding if the two are tied."""
         if self.config.tied_embeddings:
             return self.embed()
-        return self.get("lm_head.weight", self.config.vocab_size, self.config.hidden_size)
+        return dense(self.linear("lm_head", self.config.vocab_size, self.config.hidden_size))
 
     def norm(self) -> torch.Tensor:
         """Return the norm [hidden] after the last layer."""
@@ -83,12 +101,10 @@ class Checkpoint:
     def layer(self, index: int) -> LayerWeights:
         """Return one layer with its parts fused."""
         config, prefix = self.config, f"model.layers.{index}."
-        linears = {}
+        linears: dict[str, Any] = {}
         for name, (width, sizes) in part_sizes(config).items():
-            parts = [
-                self.get(f"{prefix}{part}.weight", size, width) for part, size in zip(FUSED[name], sizes, strict=True)
-            ]
-            linears[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            parts = [self.linear(prefix + part, size, width) for part, size in zip(FUSED[name], sizes, strict=True)]
+            linears[name] = _fused(parts, prefix, name) if len(parts) > 1 else parts[0]
         optional = {}
         if config.qkv_bias:
             sizes = part_sizes(config)["qkv"][1]
@@ -105,17 +121,28 @@ class Checkpoint:
         )
 
 
-def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """Load the whole model on one device. Raises ModelConfigError for a missing or misshapen tensor."""
+def load_weights(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, *, scaled: bool = False
+) -> ModelWeights:
+    """Load the whole model on one device.
+
+    scaled: linears in 8-bit floats stay so; False: they are dequantised to `dtype`
+
+    Raises ModelConfigError for a missing or misshapen tensor.
+    """
     checkpoint = Checkpoint(folder, config)
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         # Always copied: a view would keep the whole mapped file in memory.
         return tensor.to(device=device, dtype=dtype, copy=True)
 
+    def placed_linear(weight: Linear) -> Linear:
+        return weight.to(device) if scaled and isinstance(weight, ScaledWeight) else placed(dense(weight))
+
     def placed_layer(layer: LayerWeights) -> LayerWeights:
         parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
-        return replace(layer, **{name: placed(part) for name, part in parts.items() if part is not None})
+        moved: dict[str, Any] = {name: placed_linear(part) for name, part in parts.items() if part is not None}
+        return replace(layer, **moved)
 
     embed = placed(checkpoint.embed())
     return ModelWeights(
@@ -124,6 +151,15 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
         norm=placed(checkpoint.norm()),
         head=embed if config.tied_embeddings else placed(checkpoint.head()),
     )
+
+
+def _fused(parts: list[Linear], prefix: str, name: str) -> Linear:
+    """Stack the parts of a fused linear. Raises ModelConfigError if they are not all scaled, or all plain."""
+    plain = [part for part in parts if isinstance(part, torch.Tensor)]
+    scaled = [part for part in parts if isinstance(part, ScaledWeight)]
+    if plain and scaled:
+        raise ModelConfigError(f"{prefix}{' and '.join(FUSED[name])}: some are in 8-bit floats and some are not")
+    return torch.cat(plain) if plain else stack(scaled)
 
 
 def part_sizes(config: ModelConfig) -> dict[str, tuple[int, tuple[int, ...]]]:

@@ -12,8 +12,9 @@ import torch
 from serving.kernels.forward import SITES, CLayer
 from serving.kernels.library import KernelLibrary
 from serving.kernels.linear import PackedLinear, WeightArena, packed_bytes
+from serving.kernels.scaled import dense
 from serving.models.config import ModelConfig
-from serving.models.loader import Checkpoint, LayerWeights, part_sizes
+from serving.models.loader import Checkpoint, LayerWeights, Linear, part_sizes
 
 _VECTORS = ("input_norm", "post_norm", "qkv_bias", "q_norm", "k_norm")
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
@@ -42,12 +43,14 @@ def load_packed(
     """Read a Hugging Face folder into packed weights of type float32, bfloat16 or int8.
 
     The embedding is kept in float32 with float32 weights, else in bfloat16; tied to a head of that type it is not held
-    a second time. Raises ModelConfigError for a missing or misshapen tensor.
+    a second time. Linears in 8-bit floats are dequantised one at a time. Raises ModelConfigError for a missing or
+    misshapen tensor.
     """
     checkpoint, name = Checkpoint(folder, config), _NAMES[weights]
     arena = WeightArena(sum(packed_bytes(n, k, name) for n, k in _linear_sizes(config)))
 
-    def pack(weight: torch.Tensor) -> PackedLinear:
+    def pack(linear: Linear) -> PackedLinear:
+        weight = dense(linear)
         source = weight if weight.dtype == torch.bfloat16 else weight.float()
         return PackedLinear(source, name, library, arena, threads)
 

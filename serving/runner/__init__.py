@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from serving.kv.paged import PagedKV
 from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import Llama
-from serving.models.loader import ModelWeights, load_weights
+from serving.models.loader import ModelWeights, load_weights, part_sizes
 from serving.models.packed import load_packed
 from serving.ports import ResidentAdapters, Runner
 from serving.runner.cpu import CpuRunner
@@ -22,6 +23,8 @@ from serving.runner.torch_runner import TorchRunner
 
 if TYPE_CHECKING:
     from serving.runner.gpu import GpuRunner
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
     """Load the base model into the fastest runner for its device. Raises ModelConfigError for a bad checkpoint."""
     s, model = settings, settings.model
     library = load_library() if s.device.type == "cpu" else None
+    if model.quantization is not None and s.device.type == "cpu":
+        _log_dequantised(s)
     if library is not None:
         return CpuRunner(
             library,
@@ -109,6 +114,17 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
     if s.device.type == "cuda":
         return _gpu_runner(s, weights, kv, adapters)
     return TorchRunner(Llama(model, weights, s.max_len), kv, adapters)
+
+
+def _log_dequantised(s: RunnerSettings) -> None:
+    numbers = s.model.num_layers * sum(width * sum(sizes) for width, sizes in part_sizes(s.model).values())
+    log.info(
+        "the checkpoint's 8-bit floats are dequantised to %s, the CPU kernels' type: the layers' linears take %.1f MB "
+        "instead of %.1f MB",
+        s.precision.weights,
+        numbers * s.precision.weights.itemsize / 1e6,
+        numbers / 1e6,
+    )
 
 
 def _gpu_runner(s: RunnerSettings, weights: ModelWeights, kv: PagedKV, adapters: ResidentAdapters) -> GpuRunner:
