@@ -1,7 +1,8 @@
 """The SQL that compares holds, usage, entries and refunds of charges (billing/integrity.py).
 
 Each row is kind, subject, rule, found, expected. NEW looks at what the database transactions from %(low)s up to, not
-including, %(high)s wrote; UNDATED at rows that keep no number of their transaction.
+including, %(high)s wrote; UNDATED at rows that keep no number of their
+transaction, and at postings and closed months.
 """
 
 _PREDICTION = "CASE WHEN pg_input_is_valid({0}.reference, 'uuid') THEN {0}.reference::uuid END"
@@ -72,5 +73,21 @@ FROM billing_refund r JOIN billing_hold h ON h.id = r.prediction_id
 WHERE h.state <> 'settled' OR (h.cost_nano_usd > 0 AND NOT EXISTS (
     SELECT 1 FROM billing_ledgertransaction o JOIN billing_ledgertransaction t ON t.reverses_id = o.id
     WHERE o.kind = 'prediction' AND o.reference = r.prediction_id::text))
+UNION ALL
+SELECT 'posting_mismatch', 'account ' || p.account_id, 'a posting is that of its entry', sum(p.amount)::bigint,
+    coalesce(sum(e.amount), 0)::bigint
+FROM billing_posting p
+LEFT JOIN billing_entry e ON e.transaction_id = p.transaction_id AND e.account_id = p.account_id
+WHERE e.amount IS DISTINCT FROM p.amount GROUP BY p.account_id
+UNION ALL
+SELECT 'posting_mismatch', 'account ' || last.account_id, 'a balance is the sum of its postings', last.balance,
+    (SELECT sum(amount) FROM billing_posting p WHERE p.account_id = last.account_id)::bigint
+FROM (SELECT DISTINCT ON (account_id) account_id, balance FROM billing_posting ORDER BY account_id, sequence DESC) last
+WHERE last.balance <> (SELECT sum(amount) FROM billing_posting p WHERE p.account_id = last.account_id)
+UNION ALL
+SELECT 'posting_mismatch', 'account ' || b.account_id, 'a closed month is the sum of its postings',
+    b.closing - b.opening, coalesce(sum(p.amount), 0)::bigint
+FROM billing_periodbalance b LEFT JOIN billing_posting p ON p.account_id = b.account_id AND p.period = b.period
+GROUP BY b.account_id, b.period, b.opening, b.closing HAVING b.closing - b.opening <> coalesce(sum(p.amount), 0)
 LIMIT 100)
 """

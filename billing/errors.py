@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from uuid import UUID
 
 from marketplace.accounts.errors import Refusal
@@ -128,3 +129,21 @@ class PaymentProviderUnavailable(BillingError):
     def __init__(self) -> None:
         """Take no reason: `stripe_gateway` has logged it, and the customer can do nothing about it."""
         super().__init__("the payment provider cannot be reached; no money moved")
+
+
+class MonthNotClosable(BillingError):
+    """The books of a month cannot be closed now; nothing changed."""
+
+    code = "month_not_closable"
+    status = 409
+
+    def __init__(self, month: date, outcome: str) -> None:
+        """Say which rule of `billing_close_month` stands against it, and what to do."""
+        reasons = {
+            "not_over": "it is not over (UTC)",
+            "already_closed": "it, or a later month, is closed already",
+            "earlier_open": "an earlier month has entries and is open: close that one first",
+            "incident": "an incident waits for a person: resolve it first",
+        }
+        super().__init__(f"{month:%Y-%m} cannot be closed: {reasons[outcome]}.")
+        self.outcome = outcome

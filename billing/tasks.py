@@ -21,6 +21,7 @@ from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepa
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
+from billing.periods import post_entries
 from billing.stripe_gateway import StripeGateway, stripe_gateway
 from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee, refresh_top_up
 
@@ -168,6 +169,12 @@ def create_usage_partitions() -> None:
     with connection.cursor() as cursor:
         for month in months:
             cursor.execute("SELECT billing_create_usage_partition(%s)", [month])
+
+
+@shared_task
+def post_new_entries() -> None:
+    """Give entries committed since the last run their number and month (statements read them)."""
+    post_entries()
 
 
 @shared_task

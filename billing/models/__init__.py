@@ -4,6 +4,7 @@ from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
 from billing.models.ledger import Account, Entry, LedgerTransaction
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
 from billing.models.payments import StripeEvent, TopUp
+from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
 from billing.models.usage import Usage
 
 __all__ = [
@@ -12,10 +13,16 @@ __all__ = [
     "GatewayProcess",
     "Hold",
     "Incident",
+    "Instant",
     "KeyBudget",
     "LedgerCheckpoint",
     "LedgerTransaction",
     "Outbox",
+    "Period",
+    "PeriodBalance",
+    "PeriodMovement",
+    "Posting",
+    "PostingMark",
     "Refund",
     "StripeEvent",
     "TopUp",

@@ -39,6 +39,7 @@ class Incident(models.Model):
         BALANCE_CACHE = "balance_cache"  # an account's `posted` is not the sum of its entries
         HELD_CACHE = "held_cache"  # an account's `held` is not the sum of its open holds
         CHARGE_MISMATCH = "charge_mismatch"  # hold, usage, entries and refund of a prediction do not say the same
+        POSTING_MISMATCH = "posting_mismatch"  # postings or a closed month do not say what the entries say
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
         STRIPE_EVENT = "stripe_event"  # an event fails again and again; closed when it is processed
         RECEIPT_REFUSED = "receipt_refused"  # a replica's receipt breaks a rule: nothing was charged on it

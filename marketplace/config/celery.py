@@ -36,6 +36,11 @@ app.conf.update(
         },
         "audit receipts": {"task": "marketplace.gateway.tasks.audit_receipts", "schedule": 60.0},
         "audit all receipts": {"task": "marketplace.gateway.tasks.audit_all_receipts", "schedule": 86_400.0},
+        "post new entries": {
+            "task": "billing.tasks.post_new_entries",
+            "schedule": 5.0,
+            "options": {"expires": 10.0},
+        },
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},

@@ -32,10 +32,16 @@ TABLES = {
     "billing_gateway": READ,
     "billing_hold": READ,
     "billing_incident": "SELECT, INSERT, UPDATE (detail, resolved_at)",
+    "billing_instant": READ,
     "billing_keybudget": "SELECT, INSERT, UPDATE (monthly_limit_nano_usd, total_limit_nano_usd)",
     "billing_ledgercheckpoint": "SELECT, INSERT, UPDATE",
     "billing_ledgertransaction": APPEND,
     "billing_outbox": "SELECT, INSERT, UPDATE (delivered_at), DELETE",
+    "billing_period": READ,
+    "billing_periodbalance": READ,
+    "billing_periodmovement": READ,
+    "billing_posting": READ,
+    "billing_postingmark": READ,
     "billing_refund": READ,
     "billing_stripeevent": "SELECT, INSERT, UPDATE",
     "billing_topup": "SELECT, INSERT, UPDATE",
@@ -63,6 +69,7 @@ TABLES = {
 # Functions that the application calls. They run with their owner's rights, under a fixed search path.
 CALLED = {
     "billing_account_id",
+    "billing_close_month",
     "billing_cost_nano_usd",
     "billing_create_usage_partition",
     "billing_expire_hold",
@@ -72,6 +79,7 @@ CALLED = {
     "billing_lock_transaction",
     "billing_next_attempt",
     "billing_place_hold",
+    "billing_post_entries",
     "billing_record_delivery",
     "billing_refund_prediction",
     "billing_release_hold",
@@ -82,6 +90,7 @@ INTERNAL = {
     "billing_assert_balanced",
     "billing_assert_prediction_entries",
     "billing_close_in_budget",
+    "billing_open_month",
     "billing_protect_partition",
 }
 SEARCH_PATH = "public, pg_temp"

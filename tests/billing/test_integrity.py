@@ -11,6 +11,7 @@ from django.db import connection, connections
 from billing import tasks
 from billing.integrity import find_discrepancies, find_new_discrepancies
 from billing.models import Hold, Incident, LedgerCheckpoint
+from billing.periods import post_entries
 from billing.services import refund_prediction_sync
 from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 from tests.database import as_superuser
@@ -96,6 +97,27 @@ def test_usage_and_refunds_of_nothing_are_found_by_the_full_check() -> None:
     behind_the_triggers("UPDATE billing_usage SET prediction_id = gen_random_uuid()")
     rules = {found.rule for found in find_discrepancies()}
     assert rules == {"the usage is that of the hold", "usage is that of a settled hold"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "rule"),
+    [
+        ("UPDATE billing_posting SET amount = amount + 1 WHERE sequence = 1", "a posting is that of its entry"),
+        ("UPDATE billing_posting SET balance = balance + 1", "a balance is the sum of its postings"),
+        (
+            "INSERT INTO billing_periodbalance (account_id, period, opening, closing) "
+            "SELECT id, '2020-01-01', 0, 5 FROM billing_account LIMIT 1",
+            "a closed month is the sum of its postings",
+        ),
+    ],
+    ids=["amount", "balance", "closed month"],
+)
+def test_wrong_postings_and_months_are_found_by_the_full_check(statement: str, rule: str) -> None:
+    predict()
+    post_entries()
+    assert find_discrepancies() == []
+    behind_the_triggers(statement)
+    assert rule in {found.rule for found in find_discrepancies()}
 
 
 def test_a_reversed_charge_that_is_no_refund_is_found() -> None:
