@@ -209,6 +209,8 @@ class Sequence:
 
     planned: tokens whose KV steps were asked to compute
     in_flight: tokens that launched steps sample and that are not known yet
+    blocks: a list that only grows; a sequence that gave its blocks back gets another list, never the same again: a
+        runner that keeps tables on a device knows by that which of its entries still hold
     sampler: state that sampling keeps between tokens; `serving.sampling` makes it when first needed
     scored: log-probabilities of the prompt's tokens from the second on, as far as steps have reported them
     """

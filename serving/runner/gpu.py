@@ -1,14 +1,14 @@
-"""Executes step plans on a GPU: `launch` returns at once, `result` waits; single-token steps replay captured graphs.
+"""Executes step plans on a GPU: `launch` returns at once, `result` waits; steps replay recorded graphs.
 
-A row whose token the host does not know yet takes it from the previous step's samples, which are still on the device.
+A step is an upload, a replay of the forward pass, and about ten launches for its tokens (`head`). A row whose token the
+host does not know yet takes it from the previous step's samples, which are still on the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
-import numpy as np
 import torch
 
 from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
@@ -16,15 +16,18 @@ from serving.kernels.triton.attention_prefill import queries_a_tile
 from serving.kv.paged import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.ports import ResidentAdapters
-from serving.runner.graphs import Graph, Graphs
+from serving.runner.graphs import Graphs
 from serving.runner.head import GpuStep, Head
-from serving.runner.packing import IN_FLIGHT, PackedStep, pack_step
-from serving.runner.upload import Int32s, StepBuffer
+from serving.runner.packing import IN_FLIGHT
+from serving.runner.rows import PackedRows, RowLayout, pack_rows
+from serving.runner.step_graphs import Shape, StepGraphs, decode_rows
+from serving.runner.tables import DeviceTables
+from serving.runner.upload import StepBuffer
 from serving.steps import StepPlan
 from serving.trace import NO_TRACE, Tracer
 
-# Batch sizes with a captured graph; sizes between them are padded. Above the largest, launch costs do not matter.
-GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Rows of an adapter tile in decode graphs, the fewest that a tensor core fills.
+_DECODE_TILE_ROWS = 16
 
 
 class GpuRunner:
@@ -33,7 +36,7 @@ class GpuRunner:
     max_rows: the most tokens of a step
     max_samples: the most sequences of a step
     max_blocks: the longest block table
-    graphs: captures steps of single tokens for each batch size; None: they are launched like any other
+    graphs: records the forward pass of each shape of steps; None: forward passes are launched kernel by kernel
     """
 
     trace: Tracer = NO_TRACE
@@ -53,26 +56,25 @@ class GpuRunner:
         graphs: Graphs | None,
     ) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
-        self._device = kv.data.device
-        self._tile = queries_a_tile(model.config.num_heads // model.config.num_kv_heads, model.weights.embed.dtype)
-        self._head = Head(model, max_rows, max_samples, self._device)
-        self._buffer = StepBuffer(
-            {
-                "counts": (8,),
-                **dict.fromkeys(("token_ids", "sources", "positions", "slots", "row_tables"), (max_rows,)),
-                **self._head.shapes,
-                # One tile for each full set of positions, and a partial one for each chunk.
-                "units": (max_samples + -(-max_rows // self._tile), 4),
-                "tables": (max_samples, max_blocks),
-            },
-            self._device,
-        )
-        embed = model.weights.embed
-        self._hidden = torch.zeros(max_rows, embed.shape[1], dtype=embed.dtype, device=self._device)
-        self._lora = MetadataBuffers(max_rows, max_samples, self._device, max_pages=adapters.pool.spec.max_pages)
-        self._graphs: dict[tuple[int, bool], Graph] = {}
+        self._device = device = kv.data.device
+        config, embed = model.config, model.weights.embed
+        tile = queries_a_tile(config.num_heads // config.num_kv_heads, embed.dtype)
+        self._layout = RowLayout(max_rows, max_samples, kv.block_size, tile)
+        self._max_samples = max_samples
+        self._tables = DeviceTables(max_samples, max_blocks, device)
+        self._head = Head(model, max_rows, max_samples, device)
+        self._buffer = StepBuffer({**self._layout.shapes, **self._head.shapes, **self._tables.shapes}, device)
+        self._hidden = torch.zeros(max_rows, embed.shape[1], dtype=embed.dtype, device=device)
+        pages = adapters.pool.spec.max_pages
+        decodes = decode_rows(max_samples)[-1]
+        # By whether a step has chunks: single tokens keep small tiles, however large those of a prefill are.
+        self._lora = {
+            False: MetadataBuffers(decodes, max_samples, device, max_pages=pages, tile_rows=_DECODE_TILE_ROWS),
+            True: MetadataBuffers(max_rows, max_samples, device, max_pages=pages),
+        }
+        self._graphs = StepGraphs(max_rows, max_samples)
         if graphs is not None:
-            self._capture(graphs, max_samples)
+            self._record(graphs)
 
     @property
     def vocab_size(self) -> int:
@@ -84,26 +86,11 @@ class GpuRunner:
 
     def launch(self, plan: StepPlan) -> GpuStep:
         """Start a step of at least one chunk. Returns before it is computed."""
-        step = pack_step(plan.chunks, self.kv.block_size)
-        first = np.frombuffer(step.chunk_rows, np.int32)
-        counts: Int32s = first[1:] - first[:-1]
-        slots = [self.adapters.slot(chunk.sequence.digest) for chunk in plan.chunks]
-        adapted = any(slot >= 0 for slot in slots)
-        captured = self._graph_rows(step.rows, adapted) if int(counts.max()) == 1 else None
-        rows = captured or step.rows
-        units = self._fill(plan, step, counts, rows)
-        self._buffer.upload()
-        batch = None
-        if adapted:
-            padding = rows - step.rows
-            batch = BatchMetadata.build(
-                slots + [-1] * padding, counts.tolist() + [1] * padding, self.adapters.pool, out=self._lora
-            )
-        if captured:
-            self._graphs[captured, adapted].replay()
-        else:
-            self._forward(units, rows, batch)
-        return self._head.launch(plan, step, self._hidden, self._buffer.tensors)
+        try:
+            return self._launch(plan)
+        except BaseException:
+            self._tables.forget()
+            raise
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Zero KV blocks: what a revoked adapter wrote must not outlive it."""
@@ -112,53 +99,44 @@ class GpuRunner:
     def give_back(self, blocks: Iterable[int]) -> None:
         """Do nothing: memory is not elastic here."""
 
-    def _graph_rows(self, rows: int, adapted: bool) -> int | None:
-        """Return the smallest captured batch size for `rows` rows, None if there is none."""
-        return next((n for n in GRAPH_ROWS if n >= rows and (n, adapted) in self._graphs), None)
+    def _launch(self, plan: StepPlan) -> GpuStep:
+        step = pack_rows(plan.chunks)
+        slots = [self.adapters.slot(chunk.sequence.digest) for chunk in step.chunks]
+        shape = self._graphs.shape_of(
+            step.rows, mixes=step.tokens < len(step.chunks), adapted=any(slot >= 0 for slot in slots)
+        )
+        arrays = self._buffer.begin()
+        units = self._layout.fill(arrays, step, self._sources(step), self._tables, shape.rows)
+        self._head.fill(arrays, step)
+        self._buffer.upload(self._tables.fill(arrays["table_entries"]))
+        self._tables.update(self._buffer.tensors["table_entries"])
+        batch = None
+        if shape.adapted:
+            padding = shape.rows - step.rows
+            batch = self._batch(shape, [*slots, -1], [*step.counts.tolist(), padding])
+        graph = self._graphs.find(shape)
+        if graph is not None:
+            graph.replay()
+        else:
+            self._forward(shape, units, batch)
+        return self._head.launch(plan, step, self._hidden, self._buffer.tensors)
 
-    def _fill(self, plan: StepPlan, step: PackedStep, counts: Int32s, rows: int) -> int:
-        """Write the step, padded to `rows`, for `upload`. Returns the number of units, the tiles of chunks.
+    def _sources(self, step: PackedRows) -> list[int]:
+        """Return the place of each token in flight among the samples of the previous step, in the order of rows."""
+        if IN_FLIGHT not in step.token_ids:
+            return []
+        place = self._head.place
+        return [place(chunk.sequence) for chunk in step.chunks if chunk.end > len(chunk.sequence.tokens)]
 
-        A padding row is a single token whose KV goes to block 0, the padding block.
+    def _batch(self, shape: Shape, slots: list[int], counts: list[int]) -> BatchMetadata:
+        return BatchMetadata.build(slots, counts, self.adapters.pool, out=self._lora[shape.mixes])
+
+    def _forward(self, shape: Shape, units: int, adapters: BatchMetadata | None) -> None:
+        """Launch the forward pass without waiting. The final hidden states of all rows go to `_hidden`.
+
+        units: how many of the uploaded units to look at; the device knows how many there are
         """
-        a, used, chunks = self._buffer.begin(), step.rows, len(counts)
-        tokens = int(np.argmax(counts > 1)) if (counts > 1).any() else chunks
-        for name, values in (
-            ("token_ids", np.maximum(step.token_ids, 0)),
-            ("sources", self._sources(plan, step)),
-            ("positions", step.positions()),
-            ("slots", step.slots(self.kv.block_size)),
-        ):
-            a[name][:used], a[name][used:rows] = values, -1 if name == "sources" else 0
-        self._head.fill(a, step)
-        for chunk in range(chunks):
-            begin, end = step.chunk_tables[chunk], step.chunk_tables[chunk + 1]
-            a["tables"][chunk, : end - begin] = step.blocks[begin:end]
-        listed = [
-            (first + at, min(self._tile, count - at), start + at, chunk)
-            for chunk, (first, count, start) in enumerate(
-                zip(step.chunk_rows.tolist(), counts.tolist(), step.chunk_starts.tolist(), strict=False)
-            )
-            if chunk >= tokens
-            for at in range(0, count, self._tile)
-        ]
-        if listed:
-            a["units"][: len(listed)] = listed
-        a["row_tables"][:tokens] = np.arange(tokens)
-        a["counts"][:3] = tokens, len(listed), used
-        return len(listed)
-
-    def _sources(self, plan: StepPlan, step: PackedStep) -> Int32s:
-        """Return, for each row, which sample of the previous step is its token; -1 where the host knows the token."""
-        sources = np.full(step.rows, -1, np.int32)
-        for row in np.flatnonzero(np.asarray(step.token_ids) == IN_FLIGHT).tolist():
-            chunk = int(np.searchsorted(step.chunk_rows, row, side="right")) - 1
-            sources[row] = self._head.place(plan.chunks[chunk].sequence)
-        return sources
-
-    def _forward(self, units: int, rows: int, adapters: BatchMetadata | None) -> None:
-        """Launch the forward pass without waiting. The final hidden states of all rows go to `_hidden`."""
-        t = self._buffer.tensors
+        t, rows = self._buffer.tensors, shape.rows
         sources = t["sources"][:rows]
         ids = torch.where(sources >= 0, self._head.tokens[sources.clamp(min=0)], t["token_ids"][:rows])
         step = DeviceStep(
@@ -167,28 +145,30 @@ class GpuRunner:
             slots=t["slots"][:rows],
             row_tables=t["row_tables"][:rows],
             units=t["units"][:units],
-            tables=t["tables"],
+            tables=self._tables.device,
             counts=t["counts"],
         )
         self.model.forward(step, self.kv, adapters, self._hidden[:rows])
 
-    def _capture(self, graphs: Graphs, max_samples: int) -> None:
-        """Capture one graph for each batch size, without and with adapters; kernels read their work from device memory.
-
-        The launches with adapters are recorded with an adapter of zeros.
-        """
+    def _record(self, graphs: Graphs) -> None:
+        """Record a graph for each shape; those with adapters with an adapter of zeros. Kernels read their work from
+        device memory."""
         pool = self.adapters.pool
         site = pool.spec.sites[0]
         nothing = LoraPair(torch.zeros(1, site.in_features), torch.zeros(site.slices[0], 1), 1.0)
         pool.load(0, {(0, site.name, 0): nothing})
         with torch.inference_mode():
-            for rows in sorted((n for n in GRAPH_ROWS if n <= max_samples), reverse=True):
-                arrays = self._buffer.begin()
-                arrays["row_tables"][:rows] = 0
-                arrays["counts"][:3] = rows, 0, rows
-                arrays["sources"][:rows] = -1
-                self._buffer.upload()
-                for adapted in (False, True):
-                    batch = BatchMetadata.build([0] * rows, [1] * rows, pool, out=self._lora) if adapted else None
-                    self._graphs[rows, adapted] = graphs.record(partial(self._forward, 0, rows, batch))
+            self._graphs.record(graphs, self._prepare)
         pool.evict(0)
+
+    def _prepare(self, shape: Shape) -> Callable[[], object]:
+        """Upload a step of padding rows that reaches every kernel of a shape; returns its forward pass."""
+        arrays, rows = self._buffer.begin(), shape.rows
+        tokens = min(rows - shape.mixes, self._max_samples)
+        self._layout.fill_padding(arrays, self._tables.padding, rows)
+        arrays["counts"][:3] = tokens, int(shape.mixes), rows
+        arrays["units"][0] = rows - 1, 1, 0, self._tables.padding
+        self._buffer.upload(0)
+        units = self._layout.most_units(rows) if shape.mixes else 0
+        batch = self._batch(shape, [0], [rows]) if shape.adapted else None
+        return partial(self._forward, shape, units, batch)

@@ -19,8 +19,26 @@ Int32s = npt.NDArray[np.int32]
 IN_FLIGHT = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedStep:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Wanted:
+    """The rows of a step whose hidden states are wanted after the forward pass, and the sequences that want them.
+
+    sample_rows: first the rows of `sampling`, then of `embedding`, then of `scoring`
+    scoring: sequences that report log-probabilities of their prompts, and the positions to report
+    """
+
+    sample_rows: array[int]
+    sampling: tuple[Running, ...]
+    embedding: tuple[Running, ...]
+    scoring: tuple[tuple[Running, range], ...]
+
+    def special(self) -> list[int]:
+        """Return the places in `sampling` that the sampler decides on: a runner takes the argmax of the others."""
+        return [place for place, sequence in enumerate(self.sampling) if not is_plain(sequence.request.sampling)]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PackedStep(Wanted):
     """One step's work in int32 arrays of Python, whose addresses are quick to get and which numpy reads without a copy.
 
     token_ids: [rows]; IN_FLIGHT where the token is not known on the host
@@ -28,8 +46,6 @@ class PackedStep:
     chunk_starts: [chunks], the position of each chunk's first token
     chunk_tables: [chunks + 1], where each chunk's block ids begin in `blocks`, and where they end
     blocks: the blocks that hold each chunk's sequence up to the chunk's end
-    sample_rows: the rows whose hidden state is wanted: first of `sampling`, then of `embedding`, then of `scoring`
-    scoring: sequences that report log-probabilities of their prompts, and the positions to report
     """
 
     token_ids: array[int]
@@ -37,30 +53,10 @@ class PackedStep:
     chunk_starts: array[int]
     chunk_tables: array[int]
     blocks: array[int]
-    sample_rows: array[int]
-    sampling: tuple[Running, ...]
-    embedding: tuple[Running, ...]
-    scoring: tuple[tuple[Running, range], ...]
 
     @property
     def rows(self) -> int:
         return len(self.token_ids)
-
-    def special(self) -> list[int]:
-        """Return the places in `sampling` that the sampler decides on: a runner takes the argmax of the others."""
-        return [place for place, sequence in enumerate(self.sampling) if not is_plain(sequence.request.sampling)]
-
-    def positions(self) -> Int32s:
-        """Return int32 [rows]: each token's position in its sequence."""
-        first = np.asarray(self.chunk_rows)
-        return np.arange(self.rows, dtype=np.int32) + np.repeat(self.chunk_starts - first[:-1], np.diff(first))
-
-    def slots(self, block_size: int) -> Int32s:
-        """Return int32 [rows]: the place of each token's KV, as block · block_size + offset."""
-        positions = self.positions()
-        tables = np.repeat(self.chunk_tables[:-1], np.diff(self.chunk_rows))
-        blocks = np.asarray(self.blocks)[tables + positions // block_size]
-        return blocks * np.int32(block_size) + positions % block_size
 
 
 def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:

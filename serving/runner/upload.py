@@ -15,7 +15,7 @@ HOST_SIDES = 2  # while the device copies one side, the host writes the other
 
 
 class StepBuffer:
-    """Named int32 arrays in one buffer on the device and two on the host."""
+    """Named int32 arrays in one buffer on the device and two on the host. The last array may be used in part."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
         # Whole cache lines, so that 16-byte loads are aligned.
@@ -34,6 +34,8 @@ class StepBuffer:
         self.tensors = {
             name: self._device[begin : begin + math.prod(shape)].view(shape) for name, shape, begin in places
         }
+        _, shape, self._last = places[-1]
+        self._width = math.prod(shape[1:])
         self._side = 0
 
     def begin(self) -> dict[str, Int32s]:
@@ -41,6 +43,7 @@ class StepBuffer:
         self._side = (self._side + 1) % HOST_SIDES
         return self._arrays[self._side]
 
-    def upload(self) -> None:
-        """Start the copy to `tensors`."""
-        self._device.copy_(self._hosts[self._side], non_blocking=True)
+    def upload(self, of_last: int | None = None) -> None:
+        """Start the copy to `tensors`: of the last array the first `of_last` rows (None: all), of the others all."""
+        used = len(self._device) if of_last is None else self._last + of_last * self._width
+        self._device[:used].copy_(self._hosts[self._side][:used], non_blocking=True)

@@ -47,14 +47,14 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write_model(folder: Path, *, seed: int = 0) -> LlamaForCausalLM:
+def write_model(folder: Path, *, seed: int = 0, layers: int = 3) -> LlamaForCausalLM:
     """Weights large enough that greedy choices are far from ties, and that adapters change them."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=259,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=3,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,

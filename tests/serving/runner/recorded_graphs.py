@@ -40,8 +40,13 @@ class RecordedGraph:
 class RecordedGraphs:
     """`serving.runner.graphs.Graphs` on CPU tensors."""
 
+    def __init__(self) -> None:
+        self._warm = False
+
     def record(self, compute: Callable[[], object]) -> RecordedGraph:
-        compute()  # as before a capture: what is set up once is not part of the graph
+        if not self._warm:  # as before a capture: what is set up once is not part of a graph
+            compute()
+        self._warm = True
         graph = RecordedGraph()
         with seeing(graph.launches.append):
             compute()
