@@ -18,6 +18,7 @@ from lora_kernels.errors import (
     ReservationError,
     ShapeError,
     SlotError,
+    StagingError,
     TargetError,
 )
 from lora_kernels.loading.reservation import Reservation
@@ -45,6 +46,7 @@ __all__ = [
     "ShapeError",
     "SiteSpec",
     "SlotError",
+    "StagingError",
     "Target",
     "TargetError",
     "lora_apply",

@@ -45,6 +45,10 @@ class PoolFullError(LoraKernelError):
     """Not enough free pages for the adapter."""
 
 
+class StagingError(LoraKernelError):
+    """No room in the pinned memory that loads go through, for longer than a load waits. It may be tried again."""
+
+
 class ReservationError(LoraKernelError):
     """A reservation of another pool, or in a state that does not allow the call (unwritten, published, cancelled)."""
 

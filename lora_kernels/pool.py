@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from lora_kernels import driver
 from lora_kernels.backend import Backend, choose_backend
 from lora_kernels.errors import DtypeError, NonFiniteError, ReservationError, ShapeError, SlotError
 from lora_kernels.loading.plan import Loadable, check_page_count, plan_load
 from lora_kernels.loading.quantize import LARGEST, MAX_ERROR
 from lora_kernels.loading.reservation import Reservation, State
-from lora_kernels.loading.staging import Arrival
+from lora_kernels.loading.staging import STAGING_BYTES, Arrival, Staging
 from lora_kernels.spec import AdapterTensors, PoolSpec
 from lora_kernels.storage.pages import PageAllocator
 from lora_kernels.storage.site import SiteStorage
@@ -37,6 +38,9 @@ class AdapterPool:
     `private` keeps the pages in host memory out of core dumps, forked children and swap; `locked` says whether swap is
     ruled out, which RLIMIT_MEMLOCK decides (memory of a GPU is never swapped).
 
+    `staging_bytes` of pinned memory, allocated once, are what loads to a GPU go through: a larger load goes in pieces,
+    and parallel loads wait for one another's. It is at least two layers of an adapter of the largest rank.
+
     Not thread-safe: everything but `pages_needed` and `Reservation.write` belongs to the thread that launches kernels.
     `backend` is chosen from the device and dtype ("c", "torch", "triton") unless it is named, which raises
     BackendError where it cannot run.
@@ -53,6 +57,7 @@ class AdapterPool:
         backend: str | None = None,
         max_error: float = MAX_ERROR,
         private: bool = False,
+        staging_bytes: int = STAGING_BYTES,
     ) -> None:
         if dtype not in POOL_DTYPES:
             raise DtypeError(f"pool dtype must be one of {POOL_DTYPES}, got {dtype}")
@@ -66,6 +71,8 @@ class AdapterPool:
         self.max_error = max_error
         self.backend: Backend = choose_backend(self.device, dtype, spec.page_size, backend)
         self._store = PageStore(spec, num_pages, num_slots, dtype, self.device, in_blocks=self.backend.IN_BLOCKS)
+        self._driver = driver.driver_of(self.device)
+        self._staging = None if self._driver is None else Staging(self._driver, self._store, staging_bytes)
         self.locked = self.device.type != "cpu" or (private and self._store.keep_private())
         self.tables = self._store.tables
         self.page_table = self.tables.page_table
@@ -105,12 +112,14 @@ class AdapterPool:
     def reserve(self, pages: int) -> Reservation:
         """Take free pages, for `Reservation.write` to fill. Raises PoolFullError or RankError."""
         check_page_count(self.spec, pages)
-        return Reservation(self._store, self._allocator.allocate(pages), self.backend.copy, self.max_error)
+        pages_taken = self._allocator.allocate(pages)
+        return Reservation(self._store, pages_taken, self.backend.copy, self.max_error, self._staging)
 
     def publish(self, slot: int, reservation: Reservation) -> None:
         """Make a written reservation `slot`: small tables change, no weight is touched; unused pages are free again.
 
-        On CUDA the layers may still be on their way: operations wait for each on the device (see `settle`).
+        On CUDA, unless `Reservation.wait` was called, layers may still be on their way: operations wait for each on the
+        device (see `settle`).
         Raises SlotError or ReservationError; slot and reservation are then as they were.
         """
         self._check_empty(slot)
@@ -130,8 +139,8 @@ class AdapterPool:
         """Give the pages of an unpublished reservation back, zeroed. Raises ReservationError, also during a write."""
         self._check_ours(reservation)
         reservation.close(State.RESERVED, State.WRITTEN)
-        if reservation.arrival is not None:
-            reservation.arrival.wait(torch.cuda.current_stream(self.device))
+        if reservation.arrival is not None and self._driver is not None:
+            reservation.arrival.wait(self._driver.current())
         self._release(reservation.pages[: reservation.filled], reservation.touched)
         self._release(reservation.pages[reservation.filled :])
 
@@ -201,12 +210,21 @@ class AdapterPool:
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Make the current CUDA stream, not the host, wait until all layers of these slots (all slots) have arrived.
 
-        `lora_apply` waits for its own layer by itself. A CUDA graph cannot: settle before capture and, after a publish,
-        before the next replay. `BatchMetadata.build` with static buffers settles the batch's slots.
-        Raises BackendError under capture when something is still on its way.
+        `lora_apply` waits for its own layer by itself. A CUDA graph cannot: settle before the capture (behind a
+        `torch.cuda.synchronize`, so that all has arrived) and, after a publish, before the next replay.
+        `BatchMetadata.build` with static buffers settles the batch's slots.
+        Raises BackendError under capture unless all is known to have arrived: to ask an event would break the capture.
         """
         if self._arriving:
             self._wait(self._arriving if slots is None else slots)
+
+    def has_arrived(self, slot: int) -> bool:
+        """Return whether all layers of a loaded slot are on the device; asks, and never waits.
+
+        Raises SlotError, or BackendError under capture unless the answer is known.
+        """
+        self._loaded(slot)
+        return slot not in self._arriving or self._is_complete(slot)
 
     @property
     def is_settled(self) -> bool:
@@ -229,13 +247,23 @@ class AdapterPool:
         self.publish(slot, reservation)
 
     def _wait(self, slots: Iterable[int], layer: int | None = None) -> None:
-        for slot in list(slots):
-            arrivals = self._arriving.get(slot, ())
-            if arrivals and all(arrival.complete for arrival in arrivals):
-                del self._arriving[slot]
-                continue
-            for arrival in arrivals:
-                arrival.wait(torch.cuda.current_stream(self.device), layer)
+        for slot in [slot for slot in slots if slot in self._arriving]:
+            if not self._is_complete(slot):
+                assert self._driver is not None
+                for arrival in self._arriving[slot]:
+                    arrival.wait(self._driver.current(), layer)
+
+    def _is_complete(self, slot: int) -> bool:
+        """Return whether a slot that may still be arriving is complete, and remember it. Raises BackendError."""
+        assert self._driver is not None
+        self._driver.refuse_capture(
+            "an adapter may still be being copied, and a capture cannot be told: call torch.cuda.synchronize() and "
+            "pool.settle() before it"
+        )
+        complete = all(arrival.complete for arrival in self._arriving[slot])
+        if complete:
+            del self._arriving[slot]
+        return complete
 
     def _release(self, pages: Sequence[int], sites: frozenset[str] = frozenset()) -> None:
         """Drop a reference to each page; those that became free are zeroed, in `sites` where they were never listed."""

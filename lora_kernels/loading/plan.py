@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -38,6 +38,17 @@ class Group:
             return self.b
         return [b if f == 1.0 else b.detach().float() * f for b, f in zip(self.b, self.factors, strict=True)]
 
+    def of_layers(self, layers: range) -> Group:
+        """Return its pairs in these layers."""
+        mine = [i for i, layer in enumerate(self.layers) if layer in layers]
+        return replace(
+            self,
+            layers=[self.layers[i] for i in mine],
+            a=[self.a[i] for i in mine],
+            b=[self.b[i] for i in mine],
+            factors=[self.factors[i] for i in mine],
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -60,6 +71,17 @@ class LoadPlan:
     def sites(self) -> frozenset[str]:
         """Sites that any part touches."""
         return frozenset(group.site for part in self.parts for group in part.groups)
+
+    def of_layers(self, layers: range) -> LoadPlan:
+        """Return what it writes in these layers; pages and scales stay."""
+        groups = [tuple(group.of_layers(layers) for group in part.groups) for part in self.parts]
+        return replace(
+            self,
+            parts=tuple(
+                replace(part, groups=tuple(group for group in mine if group.layers))
+                for part, mine in zip(self.parts, groups, strict=True)
+            ),
+        )
 
     def pages_by_layer(self, spec: PoolSpec) -> dict[str, list[int]]:
         """For each site of `spec` and each of its layers: how many of the plan's first pages hold anything."""

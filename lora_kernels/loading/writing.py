@@ -37,6 +37,7 @@ class SitePages:
         in blocks
     b_offsets: where each slice begins in the columns of b, and where the last one ends
     rank_scales: per page [layers, slices, page_size] for 8-bit pages, else empty
+    first_layer: the layer of the model that index 0 stands for
     """
 
     a: list[torch.Tensor]
@@ -44,6 +45,7 @@ class SitePages:
     rank_scales: list[torch.Tensor]
     b_offsets: tuple[int, ...]
     page_size: int
+    first_layer: int = 0
 
     @classmethod
     def of(cls, storage: SiteStorage, pages: Sequence[int]) -> SitePages:
@@ -98,19 +100,21 @@ def write_plan(plan: LoadPlan, pages: Mapping[str, SitePages], copy: Copy, pause
 
 def _copy(group: Group, site: SitePages, first: int, copy: Copy, pause: Callable[[], None]) -> None:
     a, b = group.a, group.folded_b()
+    layers = [layer - site.first_layer for layer in group.layers]
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
         whole = rows.stop - rows.start == group.rank
         into_a, into_b = site.a_of(page, group.slice_index), site.b_of(page, group.slice_index)
         pause()
-        copy(into_a, group.layers, a if whole else [t[rows] for t in a])
+        copy(into_a, layers, a if whole else [t[rows] for t in a])
         pause()
-        copy(into_b, group.layers, b if whole else [t[:, rows] for t in b], turned=True)
+        copy(into_b, layers, b if whole else [t[:, rows] for t in b], turned=True)
 
 
 def _copy_rank_scales(rank_scales: torch.Tensor, group: Group, site: SitePages, first: int) -> None:
     """rank_scales [layers of the group, rank]"""
+    layers = [layer - site.first_layer for layer in group.layers]
     for page, rows in _rank_blocks(group.rank, site.page_size, first):
-        site.rank_scales[page][group.layers, group.slice_index, : rows.stop - rows.start] = rank_scales[:, rows]
+        site.rank_scales[page][layers, group.slice_index, : rows.stop - rows.start] = rank_scales[:, rows]
 
 
 def _rank_blocks(rank: int, page_size: int, first: int) -> Iterator[tuple[int, slice]]:

@@ -36,7 +36,6 @@ class PageStore:
             site.name: allocate_site(spec, site, num_pages + 1, self.tables, dtype, device, in_blocks=in_blocks)
             for site in spec.sites
         }
-        self._side_stream: torch.cuda.Stream | None = None
 
     def site(self, name: str) -> SiteStorage:
         """Return the storage of one site. Raises TargetError."""
@@ -44,6 +43,10 @@ class PageStore:
             return self._sites[name]
         except KeyError:
             raise TargetError(f"unknown site {name!r}; the pool has {sorted(self._sites)}") from None
+
+    def sites(self) -> list[SiteStorage]:
+        """Return the storage of all sites."""
+        return list(self._sites.values())
 
     def give_back(self, pages: Sequence[int]) -> None:
         """Return the memory of these pages, which must be free, to the system."""
@@ -54,9 +57,3 @@ class PageStore:
         """Keep all pages out of core dumps, forked children and swap; returns whether the last was allowed."""
         tensors = [tensor for storage in self._sites.values() for tensor in storage.tensors()]
         return all([keep_private(tensor) for tensor in tensors])
-
-    def side_stream(self) -> torch.cuda.Stream:
-        """Return the stream that loads use unless they are given one."""
-        if self._side_stream is None:
-            self._side_stream = torch.cuda.Stream(self.device)
-        return self._side_stream

@@ -203,6 +203,8 @@ class LoadPipeline:
         began = time.perf_counter()
         with self._source.seconds.measured("copy"):
             entry.reservation.write(entry.tensors, pause=self.gate.pause)
+            # READY means complete: no step of any tenant waits for layers that are still on their way to a GPU.
+            entry.reservation.wait()
         entry.seconds += time.perf_counter() - began
         if not self.host.budget:
             entry.tensors = None

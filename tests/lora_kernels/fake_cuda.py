@@ -131,12 +131,16 @@ class FakeCuda:
     def capture(self) -> Iterator[None]:
         """Capture a graph on the default stream, once the device has done everything."""
         self.run()
-        assert not any(stream.work for stream in self._streams), "cudaStreamSynchronize would wait for good"
+        self.check_is_idle()
         self._capturing = True
         try:
             yield
         finally:
             self._capturing = False
+
+    def check_is_idle(self) -> None:
+        """Raise AssertionError when any stream still has work."""
+        assert not any(stream.work for stream in self._streams)
 
     def check_host_may_ask(self) -> None:
         if self._capturing:

@@ -97,9 +97,10 @@ class Running:
         host_bytes: int = 0,
         idle: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        backend: str | None = None,
     ) -> None:
         self.source = source or Source()
-        self.pool = AdapterPool(SPEC, pages, slots, torch.float32)
+        self.pool = AdapterPool(SPEC, pages, slots, torch.float32, backend=backend)
         self.manager = AdapterManager(
             self.pool, self.source, workers=workers, host_bytes=host_bytes, idle_seconds=idle, clock=clock
         )
