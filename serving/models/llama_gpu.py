@@ -16,7 +16,6 @@ from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
-from serving.models.llama import rms_norm
 from serving.models.loader import LayerWeights, Linear, ModelWeights
 from serving.models.rope import rope_halves
 
@@ -83,14 +82,18 @@ class GpuLlama:
     ) -> torch.Tensor:
         config, cache, tables, counts = self.config, kv.layer(index), step.tables, step.counts
         heads, size, upcast = config.num_heads, kv.block_size, self._upcast
-        if layer.qkv_bias is not None:
-            qkv += layer.qkv_bias
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q_end, k_end = config.q_size, config.q_size + config.kv_size
-            for begin, end, weight in ((0, q_end, layer.q_norm), (q_end, k_end, layer.k_norm)):
-                part = qkv[:, begin:end].unflatten(-1, (-1, config.head_dim))
-                part.copy_(rms_norm(part, weight, config.rms_norm_eps))
-        rope_and_store(qkv, step.positions, step.slots, self._rope, cache, heads)
+        rope_and_store(
+            qkv,
+            step.positions,
+            step.slots,
+            self._rope,
+            cache,
+            heads,
+            bias=layer.qkv_bias,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=config.rms_norm_eps,
+        )
         out = qkv.new_empty(len(qkv), config.q_size)
         attend_tokens(qkv, cache, step.positions, tables, counts, out, heads, size, self._work, upcast=upcast)
         if len(step.units):

@@ -30,6 +30,7 @@ ATTENTION = {
     "Llama-3-8B": (32, 8, 128, ("bf16", "bf16 fp8e4nv", "fp16", "fp16 fp8e4nv", "fp32")),
     "SmolLM2-135M": (9, 3, 64, ("bf16", "bf16 fp8e4nv", "fp32")),
     "Qwen2-7B": (28, 4, 128, ("bf16", "bf16 fp8e4nv")),
+    "Qwen3-8B": (32, 8, 128, ("bf16", "bf16 fp8e4nv")),
     "Llama-2-7B": (32, 32, 128, ("bf16",)),
     "multi-query": (32, 2, 128, ("bf16",)),
     "80 dimensions": (32, 32, 80, ("bf16",)),
@@ -55,6 +56,7 @@ def launches() -> Iterator[tuple[Use, Callable[[], object]]]:
             dtype, kv_dtype = (DTYPES[kinds.split()[0]], torch.float8_e4m3fn if "fp8" in kinds else None)
             use = Use(model, kinds, MAX_SEQUENCES, small=(model, kinds) in SMALL_ATTENTION)
             yield use, partial(attention, heads, kv_heads, size, dtype, kv_dtype)
+            yield use, partial(rotation, model, heads, kv_heads, size, dtype, kv_dtype)
 
 
 def rows_alone(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
@@ -67,19 +69,42 @@ def rows_alone(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
 
 
 def attention(heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
-    """Rotary embedding, and attention over the paged cache, of single tokens and of chunks; `kv_dtype`: 8 bits."""
-    rows = MAX_SEQUENCES
+    """Attention over the paged cache, of single tokens and of chunks; `kv_dtype`: 8 bits."""
+    rows, kv = MAX_SEQUENCES, cache(kv_heads, size, dtype, kv_dtype)
     qkv, out = meta(dtype, rows, (heads + 2 * kv_heads) * size), meta(dtype, rows, heads * size)
-    keys, scales = meta(kv_dtype or dtype, 4096, kv_heads, size), meta(torch.float32, 4096, kv_heads)
-    kv = KVLayer(keys, keys, scales, scales) if kv_dtype else KVLayer(keys, keys)
-    positions = slots = row_tables = meta(torch.int32, rows)
+    positions = row_tables = meta(torch.int32, rows)
     units, tables = meta(torch.int32, rows, 4), meta(torch.int32, rows, MAX_LEN // BLOCK_SIZE)
     counts = meta(torch.int32, 8)
     work = AttentionWork(rows, heads, size, MAX_LEN, torch.device("meta"))
     work.fill(positions, row_tables, counts)
-    rope_and_store(qkv, positions, slots, meta(torch.float32, MAX_LEN, 2, size // 2), kv, heads)
     attend_tokens(qkv, kv, positions, tables, counts, out, heads, BLOCK_SIZE, work)
     attend_chunks(qkv, kv, units, tables, counts, out, heads, BLOCK_SIZE)
+
+
+def rotation(
+    model: str, heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None
+) -> None:
+    """Bias, norms and rotary embedding."""
+    width, kv = (heads + 2 * kv_heads) * size, cache(kv_heads, size, dtype, kv_dtype)
+    norm = meta(dtype, size) if model.startswith("Qwen3") else None
+    rope_and_store(
+        meta(dtype, MAX_SEQUENCES, width),
+        meta(torch.int32, MAX_SEQUENCES),
+        meta(torch.int32, MAX_SEQUENCES),
+        meta(torch.float32, MAX_LEN, 2, size // 2),
+        kv,
+        heads,
+        bias=meta(dtype, width) if model.startswith("Qwen2") else None,
+        q_norm=norm,
+        k_norm=norm,
+        eps=1e-6,
+    )
+
+
+def cache(kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None) -> KVLayer:
+    """Return one layer's cache without memory, with scales where it has a type of its own."""
+    keys, scales = meta(kv_dtype or dtype, 4096, kv_heads, size), meta(torch.float32, 4096, kv_heads)
+    return KVLayer(keys, keys, scales, scales) if kv_dtype else KVLayer(keys, keys)
 
 
 def sampling(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:

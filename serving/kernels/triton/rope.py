@@ -1,4 +1,6 @@
-"""Rotary embedding (Su et al., arXiv 2104.09864) of queries and keys; keys and values are written into the cache."""
+"""From the product of queries, keys and values to attention's inputs, one read and one write per number: bias, norm
+of each head (Zhang & Sennrich, arXiv 1910.07467), rotary embedding (Su et al., arXiv 2104.09864), write into the cache.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,43 @@ def _store_heads(
 
 
 @triton.jit
+def _norm_heads(
+    first,
+    second,
+    q_norm,
+    k_norm,
+    eps,
+    head,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+):
+    """Return float32 halves [heads, HALF] with queries and keys normed and weighted, values as they are."""
+    half: tl.constexpr = HEAD_DIM // 2
+    lane = tl.arange(0, HALF)
+    there = lane < half
+    is_query = (head < HEADS)[:, None]
+    q1 = tl.load(q_norm + lane, mask=there, other=0.0).to(tl.float32)[None, :]
+    q2 = tl.load(q_norm + half + lane, mask=there, other=0.0).to(tl.float32)[None, :]
+    k1 = tl.load(k_norm + lane, mask=there, other=0.0).to(tl.float32)[None, :]
+    k2 = tl.load(k_norm + half + lane, mask=there, other=0.0).to(tl.float32)[None, :]
+    squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
+    inverse = (1.0 / tl.sqrt(squares / HEAD_DIM + eps))[:, None]
+    is_value = (head >= HEADS + KV_HEADS)[:, None]
+    one = tl.where(is_value, first, first * inverse * tl.where(is_query, q1, k1))
+    two = tl.where(is_value, second, second * inverse * tl.where(is_query, q2, k2))
+    return one, two
+
+
+@triton.jit
 def rotate_heads(
     qkv,
     qkv_stride,
+    bias,
+    q_norm,
+    k_norm,
+    eps,
     positions,
     slots,
     table,
@@ -76,10 +112,12 @@ def rotate_heads(
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
     TILE_HEADS: tl.constexpr,
+    BIAS: tl.constexpr,
+    NORM: tl.constexpr,
     SCALED: tl.constexpr,
     E4M3_MAX: tl.constexpr,
 ):
-    """Process TILE_HEADS heads of one row: rotate queries in place, rotate keys into the cache, copy values there.
+    """Process TILE_HEADS heads of one row: queries in place, keys and values into the cache.
 
     HALF: half of the head, rounded up to a power of two.
     """
@@ -91,6 +129,12 @@ def rotate_heads(
     source = qkv + row * qkv_stride + head[:, None] * HEAD_DIM + lane[None, :]
     first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        added = bias + head[:, None] * HEAD_DIM + lane[None, :]
+        first += tl.load(added, mask=inside, other=0.0).to(tl.float32)
+        second += tl.load(added + half, mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        first, second = _norm_heads(first, second, q_norm, k_norm, eps, head, HEADS, KV_HEADS, HEAD_DIM, HALF)
     angle = table + tl.load(positions + row).to(tl.int64) * HEAD_DIM + lane
     cos = tl.load(angle, mask=lane < half, other=0.0)[None, :]
     sin = tl.load(angle + half, mask=lane < half, other=0.0)[None, :]
@@ -125,16 +169,28 @@ def rotate_heads(
 
 
 def rope_and_store(
-    qkv: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor, kv: KVLayer, heads: int
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    table: torch.Tensor,
+    kv: KVLayer,
+    heads: int,
+    *,
+    bias: torch.Tensor | None = None,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
 ) -> None:
-    """Rotate queries in place; write rotated keys, and values, to their slots.
+    """Add the bias, norm heads of queries and keys, and rotate them; queries stay, keys and values go to their slots.
 
+    All in float32, rounded once.
     8-bit keys and values get one scale per token and head, its largest magnitude / 448, from the rotated float32 key.
     A row reads its heads once, and writes them once: 4 · (heads + 2 · kv_heads) · head_dim bytes in 16 bits.
 
     qkv: [rows, (heads + 2 · kv_heads) · head_dim], rows may be strided
     positions, slots: int32 [rows]; a slot is block · block_size + offset
     table: float32 [max_positions, 2, head_dim / 2], cosines then sines
+    bias: [(heads + 2 · kv_heads) · head_dim]; q_norm and k_norm, both or neither: [head_dim], with `eps`
     """
     kv_heads, head_dim = kv.keys.shape[1:]
     width = triton.next_power_of_2(head_dim // 2)
@@ -142,6 +198,10 @@ def rope_and_store(
     rotate_heads[(qkv.shape[0], triton.cdiv(heads + 2 * kv_heads, tile))](
         qkv,
         qkv.stride(0),
+        bias,
+        q_norm,
+        k_norm,
+        eps,
         positions,
         slots,
         table,
@@ -155,6 +215,8 @@ def rope_and_store(
         HEAD_DIM=head_dim,
         HALF=width,
         TILE_HEADS=tile,
+        BIAS=bias is not None,
+        NORM=q_norm is not None,
         SCALED=kv.key_scales is not None,
         E4M3_MAX=E4M3_MAX,
         num_warps=2,

@@ -192,6 +192,15 @@ def chunks_are_causal_and_leave_other_rows_alone() -> None:
                 close(out[row + at].view(heads, dim), expected, dtype)
 
 
+def a_chunk_s_bits_do_not_depend_on_its_neighbours() -> None:
+    spans = ((0, 9, 0), (9, 50, 70))
+    kv, tables = make_cache([9, 120], 1, 32, torch.float16)
+    q = random(59, 3 * 32, dtype=torch.float16)
+    together = chunks(q, kv, tables, spans, spare=1)
+    assert torch.equal(chunks(q[9:], kv, tables[1:], ((0, 50, 70),)), together[9:])
+    assert torch.equal(chunks(q[:9], kv, tables, spans[:1], spare=3), together[:9])
+
+
 def eight_bit_keys_and_values_are_read_with_their_scales() -> None:
     lengths = [1, 70, 200]
     for dtype, heads, kv_heads, dim in ((torch.float32, 6, 2, 64), (torch.float16, 4, 1, 128)):
@@ -213,5 +222,6 @@ CASES = (
     a_token_s_bits_do_not_depend_on_neighbours_padding_or_the_grid,
     the_list_holds_each_row_s_splits_and_nothing_else,
     chunks_are_causal_and_leave_other_rows_alone,
+    a_chunk_s_bits_do_not_depend_on_its_neighbours,
     eight_bit_keys_and_values_are_read_with_their_scales,
 )

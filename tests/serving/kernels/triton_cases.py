@@ -88,6 +88,32 @@ def rope_rotates_queries_and_fills_the_cache_and_nothing_else() -> None:
             assert torch.equal(keys[others], old_keys[others]) and torch.equal(values[others], old_values[others])
 
 
+def bias_and_norms_come_before_the_rotation_and_values_are_not_normed() -> None:
+    heads, kv_heads, dim, rows = 5, 2, 80, 3
+    for dtype in (torch.float32, torch.bfloat16):
+        wide = (heads + 2 * kv_heads) * dim
+        qkv, bias = _random(rows, wide, dtype=dtype), _random(wide, dtype=dtype)
+        q_norm, k_norm = _random(dim, dtype=dtype), _random(dim, dtype=dtype)
+        angle = torch.rand(8, dim // 2, generator=_random.generator) * 6  # type: ignore[attr-defined]
+        table = torch.stack((angle.cos(), angle.sin()), 1).to(DEVICE)
+        positions, slots = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([0, 3, 7], [5, 2, 0]))
+        for norms in (False, True):
+            kv = KVLayer(*(torch.zeros(6, kv_heads, dim, device=DEVICE, dtype=dtype) for _ in range(2)))
+            x = (qkv.float() + bias.float()).view(rows, -1, dim)
+            found, given = qkv.clone(), {"q_norm": q_norm, "k_norm": k_norm} if norms else {}
+            rope_and_store(found, positions, slots, table, kv, heads, bias=bias, eps=1e-6, **given)
+            values, x = x[:, heads + kv_heads :], x[:, : heads + kv_heads]
+            if norms:
+                weights = torch.stack([q_norm] * heads + [k_norm] * kv_heads).float()
+                x = functional.rms_norm(x, (dim,), None, 1e-6) * weights
+            cos, sin = (part[:, None] for part in table[positions.long()].unbind(1))
+            one, two = x.chunk(2, -1)
+            rotated = torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
+            _close(found.view(rows, -1, dim)[:, :heads], rotated[:, :heads], dtype)
+            _close(kv.keys[slots.long()], rotated[:, heads:], dtype)
+            _close(kv.values[slots.long()], values, dtype)
+
+
 def eight_bit_heads_are_the_nearest_numbers_of_their_scale() -> None:
     heads, kv_heads, dim, rows = 3, 2, 64, 4
     wide = (heads + 2 * kv_heads) * dim
@@ -136,6 +162,7 @@ CASES = (
     norm_adds_the_residual_and_normalises_in_float32,
     silu_mul_takes_gate_and_up_from_one_product,
     rope_rotates_queries_and_fills_the_cache_and_nothing_else,
+    bias_and_norms_come_before_the_rotation_and_values_are_not_normed,
     eight_bit_heads_are_the_nearest_numbers_of_their_scale,
     argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers,
     *attention_cases.CASES,
