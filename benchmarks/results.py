@@ -138,6 +138,29 @@ def _serving_gpu(file: Path) -> str:
     return _table(columns, [[f"{row[name]:.3g}" for name in columns] for row in rows])
 
 
+def _serving_host(file: Path) -> str:
+    data = _load(file)
+    before = {row["mix"]: row for row in data.get("before", ())}
+    parts = ("plan", "launch", "commit", "deliver")
+    rows = [
+        [
+            row["mix"],
+            f"{row['launches']:.0f}",
+            *(f"{row[part]:.2f}" for part in ("step", *parts)),
+            *(f"{before[row['mix']][name]:.2f}" for name in ("step", "launch") if before),
+        ]
+        for row in data["rows"]
+    ]
+    head = [
+        f"{data['rows'][0]['rows']} rows",
+        "launches",
+        "step, ms",
+        *parts,
+        *(("step before", "launch before") if before else ()),
+    ]
+    return _table(head, rows)
+
+
 def _load(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -146,6 +169,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving": _serving,
     "serving_adapters": _adapters,
     "serving_gpu": _serving_gpu,
+    "serving_host": _serving_host,
     "serving_linear": _linear,
     "serving_quality": _quality,
     "residency": _residency,

@@ -13,7 +13,8 @@ from concurrent.futures import Future
 
 import torch
 
-from serving.core import AdapterRef, OutputText, Request, SamplingParams, Sequence
+from serving.core import OutputText, Request, Sequence
+from serving.engine import warm_up
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
 from serving.engine.launched import FailedStep, Launched
@@ -278,13 +279,12 @@ class Engine:
         self.stats.record_finish(failed)
 
     def _warm_up(self) -> None:
-        """Run a prefill and two decodes of the base, so that thread pools, allocator and kernels are warm."""
-        size = min(32, self.max_model_len - 2)
-        request = Request(
-            "warm-up", "", "warm-up", AdapterRef(), (0,) * size, SamplingParams(temperature=0, ignore_eos=True), 2
-        )
-        self._accept(request, None)
-        while self._active:
-            self.step()  # requests that arrive meanwhile stay in the inbox
+        """Run requests of the base, so that thread pools, allocator and kernels are warm. Where launches are compiled
+        for each way of sampling, there is a request for each."""
+        for together in warm_up.requests(self.max_model_len, self.vocab_size, samples=self.runner.depth > 0):
+            for request in together:
+                self._accept(request, None)
+            while self._active:
+                self.step()  # requests that arrive meanwhile stay in the inbox
         self.planner.pool.drop(None)
         self.stats = EngineStats(kv_blocks_total=self.planner.pool.limit)

@@ -14,7 +14,7 @@ import torch
 from serving.core import Sequence as Running
 from serving.kernels.triton.argmax import argmax
 from serving.models.llama_gpu import GpuLlama
-from serving.runner.packing import Wanted
+from serving.runner.rows import PackedRows
 from serving.runner.upload import Int32s
 from serving.sampling import embed, sample, score
 from serving.steps import SampledToken, StepPlan
@@ -30,7 +30,7 @@ class GpuStep:
     """
 
     plan: StepPlan
-    step: Wanted
+    step: PackedRows
     best: torch.Tensor
     special: torch.Tensor | None
     vectors: torch.Tensor | None
@@ -79,14 +79,14 @@ class Head:
         """Return the place in `tokens` of a sequence that the last step sampled. Raises KeyError for another."""
         return self._places[id(sequence)]
 
-    def fill(self, arrays: Mapping[str, Int32s], step: Wanted) -> None:
+    def fill(self, arrays: Mapping[str, Int32s], step: PackedRows) -> None:
         """Write what `launch` reads on the device, in the arrays of `shapes`."""
         special = step.special()
         arrays["sample_rows"][: len(step.sample_rows)] = step.sample_rows
         arrays["special"][: len(special)] = special
 
     def launch(
-        self, plan: StepPlan, step: Wanted, hidden: torch.Tensor, tensors: Mapping[str, torch.Tensor]
+        self, plan: StepPlan, step: PackedRows, hidden: torch.Tensor, tensors: Mapping[str, torch.Tensor]
     ) -> GpuStep:
         """Start the choice of tokens and the copies to the host, without waiting.
 

@@ -22,7 +22,7 @@ from serving.steps import Chunk
 class PackedRows(Wanted):
     """One step's rows, chunk after chunk.
 
-    chunks: single tokens first; `tokens` of them
+    chunks: single tokens first, `tokens` of them; `sampling` has this order, which need not be the plan's
     token_ids: [rows]; IN_FLIGHT where the token is not known on the host
     starts, counts, first: int32 [chunks]: the position of each chunk's first token, its rows, its first row
     """
@@ -37,6 +37,11 @@ class PackedRows(Wanted):
     @property
     def rows(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def ends(self) -> list[int]:
+        """How many tokens each sequence of `sampling` has before the one that is sampled, those in flight included."""
+        return [chunk.end for chunk in self.chunks if chunk.samples and not chunk.sequence.request.embed]
 
 
 def pack_rows(chunks: Sequence[Chunk]) -> PackedRows:

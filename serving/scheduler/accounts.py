@@ -18,6 +18,8 @@ class Accounts:
         self.counters = VirtualCounters()
         self._settled_at: float | None = None
         self._loads: dict[str, str] = {}
+        # Of the step that is planned: a rank is asked for three times per row, and is a sum over the parts of a blend.
+        self._ranks: dict[str, int] = {}
         self._turn: tuple[str, tuple[str, str | None, tuple[int, ...]], float] | None = None
 
     def of(self, tenant: str) -> float:
@@ -30,10 +32,16 @@ class Accounts:
         self.counters.leave(tenant)
 
     def rank(self, digest: str | None) -> int:
-        return 0 if digest is None else self._residency.cost(digest).rank
+        if digest is None:
+            return 0
+        rank = self._ranks.get(digest)
+        if rank is None:
+            rank = self._ranks[digest] = self._residency.cost(digest).rank
+        return rank
 
     def settle(self, running: list[Sequence], now: float) -> None:
-        """Charge for KV held since the last step and for adapters that have arrived."""
+        """Begin a step: charge for KV held since the last one and for adapters that have arrived."""
+        self._ranks.clear()
         last, self._settled_at = self._settled_at, now
         if last is not None and running and now > last:
             price = min(now - last, _LONGEST_INTERVAL) * self._prices.block_second

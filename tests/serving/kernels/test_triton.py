@@ -11,10 +11,10 @@ import pytest
 from tests import triton_setup
 
 ROOT = Path(__file__).parents[3]
-KERNELS = ("tests.serving.kernels.triton_cases", "tests.serving.runner.gpu_cases")
-# The order of launches and answers is the host's, and does not depend on the version.
-OVERLAP = "tests.serving.runner.overlap_cases"
-CASES = [(version, program) for version in triton_setup.VERSIONS for program in KERNELS] + [("3.6.0", OVERLAP)]
+KERNELS = "tests.serving.kernels.triton_cases"
+# What is recorded and in which order things are launched is the host's, and does not depend on the version.
+RUNNERS = ("tests.serving.runner.gpu_cases", "tests.serving.runner.overlap_cases")
+CASES = [(version, KERNELS) for version in triton_setup.VERSIONS] + [("3.6.0", program) for program in RUNNERS]
 
 
 def run(program: str, environment: dict[str, str] | None) -> None:
@@ -37,7 +37,12 @@ def test_interpreted_kernels_and_runner_equal_plain_torch(version: str, program:
     run(program, triton_setup.environment(version, interpret=True))
 
 
+@pytest.mark.slow
+def test_a_step_replays_one_graph_and_compiles_nothing_after_the_warm_up() -> None:
+    run("tests.serving.runner.host_cases", triton_setup.environment("3.6.0", interpret=False))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("program", [*KERNELS, OVERLAP])
+@pytest.mark.parametrize("program", [KERNELS, *RUNNERS])
 def test_kernels_and_runner_equal_plain_torch_on_the_gpu(program: str) -> None:
     run(program, None)
