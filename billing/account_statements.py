@@ -46,7 +46,6 @@ class Statement:
 
     account_kind: str
     month: date
-    is_closed: bool
     opening_nano_usd: int
     movements: tuple[Movement, ...]
 
@@ -110,15 +109,13 @@ def balance_at(account: Account, instant: datetime) -> int:
     return rows.values_list("balance", flat=True).first() or 0
 
 
+def is_closed(month: date) -> bool:
+    """Return whether the figures of the month of this day never change any more."""
+    return Period.objects.filter(month__gte=month.replace(day=1)).exists()
+
+
 def _statement(account_kind: str, accounts: list[int], month: date) -> Statement:
-    is_closed = Period.objects.filter(month__gte=month).exists()
-    return Statement(
-        account_kind=account_kind,
-        month=month,
-        is_closed=is_closed,
-        opening_nano_usd=_opening(accounts, month),
-        movements=tuple(_movements(accounts, month, is_closed=is_closed)),
-    )
+    return Statement(account_kind, month, _opening(accounts, month), tuple(_movements(accounts, month)))
 
 
 def _opening(accounts: list[int], month: date) -> int:
@@ -141,8 +138,8 @@ def _opening(accounts: list[int], month: date) -> int:
         return int(opening)
 
 
-def _movements(accounts: list[int], month: date, *, is_closed: bool) -> Iterable[Movement]:
-    if is_closed:
+def _movements(accounts: list[int], month: date) -> Iterable[Movement]:
+    if is_closed(month):
         closed = PeriodMovement.objects.filter(account__in=accounts, period=month).values_list("kind")
         sums = list(closed.annotate(total=Sum("amount"), count=Sum("lines")).order_by("-total"))
     else:

@@ -3,7 +3,7 @@
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from marketplace.api.views import custody, identity, keys, models, money, schema, versions
+from marketplace.api.views import custody, identity, keys, models, money, schema, statements, versions
 from marketplace.api.views.base import UnknownPath
 from protocol.names import SLUG
 
@@ -46,7 +46,10 @@ urlpatterns = [
     path("topups/<uuid:top_up_id>", money.TopUpView.as_view(), name="top-up"),
     path("usage", money.UsageView.as_view(), name="usage"),
     path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
+    path("statements", statements.StatementsView.as_view(), name="statements"),
+    path("statements/lines", statements.StatementLinesView.as_view(), name="statement-lines"),
     path("earnings", money.EarningsView.as_view(), name="earnings"),
+    path("platform/statements", statements.PlatformStatementsView.as_view(), name="platform-statements"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),
     path("schema", schema.SchemaView.as_view(), name="schema"),
     re_path(r"^.*$", UnknownPath.as_view()),

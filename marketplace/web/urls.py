@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.web.views import creator, dashboard, keys, public, staff, wallet
+from marketplace.web.views import creator, dashboard, keys, public, staff, statements, wallet
 
 app_name = "web"
 urlpatterns = [
@@ -20,6 +20,10 @@ urlpatterns = [
     path("dashboard/receipts/<uuid:prediction_id>", dashboard.receipt, name="receipt"),
     path("dashboard/wallet", wallet.wallet, name="wallet"),
     path("dashboard/wallet/<uuid:top_up_id>/cancel", wallet.cancel, name="cancel_top_up"),
+    path("dashboard/statements", statements.statements, name="statements"),
+    re_path(
+        r"^dashboard/statements/(?P<month>20[0-9]{2}-[0-9]{2})\.csv$", statements.statement_csv, name="statement_csv"
+    ),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),

@@ -43,6 +43,8 @@ NEEDS = [
     ("account", "POST", "keys/{key}/rotate", None),
     ("account", "GET", "usage", None),
     ("account", "GET", "usage/summary", None),
+    ("account", "GET", "statements", None),
+    ("account", "GET", "statements/lines", None),
     ("publish account", "GET", "organizations/acme/signing-keys", None),
     ("publish account", "GET", "models/acme/triage/custody", None),
     ("publish account", "GET", "custody", None),

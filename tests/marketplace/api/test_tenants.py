@@ -87,10 +87,12 @@ OWN_OR_PUBLIC = {
     "usage",
     "usage-summary",
     "earnings",
+    "statements",
+    "statement-lines",
     "custody-export",
     "schema",
 }
-STAFF_ONLY = {"evaluations", "platform-summary"}
+STAFF_ONLY = {"evaluations", "platform-statements", "platform-summary"}
 
 
 def fill(text: str, victim: Victim) -> str:
@@ -212,6 +214,8 @@ def test_lists_hold_only_the_callers_own(victim, attacker) -> None:
     assert api.get("models?mine=true").json()["results"] == []
     assert api.get("earnings").json()["total_nano_usd"] == 0
     assert api.get("wallet").json()["available_nano_usd"] == 0
+    assert api.get("statements").json()["accounts"] == []
+    assert api.get("statements/lines").json()["results"] == []
     assert api.get("custody").json()["creator_id"] == str(attacker.id)
 
 
@@ -241,7 +245,7 @@ def test_a_key_cannot_choose_another_organization(victim, attacker) -> None:
     assert api.get("wallet", **{"X-Organization": "attacker"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["models/victim/triage/evaluations", "platform/summary"])
+@pytest.mark.parametrize("path", ["models/victim/triage/evaluations", "platform/statements", "platform/summary"])
 def test_operators_only(victim, attacker, path) -> None:
     method = "GET" if path.startswith("platform") else "POST"
     body = {"dataset": "d", "rows": 1, "correct": 1, "base_correct": 0}

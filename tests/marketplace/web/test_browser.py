@@ -20,6 +20,7 @@ from django.db import connection, connections
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from billing.models import TopUp, Usage
+from billing.periods import post_entries
 from marketplace.accounts.models import Organization, User
 from marketplace.vault.models import Replica
 from marketplace.web.views import wallet
@@ -61,6 +62,7 @@ def site(transactional_db: None, settings, replica: ScriptedReplica) -> Iterator
     url = settings.ENV.database_url.rsplit("/", 1)[0] + f"/{name}"
     settings.ENV = dataclasses.replace(settings.ENV, database_url=url)
     world = build_world()
+    post_entries()
 
     from marketplace.config.asgi import application
 
@@ -159,6 +161,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("usage-empty", world.stranger, "/dashboard/usage"),
         ("receipt", world.consumer, receipt),
         ("wallet", world.consumer, "/dashboard/wallet"),
+        ("statements", world.consumer, "/dashboard/statements"),
         ("my-models", world.creator, "/dashboard/models"),
         ("my-models-empty", world.stranger, "/dashboard/models"),
         ("my-model", world.creator, "/dashboard/models/transactions"),
