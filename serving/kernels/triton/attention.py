@@ -16,6 +16,8 @@ import triton.language as tl
 
 # A tensor core takes no fewer rows.
 MIN_ROWS = 16
+# Weights times scales of 8-bit values are float16: this keeps those of values from 0.00001 to 100,000 in its range.
+VALUE_SCALE = tl.constexpr(256.0)
 
 
 def score_factor(head_dim: int) -> float:
@@ -35,7 +37,7 @@ def steps_for(head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> Steps
 
     A tile of 64 keys of 128 dimensions in 16 bits is 16 KB of shared memory; two of K and two of V let three programs
     share an SM of sm_90 (228 KB). Float32 and 256 dimensions take as much with 32 keys. 8-bit keys are widened in
-    registers: 148 of them with 32 keys, 255 with 64. Float32 products run on the ordinary units, and spill with four
+    registers: 140 of them with 32 keys, 254 with 64. Float32 products run on the ordinary units, and spill with four
     warps (sm_90, Triton 3.6).
     """
     wide = dtype.itemsize * triton.next_power_of_2(head_dim) > 256
@@ -77,17 +79,40 @@ def kv_tile(data, places, known, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASK
 
 
 @triton.jit
+def half_queries(queries):
+    """Return queries [rows, DIM] in float16, each row divided by a power of two, and those powers, float32 [rows].
+
+    8-bit keys become float16 in one instruction for two; bfloat16 takes a slow conversion for each. Powers of two are
+    exact; numbers below 2^-14 of their row's largest lose bits, which no sum shows.
+    """
+    queries = queries.to(tl.float32)
+    bits = tl.max(tl.abs(queries), 1).to(tl.int32, bitcast=True) & 0x7F800000
+    bits = tl.where(bits == 0, 0x3F800000, bits)
+    inverse = (0x7F000000 - bits).to(tl.float32, bitcast=True)
+    return (queries * inverse[:, None]).to(tl.float16), bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def block_ids(table, token, stop, BLOCK_SIZE: tl.constexpr):
     """Return the blocks of positions `token`, 0 from `stop` on.
 
     Loops load them one step ahead and carry them: a K or V load that waits for a load of its own step gets a single
     buffer from the compiler's pipeliner instead of two (Triton 3.6 and 3.9).
     """
-    return tl.load(table + token // BLOCK_SIZE, mask=token < stop, other=0)
+    return tl.load(table + token.to(tl.uint32) // BLOCK_SIZE, mask=token < stop, other=0)
+
+
+@triton.jit
+def slots(block, token, BLOCK_SIZE: tl.constexpr):
+    """Return the slots of positions `token` from their blocks.
+
+    Unsigned, as in `block_ids`: signed division and 64-bit products made a fifth of the decode loop's instructions.
+    """
+    return block * BLOCK_SIZE + token.to(tl.uint32) % BLOCK_SIZE
 
 
 @triton.jit
 def head_scales(scales, slot, known, kv_head, KV_HEADS: tl.constexpr, MASKED: tl.constexpr):
     """Return the scales [keys] of one head of 8-bit keys or values."""
-    at = scales + slot * KV_HEADS + kv_head
+    at = scales + slot.to(tl.int64) * KV_HEADS + kv_head
     return tl.load(at, mask=known, other=0.0) if MASKED else tl.load(at)

@@ -13,11 +13,14 @@ import triton.language as tl
 
 from serving.kernels.triton.attention import (
     MIN_ROWS,
+    VALUE_SCALE,
     block_ids,
+    half_queries,
     head_scales,
     kv_tile,
     query_tile,
     score_factor,
+    slots,
     steps_for,
 )
 from serving.kernels.triton.attention_combine import combine
@@ -48,6 +51,8 @@ def _attend_split(
 ):
     """Return weighted values [ROWS, DIM], and each row's maximum (times `factor`) and sum of weights, [ROWS].
 
+    factor: float32 [ROWS], the scale of each row's scores, for softmax in powers of two
+
     The sum is kept apart for each key of a step and added once at the end: it spares a reduction between warps.
     """
     key = tl.arange(0, BLOCK_KV)
@@ -58,9 +63,9 @@ def _attend_split(
     for position in range(begin, stop, BLOCK_KV):
         token = position + key
         known = token < stop
-        slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
+        slot = slots(block, token, BLOCK_SIZE)
         block = block_ids(table, token + BLOCK_KV, stop, BLOCK_SIZE)
-        places = slot * token_stride + kv_head * HEAD_DIM
+        places = slot.to(tl.int64) * token_stride + kv_head * HEAD_DIM
         k = kv_tile(keys, places, known, HEAD_DIM, DIM, True).to(queries.dtype)
         v = kv_tile(values, places, known, HEAD_DIM, DIM, True).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
@@ -69,13 +74,15 @@ def _attend_split(
         # Each step has a known key, so a maximum is never -inf, nor a weight NaN.
         scores = tl.where(known[None, :], scores, float("-inf"))
         highest_now = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores * factor - (highest_now * factor)[:, None])
+        weights = tl.exp2(scores * factor[:, None] - (highest_now * factor)[:, None])
         shrink = tl.exp2((highest - highest_now) * factor)
         sums = sums * shrink[:, None] + weights
         if SCALED:
-            weights *= head_scales(value_scales, slot, known, kv_head, KV_HEADS, True)[None, :]
+            weights *= VALUE_SCALE * head_scales(value_scales, slot, known, kv_head, KV_HEADS, True)[None, :]
         acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
         highest = highest_now
+    if SCALED:
+        acc *= 1.0 / VALUE_SCALE
     return acc, highest * factor, tl.sum(sums, 1)
 
 
@@ -104,6 +111,7 @@ def attend_splits(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_KV: tl.constexpr,
     SCALED: tl.constexpr,
+    HALF: tl.constexpr,
     ITEM: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
@@ -120,8 +128,13 @@ def attend_splits(
         head = kv_head * GROUP + lane
         row = tl.load(item)
         place = tl.load(item + 3)
+        queries = query_tile(q, q_stride, row + lane * 0, head, used, HEAD_DIM, DIM, UPCAST)
+        factors = tl.full((ROWS,), 1.0, tl.float32) * factor
+        if HALF:
+            queries, powers = half_queries(queries)
+            factors *= powers
         acc, highest, total = _attend_split(
-            query_tile(q, q_stride, row + lane * 0, head, used, HEAD_DIM, DIM, UPCAST),
+            queries,
             keys,
             values,
             key_scales,
@@ -131,7 +144,7 @@ def attend_splits(
             tl.load(item + 1),
             tl.load(item + 2),
             kv_head,
-            factor,
+            factors,
             KV_HEADS,
             HEAD_DIM,
             DIM,
@@ -196,6 +209,7 @@ def attend_tokens(
         BLOCK_SIZE=block_size,
         BLOCK_KV=steps.keys,
         SCALED=kv.key_scales is not None,
+        HALF=kv.key_scales is not None and q.dtype != torch.float32,
         ITEM=ITEM,
         UPCAST=upcast,
         num_warps=steps.warps,

@@ -13,11 +13,14 @@ import triton.language as tl
 
 from serving.kernels.triton.attention import (
     MIN_ROWS,
+    VALUE_SCALE,
     block_ids,
+    half_queries,
     head_scales,
     kv_tile,
     query_tile,
     score_factor,
+    slots,
     steps_for,
 )
 from serving.kernels.triton.kv_layer import KVLayer
@@ -55,16 +58,16 @@ def _attend_keys(
 ):
     """Add the keys from `begin` to `stop` to weighted values, maxima and sums. Without masks, whole steps only.
 
-    last: the last position that each row sees
+    last: the last position that each row sees; factor: float32 [rows], the scale of its scores in powers of two
     """
     key = tl.arange(0, BLOCK_KV)
     block = block_ids(table, begin + key, stop, BLOCK_SIZE)
     for position in range(begin, stop, BLOCK_KV):
         token = position + key
         known = token < stop
-        slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
+        slot = slots(block, token, BLOCK_SIZE)
         block = block_ids(table, token + BLOCK_KV, stop, BLOCK_SIZE)
-        places = slot * token_stride + kv_head * HEAD_DIM
+        places = slot.to(tl.int64) * token_stride + kv_head * HEAD_DIM
         k = kv_tile(keys, places, known, HEAD_DIM, DIM, MASKED).to(queries.dtype)
         v = kv_tile(values, places, known, HEAD_DIM, DIM, MASKED).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
@@ -74,11 +77,11 @@ def _attend_keys(
             scores = tl.where(token[None, :] <= last[:, None], scores, float("-inf"))
         # Every row sees the first key of every chunk of keys before its own, and of its own: a maximum is never -inf.
         highest_now = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores * factor - (highest_now * factor)[:, None])
+        weights = tl.exp2(scores * factor[:, None] - (highest_now * factor)[:, None])
         shrink = tl.exp2((highest - highest_now) * factor)
         total = total * shrink + tl.sum(weights, 1)
         if SCALED:
-            weights *= head_scales(value_scales, slot, known, kv_head, KV_HEADS, MASKED)[None, :]
+            weights *= VALUE_SCALE * head_scales(value_scales, slot, known, kv_head, KV_HEADS, MASKED)[None, :]
         acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
         highest = highest_now
     return acc, highest, total
@@ -108,6 +111,7 @@ def attend_tiles(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_KV: tl.constexpr,
     SCALED: tl.constexpr,
+    HALF: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Attend for one unit and KV head: int32 [4], first row, query positions, position of the first, its table.
@@ -127,6 +131,10 @@ def attend_tiles(
         used = query < count
         row = tl.load(unit) + query
         queries = query_tile(q, q_stride, row, head, used, HEAD_DIM, DIM, UPCAST)
+        factors = tl.full((ROWS,), 1.0, tl.float32) * factor
+        if HALF:
+            queries, powers = half_queries(queries)
+            factors *= powers
         acc = tl.zeros((ROWS, DIM), tl.float32)
         highest = tl.full((ROWS,), float("-inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
@@ -148,7 +156,7 @@ def attend_tiles(
             0,
             middle,
             kv_head,
-            factor,
+            factors,
             KV_HEADS,
             HEAD_DIM,
             DIM,
@@ -172,7 +180,7 @@ def attend_tiles(
             middle,
             start + count,
             kv_head,
-            factor,
+            factors,
             KV_HEADS,
             HEAD_DIM,
             DIM,
@@ -186,6 +194,8 @@ def attend_tiles(
         if DIM != HEAD_DIM:
             inside = inside & (dim < HEAD_DIM)[None, :]
         target = row.to(tl.int64) * out_stride + head * HEAD_DIM
+        if SCALED:
+            total *= VALUE_SCALE
         result = (acc / total[:, None]).to(out.dtype.element_ty)
         tl.store(out + target[:, None] + dim[None, :], result, mask=inside)
 
@@ -235,6 +245,7 @@ def attend_chunks(
         BLOCK_SIZE=block_size,
         BLOCK_KV=steps.keys,
         SCALED=kv.key_scales is not None,
+        HALF=kv.key_scales is not None and q.dtype != torch.float32,
         UPCAST=upcast,
         num_warps=8 if rows > 64 else steps.warps,
         num_stages=3,

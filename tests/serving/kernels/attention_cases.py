@@ -203,18 +203,23 @@ def a_chunk_s_bits_do_not_depend_on_its_neighbours() -> None:
 
 def eight_bit_keys_and_values_are_read_with_their_scales() -> None:
     lengths = [1, 70, 200]
-    for dtype, heads, kv_heads, dim in ((torch.float32, 6, 2, 64), (torch.float16, 4, 1, 128)):
+    # The last: queries that float16 cannot hold, and values near its smallest.
+    for dtype, heads, kv_heads, dim, large in (
+        (torch.float32, 6, 2, 64, 1.0),
+        (torch.float16, 4, 1, 128, 1.0),
+        (torch.bfloat16, 2, 1, 32, 1e6),
+    ):
         kv, tables = make_cache(lengths, kv_heads, dim, torch.float32)
-        kv = quantised(kv)
-        q = random(3, heads * dim, dtype=dtype)
+        kv = quantised(KVLayer(kv.keys / large, kv.values / large**0.5))
+        q = random(3, heads * dim, dtype=dtype) * large
         out = attend(q, kv, lengths, tables)
         chunked = chunks(q, kv, tables[2:], ((0, 3, 197),))
         exact = widened(kv)
         for row, length in enumerate(lengths):
             expected = reference(q[row].view(heads, dim), exact, tables[row], length - 1)
-            close(out[row].view(heads, dim), expected, dtype)
+            close(out[row].view(heads, dim) * large**0.5, expected * large**0.5, dtype)
             expected = reference(q[row].view(heads, dim), exact, tables[2], 197 + row)
-            close(chunked[row].view(heads, dim), expected, dtype)
+            close(chunked[row].view(heads, dim) * large**0.5, expected * large**0.5, dtype)
 
 
 CASES = (
