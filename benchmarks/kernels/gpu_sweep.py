@@ -13,15 +13,17 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
 
 from benchmarks import machine
-from benchmarks.kernels.gpu import check, graph_seconds
+from benchmarks.gpu_timing import graph_seconds
+from benchmarks.kernels.gpu import check
 from benchmarks.kernels.gpu_contenders import ours
 from benchmarks.kernels.gpu_grid import SITES, GpuPoint, make_inputs
 from lora_kernels.ops import configs, tuning
@@ -75,7 +77,9 @@ def sweep_site(site: str, seed: int, deadline: float) -> tuple[SiteConfig, float
                 break
             try:
                 found = microseconds(candidate)
-            except triton.runtime.errors.OutOfResources:
+            except (triton.runtime.errors.OutOfResources, RuntimeError) as error:
+                # Too large for the processor, or wrong: a reason to leave out this candidate, not to lose the sweep.
+                print(f"  {site}: left out {changes(best, candidate)}: {str(error)[:100]}", flush=True)
                 continue
             if found < GAIN * least:
                 print(f"  {site}: {least:.1f} → {found:.1f} µs  {changes(best, candidate)}", flush=True)
@@ -99,17 +103,19 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("the sweep needs a CUDA device", file=sys.stderr)
         return 2
+    file = Path(configs.__file__).parent / tuning.file_name(torch.cuda.get_device_name())
+    sweep(options.budget, options.seed, lambda data: file.write_text(json.dumps(data, indent=2) + "\n"))
+    print(file)
+    return 0
+
+
+def sweep(budget: float, seed: int, keep: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Sweep every site within `budget` seconds. Hands the configuration file's content to `keep` after each site."""
     started = time.monotonic()
-    device = torch.cuda.get_device_name()
     sites: dict[str, dict[str, object]] = {}
     measured: dict[str, dict[str, float]] = {}
-    for index, (name, spec) in enumerate(SITES.items()):
-        best, least, first = sweep_site(name, options.seed, started + options.budget * (index + 1) / len(SITES))
-        key = tuning.site_key(spec.in_features, spec.slices)
-        sites[key] = changes(tuning.untuned(spec.in_features), best)
-        measured[key] = {"default_us": round(first, 2), "tuned_us": round(least, 2)}
     data = {
-        "device": device,
+        "device": torch.cuda.get_device_name(),
         "measured": True,
         "triton": triton.__version__,
         "machine": machine.describe(),
@@ -117,10 +123,13 @@ def main(arguments: list[str] | None = None) -> int:
         "default": {},
         "sites": sites,
     }
-    file = Path(configs.__file__).parent / tuning.file_name(device)
-    file.write_text(json.dumps(data, indent=2) + "\n")
-    print(file)
-    return 0
+    for index, (name, spec) in enumerate(SITES.items()):
+        best, least, first = sweep_site(name, seed, started + budget * (index + 1) / len(SITES))
+        key = tuning.site_key(spec.in_features, spec.slices)
+        sites[key] = changes(tuning.untuned(spec.in_features), best)
+        measured[key] = {"default_us": round(first, 2), "tuned_us": round(least, 2)}
+        keep(data)
+    return data
 
 
 if __name__ == "__main__":

@@ -1,0 +1,259 @@
+"""The GPU benchmarks from end to end on a model of two tiny layers: interpreted kernels, recorded graphs, a clock.
+
+A program: `python -m tests.benchmarks.gpu_run.interpreted`, with TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_run import attention, kernels, peers, profile, records, steady, steps, sweep, table
+from benchmarks.gpu_run.predictions import kernel_lines, standard_step
+from benchmarks.gpu_run.program import EagerGraphs, leave_out
+from benchmarks.gpu_run.stages import RESULTS
+from benchmarks.kernels import gpu_attention, gpu_sweep
+from benchmarks.kernels.gpu import Measured
+from benchmarks.kernels.gpu_grid import points
+from benchmarks.kernels.gpu_layer import kernels as layer_kernels
+from benchmarks.roofline import CARDS
+from benchmarks.serving import gpu
+from benchmarks.serving.gpu_cases import StepCase
+from serving.models.config import ModelConfig
+from tests.serving.runner.recorded_graphs import RecordedGraphs
+
+TINY = ModelConfig.from_hf(
+    {
+        "model_type": "llama",
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    }
+)
+CASES = (
+    StepCase(2, 20, sampled=True),
+    StepCase(2, 20, prompt=5, adapters=2),
+    StepCase(prompt=5),
+    StepCase(2, 20, adapters=9),
+    StepCase(4, 4000),
+)
+STEPS = 3
+
+
+class Interpreted:
+    """`benchmarks.gpu_timing.Device` on a CPU: a call is made once per layer."""
+
+    device = torch.device("cpu")
+    dtype = torch.float32
+    interpreted = True
+
+    def seconds(self, call: Callable[[int], object], layers: int) -> float:
+        began = time.perf_counter()
+        for layer in range(layers):
+            call(layer)
+        return (time.perf_counter() - began) / layers
+
+    def copy_bytes_per_second(self) -> float:
+        return 1e12
+
+
+def results(program: Callable[[], object]) -> list[dict[str, Any]]:
+    """Run a stage's function, and return what it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[RESULTS] = str(Path(folder) / "some.jsonl")
+        try:
+            program()
+        finally:
+            named = Path(os.environ.pop(RESULTS))
+        return list(records.read(named))
+
+
+@cache
+def bench() -> gpu.Bench:
+    with torch.inference_mode():
+        return gpu.make_bench(TINY, Interpreted(), CASES[:3], STEPS, RecordedGraphs())
+
+
+def every_case_of_the_serving_benchmark_has_a_row_or_a_reason() -> None:
+    written: list[dict[str, Any]] = []
+    found = results(lambda: written.extend(steps.write_rows(bench(), CASES, STEPS, time.monotonic() + 3600)))
+    rows = [record for record in found if record["record"] == "step"]
+    assert [row["case"] for row in rows] == [case.name for case in CASES] == [row["case"] for row in written]
+    for row in rows[:3]:
+        assert row["step_ms"] > 0 and row["share"] > 0 and row["bound"] in ("bytes", "FLOP"), row
+        assert 0 < row["share_of_nominal"] < row["share"], "the nominal bandwidth is above the copy's"
+    assert "needs 9 adapters" in rows[3]["left_out"] and "KV blocks" in rows[4]["left_out"]
+    assert [row["kind"] for row in rows[:3]] == ["decode", "mixed", "prefill"]
+    assert gpu.table(written).count("\n") == len(CASES) + 1
+    assert not list(gpu.rows_of(bench(), CASES, STEPS, time.monotonic() - 1)), "a case began after the deadline"
+
+
+def bars_are_shares_of_what_is_possible() -> None:
+    alike = {"batch": 32, "context": 512, "adapters": 32, "sampled": False}
+    decode = {"case": "decode", "kind": "decode", "step_ms": 9.0, "share": 0.74, **alike}
+    mixed = {"case": "mixed", "kind": "mixed", "step_ms": 20.0, "share": 0.5, "prompt_flop_ms": 8.0, **alike}
+    assert gpu.missed_bars([{**decode, "share": 0.75}, {**mixed, "batch": 1}]) == []
+    assert gpu.missed_bars([decode, {**mixed, "step_ms": 20.1}]) == [
+        "decode: 74% of its limit, 74% wanted",
+        "mixed: 85% of decode and prompt apart, 85% wanted",
+    ]
+
+
+def the_same_steps_give_the_same_tokens_or_their_rows_are_named() -> None:
+    found = results(lambda: steady.check(bench(), CASES[1:2], STEPS))
+    assert [record["changing_rows"] for record in found] == [[]]
+
+    class Changing:
+        """Answers every step with another token."""
+
+        count = 0
+
+        def launch(self, plan: Any) -> Any:
+            self.count += 1
+            answers = [SimpleNamespace(token_id=self.count)] * len(plan.chunks)
+            return SimpleNamespace(result=lambda: answers)
+
+    broken = gpu.Bench(TINY, Interpreted(), Changing(), 99, 2, 1e12, CARDS["H100"])
+    try:
+        results(lambda: steady.check(broken, CASES[1:2], 5))
+    except AssertionError as error:
+        assert "rows [0, 1]" in str(error)
+    else:
+        raise AssertionError("changing tokens passed for steady ones")
+
+
+def a_graph_left_out_computes_anew_and_keeps_its_results_in_place() -> None:
+    x = torch.ones(3)
+    graph, (out,) = EagerGraphs().record(lambda: (2 * x,))
+    x += 1
+    graph.replay()
+    assert out.tolist() == [4.0] * 3
+
+
+def every_kernel_of_a_layer_has_the_name_of_a_prediction() -> None:
+    step = standard_step(3, 20, 2)
+    found = results(lambda: kernels.measure(TINY, Interpreted(), step, (24,)))
+    assert all(record["record"] == "line" and record["us"] > 0 for record in found), found
+    names = {record["line"] for record in found}
+    predicted = {line.kernel for line in kernel_lines(TINY, CARDS["H100"])}
+    assert {name for name in predicted if " tokens" not in name or name == "attend tokens"} <= names
+    assert {"attend chunks, 24 tokens", "gate_up GEMM, 24 tokens"} <= names
+    assert {group for group, _ in layer_kernels(TINY, Interpreted(), step, ())} >= set(profile.GROUPS)
+
+
+def a_kernel_that_fails_is_named_and_the_others_are_measured() -> None:
+    class Failing(Interpreted):
+        calls = 0
+
+        def seconds(self, call: Callable[[int], object], layers: int) -> float:
+            self.calls += 1
+            if self.calls == 6:
+                raise RuntimeError("an illegal access")
+            return 1e-6
+
+    found = results(lambda: kernels.measure(TINY, Failing(), standard_step(3, 20, 2), ()))
+    failed = [record for record in found if record["record"] == "failed"]
+    assert [(one["line"], one["problem"]) for one in failed] == [("qkv expand", "RuntimeError: an illegal access")]
+    assert found[-1]["line"] == "head GEMM"
+
+
+def attention_stands_beside_its_limit_and_sdpa_and_agrees_with_it() -> None:
+    card = CARDS["H100"]
+    gpu_attention.TOKENS, gpu_attention.PROMPTS = ((3, 37),), (40,)
+    found = results(lambda: attention.measure(TINY, Interpreted(), card))
+    assert [row["case"] for row in found] == ["3 rows of 37", "prompt of 40"]
+    for row in found:
+        assert "wrong" not in row and row["us"] > 0 and row["sdpa_us"] > 0 and row["share"] > 0, row
+
+
+def peers_are_measured_until_a_wrong_result_is_named_and_the_deadline_comes() -> None:
+    wanted = points(quick=True)[:3]
+
+    def one(point: Any) -> Measured:
+        if point == wanted[1]:
+            raise RuntimeError("ours is wrong: relative error 0.5")
+        return Measured(point, 1, 2, 3.0, {"ours": 4.0}, {"vllm": "not here"})
+
+    found = results(lambda: peers.measure_all(wanted, one, time.monotonic() + 60))
+    assert [record["record"] for record in found] == ["peers", "wrong", "peers"]
+    assert peers.measure_all(wanted, one, time.monotonic() - 1) == ([], 0)
+
+
+def a_sweep_that_is_cut_short_leaves_the_sites_it_has_done() -> None:
+    data = {"device": "NVIDIA Test 9000", "sites": {"32->32": {"split": 2}}}
+    with tempfile.TemporaryDirectory() as folder:
+        (record,) = results(lambda: sweep.keep(data, Path(folder)))
+        assert record["sites"] == data["sites"] and (Path(folder) / "NVIDIA_Test_9000.json").exists()
+    assert callable(gpu_sweep.sweep)
+
+
+def what_is_left_out_is_left_out() -> None:
+    from triton.runtime.jit import JITFunction
+
+    from serving.runner import graphs
+
+    before, captured = JITFunction.run, graphs.CudaGraphs
+    seen: list[dict[str, Any]] = []
+    JITFunction.run = lambda self, *args, **kwargs: seen.append(kwargs)
+    try:
+        leave_out("")
+        assert graphs.CudaGraphs is captured
+        leave_out("pdl,graphs")
+        JITFunction.run(None, launch_pdl=True, PDL=True, BLOCK=1)
+        assert seen == [{"launch_pdl": False, "PDL": False, "BLOCK": 1}]
+        assert graphs.CudaGraphs is EagerGraphs
+    finally:
+        JITFunction.run, graphs.CudaGraphs = before, captured  # type: ignore[misc]
+
+
+def lines_of_the_table_are_measured_by_the_cases_that_the_run_has() -> None:
+    from benchmarks.gpu_run.predictions import STEPS
+    from benchmarks.serving.gpu_cases import cases
+
+    measured = [steps.line_of(case) for case in cases()]
+    assert set(STEPS) == {line for line in measured if line is not None}
+    assert len([line for line in measured if line]) == len(STEPS), "a line is measured by two cases"
+    eight = {"step_ms": 2.0, "layers": 8}
+    whole = steps.scaled_us(eight, StepCase(32), CARDS["H100"])
+    assert 6900 < whole < 7000, "the head, 354 µs, is not multiplied"
+    assert steps.scaled_us({"step_ms": 2.0, "layers": 32}, StepCase(32), CARDS["H100"]) == 2000
+    assert table.GROUPS
+
+
+CHECKS = (
+    every_case_of_the_serving_benchmark_has_a_row_or_a_reason,
+    bars_are_shares_of_what_is_possible,
+    the_same_steps_give_the_same_tokens_or_their_rows_are_named,
+    a_graph_left_out_computes_anew_and_keeps_its_results_in_place,
+    every_kernel_of_a_layer_has_the_name_of_a_prediction,
+    a_kernel_that_fails_is_named_and_the_others_are_measured,
+    attention_stands_beside_its_limit_and_sdpa_and_agrees_with_it,
+    peers_are_measured_until_a_wrong_result_is_named_and_the_deadline_comes,
+    a_sweep_that_is_cut_short_leaves_the_sites_it_has_done,
+    what_is_left_out_is_left_out,
+    lines_of_the_table_are_measured_by_the_cases_that_the_run_has,
+)
+
+if __name__ == "__main__":
+    for check in CHECKS:
+        began = time.monotonic()
+        check()
+        print(f"ok {check.__name__} {time.monotonic() - began:.1f} s", flush=True)
+    sys.exit(0)
