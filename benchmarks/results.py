@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.kernels import report as kernels
 from benchmarks.machine import RESULTS
+from benchmarks.serving import gpu
 from benchmarks.serving import report as serving
 
 PAGE = RESULTS / "RESULTS.md"
@@ -133,9 +134,7 @@ def _promises(file: Path) -> str:
 
 
 def _serving_gpu(file: Path) -> str:
-    rows = _load(file)["rows"]
-    columns = list(rows[0])
-    return _table(columns, [[f"{row[name]:.3g}" for name in columns] for row in rows])
+    return gpu.table(_load(file)["rows"])
 
 
 def _serving_host(file: Path) -> str:

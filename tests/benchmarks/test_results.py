@@ -47,3 +47,15 @@ def test_a_kind_is_the_generation_or_the_newest_instructions(
 def test_a_suite_is_written_into_a_new_folder(tmp_path: Path) -> None:
     file = machine.write_suite(tmp_path / "kind", "suite", {"figure": 1})
     assert file == tmp_path / "kind" / "suite.json" and json.loads(file.read_text()) == {"figure": 1}
+
+
+def test_rows_of_the_gpu_s_steps_become_a_table_with_reasons_for_what_is_missing(tmp_path: Path) -> None:
+    measured = {"step_ms": 9.1, "limit_ms": 6.8, "bound": "bytes", "share": 0.75, "share_of_nominal": 0.67}
+    rows = [
+        {"case": "32 rows of 512", **measured, "tokens_per_s": 3516, "peft_ms": 80.0},
+        {"case": "32 rows of 32768", "left_out": "needs 65537 KV blocks and has 16384"},
+    ]
+    file = machine.write_suite(tmp_path, "serving_gpu", {"rows": rows})
+    text = results.RENDERERS["serving_gpu"](file)
+    assert "| 32 rows of 512 | 9.10 | 6.80 (bytes) | 75% | 67% | 3516 | 80.0 |" in text
+    assert "left out: needs 65537 KV blocks" in text
