@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,8 +22,10 @@ from benchmarks.gpu_run import records
 from benchmarks.gpu_run.predictions import standard_step
 from benchmarks.gpu_run.stages import SECONDS
 from benchmarks.gpu_timing import Cuda
-from benchmarks.kernels.gpu_layer import Timed, kernels
 from benchmarks.serving.gpu_model import llama_3_8b
+
+if TYPE_CHECKING:
+    from benchmarks.kernels.gpu_layer import Timed
 
 GROUPS = ("LoRA", "attention of tokens")
 NAMES = "attend|combine|shrink|expand"
@@ -50,6 +52,9 @@ FIELDS = {
 
 def targets() -> Iterator[Timed]:
     """Yield the kernels that are profiled."""
+    # Imported late: what reads counters and traces needs no Triton.
+    from benchmarks.kernels.gpu_layer import kernels
+
     for group, make in kernels(llama_3_8b(LAYERS), Cuda(), standard_step(), ()):
         if group in GROUPS:
             yield from make()

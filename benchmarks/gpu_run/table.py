@@ -56,7 +56,7 @@ def card_of(device: str, measured: Mapping[str, Any]) -> Card:
 
 def lines(wanted: Sequence[Prediction], limits: Card, found: Mapping[str, Measured]) -> list[tuple[str, ...]]:
     """Return the rows of the table. `limits` has the measured copy bandwidth; predictions keep the assumed one."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for line in wanted:
         measured = found.get(line.kernel)
         share = NOTHING

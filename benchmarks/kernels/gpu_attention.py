@@ -14,8 +14,11 @@ import torch
 from torch.nn import functional
 
 from benchmarks.gpu_timing import Device, cold_layers
-from benchmarks.roofline import Card, attend, total
-from serving.kernels.triton.attention import SplitScratch, attend_chunks, attend_tokens, queries_a_tile
+from benchmarks.roofline import Card, Work, attend, total
+from serving.kernels.triton.attention_decode import attend_tokens
+from serving.kernels.triton.attention_prefill import attend_chunks, queries_a_tile
+from serving.kernels.triton.attention_work import AttentionWork
+from serving.kv.paged import KVLayer
 from serving.models.config import ModelConfig
 
 BLOCK = 16
@@ -23,21 +26,24 @@ BLOCK = 16
 TOKENS = ((1, 512), (32, 512), (256, 512), (8, 2048), (32, 2048), (32, 8192), (1, 8192), (1, 32768), (8, 32768))
 PROMPTS = (512, 1024, 2048, 4096, 8192)
 
-Call = Callable[[int], object]
+Call = Callable[[int], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Paged:
-    """K and V of some layers, [layers][slots, kv_heads, head_dim], and block tables that scatter each row's blocks."""
+    """K and V of some layers, and int32 block tables [rows, blocks] that scatter each row's blocks."""
 
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
+    layers: list[KVLayer]
     tables: torch.Tensor
 
-    @property
-    def layers(self) -> int:
-        """Return the number of layers."""
-        return len(self.keys)
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of one layer as a call, with what it reads; q: [rows, heads · head_dim]."""
+
+    call: Call
+    q: torch.Tensor
+    kv: Paged
 
 
 def paged(config: ModelConfig, device: Device, contexts: list[int]) -> Paged:
@@ -52,66 +58,52 @@ def paged(config: ModelConfig, device: Device, contexts: list[int]) -> Paged:
     for row, count in enumerate(blocks):
         tables[row, :count] = order[first : first + count]
         first += count
-    make = [torch.empty(shape, device=device.device, dtype=device.dtype).normal_() for _ in range(2 * layers)]
-    return Paged(make[:layers], make[layers:], tables.to(device.device))
+    made = [
+        [torch.empty(shape, device=device.device, dtype=device.dtype).normal_() for _ in range(2)]
+        for _ in range(layers)
+    ]
+    return Paged([KVLayer(keys, values) for keys, values in made], tables.to(device.device))
 
 
-def token_call(config: ModelConfig, device: Device, contexts: list[int]) -> tuple[Call, int]:
-    """Return attention of single tokens at the ends of these contexts, and its layers."""
-    kv, rows = paged(config, device, contexts), len(contexts)
+def token_call(config: ModelConfig, device: Device, contexts: list[int]) -> Attention:
+    """Return attention of single tokens at the ends of these contexts."""
+    kv, rows, heads = paged(config, device, contexts), len(contexts), config.num_heads
     q = torch.empty(rows, config.q_size, device=device.device, dtype=device.dtype).normal_()
     out = torch.empty_like(q)
     positions = torch.tensor([context - 1 for context in contexts], dtype=torch.int32, device=device.device)
-    ones, order = torch.ones_like(positions), torch.arange(rows, dtype=torch.int32, device=device.device)
-    units = torch.stack((order, ones, positions, order), 1).contiguous()
-    scratch = SplitScratch(rows, config.num_heads, config.head_dim, max(contexts), device.device)
+    row_tables = torch.arange(rows, dtype=torch.int32, device=device.device)
+    counts = _counts(device, rows, 0, rows)
+    work = AttentionWork(rows, heads, config.head_dim, max(contexts), device.device)
+    work.fill(positions, row_tables, counts)  # once per step, for all layers
 
     def call(layer: int) -> torch.Tensor:
-        attend_tokens(
-            q,
-            kv.keys[layer],
-            kv.values[layer],
-            units,
-            positions,
-            kv.tables,
-            out,
-            config.num_heads,
-            BLOCK,
-            scratch,
-            upcast=device.interpreted,
-        )
+        cache, interpreted = kv.layers[layer], device.interpreted
+        attend_tokens(q, cache, positions, kv.tables, counts, out, heads, BLOCK, work, upcast=interpreted)
         return out
 
-    call.inputs = q, kv  # type: ignore[attr-defined]
-    return call, kv.layers
+    return Attention(call, q, kv)
 
 
-def chunk_call(config: ModelConfig, device: Device, tokens: int) -> tuple[Call, int]:
-    """Return causal attention of one prompt from its first token on, and its layers."""
-    kv = paged(config, device, [tokens])
+def chunk_call(config: ModelConfig, device: Device, tokens: int) -> Attention:
+    """Return causal attention of one prompt from its first token on."""
+    kv, heads = paged(config, device, [tokens]), config.num_heads
     q = torch.empty(tokens, config.q_size, device=device.device, dtype=device.dtype).normal_()
     out = torch.empty_like(q)
-    tile = queries_a_tile(config.num_heads // config.num_kv_heads)
-    units = torch.tensor(
-        [(at, min(tile, tokens - at), at, 0) for at in range(0, tokens, tile)], dtype=torch.int32, device=device.device
-    )
+    tile = queries_a_tile(heads // config.num_kv_heads, device.dtype)
+    listed = [(at, min(tile, tokens - at), at, 0) for at in range(0, tokens, tile)]
+    units = torch.tensor(listed, dtype=torch.int32, device=device.device)
+    counts = _counts(device, 0, len(listed), tokens)
 
     def call(layer: int) -> torch.Tensor:
-        attend_chunks(
-            q,
-            kv.keys[layer],
-            kv.values[layer],
-            units,
-            kv.tables,
-            out,
-            config.num_heads,
-            BLOCK,
-            upcast=device.interpreted,
-        )
+        cache, interpreted = kv.layers[layer], device.interpreted
+        attend_chunks(q, cache, units, kv.tables, counts, out, heads, BLOCK, upcast=interpreted)
         return out
 
-    call.inputs = q, kv  # type: ignore[attr-defined]
-    return call, kv.layers
+    return Attention(call, q, kv)
+
+
+def _counts(device: Device, tokens: int, tiles: int, rows: int) -> torch.Tensor:
+    return torch.tensor([tokens, tiles, rows, 0, 0, 0, 0, 0], dtype=torch.int32, device=device.device)
 
 
 def sdpa_call(config: ModelConfig, kv: Paged, q: torch.Tensor, context: int, rows: int) -> Call:
@@ -127,7 +119,7 @@ def sdpa_call(config: ModelConfig, kv: Paged, q: torch.Tensor, context: int, row
         blocked = paged.view(-1, BLOCK, config.num_kv_heads, config.head_dim)[index]
         return blocked.flatten(1, 2)[:, :context].transpose(1, 2).contiguous()
 
-    keys, values = [contiguous(one) for one in kv.keys], [contiguous(one) for one in kv.values]
+    keys, values = [contiguous(one.keys) for one in kv.layers], [contiguous(one.values) for one in kv.layers]
     causal = queries.shape[2] > 1
 
     def call(layer: int) -> torch.Tensor:
@@ -144,25 +136,20 @@ def attention_rows(config: ModelConfig, device: Device, card: Card, quick: bool 
     A row with "wrong" says how far ours is from SDPA.
     """
     for rows, context in TOKENS[:1] if quick else TOKENS:
-        call, layers = token_call(config, device, [context] * rows)
-        work = total([attend(config, context - 1, 1)] * rows)
-        yield {
-            "case": f"{rows} rows of {context}",
-            **_compared(config, device, card, call, layers, work, rows, context),
-        }
+        ours, work = token_call(config, device, [context] * rows), total([attend(config, context - 1, 1)] * rows)
+        yield {"case": f"{rows} rows of {context}", **_compared(config, device, card, ours, work, rows, context)}
     for tokens in PROMPTS[:1] if quick else PROMPTS:
-        call, layers = chunk_call(config, device, tokens)
-        work = attend(config, 0, tokens)
-        yield {"case": f"prompt of {tokens}", **_compared(config, device, card, call, layers, work, 1, tokens)}
+        ours, work = chunk_call(config, device, tokens), attend(config, 0, tokens)
+        yield {"case": f"prompt of {tokens}", **_compared(config, device, card, ours, work, 1, tokens)}
 
 
 def _compared(
-    config: ModelConfig, device: Device, card: Card, call: Any, layers: int, work: Any, rows: int, context: int
+    config: ModelConfig, device: Device, card: Card, ours: Attention, work: Work, rows: int, context: int
 ) -> dict[str, Any]:
-    q, kv = call.inputs
+    layers = len(ours.kv.layers)
     limit = work.seconds(card.copy, card.flops)
-    seconds = device.seconds(call, layers)
-    row = {
+    seconds = device.seconds(ours.call, layers)
+    row: dict[str, Any] = {
         "us": 1e6 * seconds,
         "limit_us": 1e6 * limit,
         "bound": work.bound(card.copy, card.flops),
@@ -171,8 +158,8 @@ def _compared(
         "tflop_s": work.flops / seconds / 1e12,
     }
     try:
-        peer = sdpa_call(config, kv, q, context, rows)
-        found, expected = call(0).view(rows, -1, config.q_size), peer(0).transpose(1, 2).flatten(2)
+        peer = sdpa_call(config, ours.kv, ours.q, context, rows)
+        found, expected = ours.call(0).view(rows, -1, config.q_size), peer(0).transpose(1, 2).flatten(2)
         error = float((found.float() - expected.float()).norm() / expected.float().norm())
         if not (error < 0.02 and math.isfinite(error)):
             row["wrong"] = error

@@ -20,6 +20,7 @@ from lora_kernels.ops.tuning import plan_for
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
+from serving.kv.paged import KVLayer
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.loader import part_sizes
@@ -54,11 +55,13 @@ def kernels(
 
 
 def _tokens(config: ModelConfig, device: Device, step: StepShape) -> Iterator[Timed]:
-    yield Timed("attend tokens", *token_call(config, device, list(step.contexts)))
+    attention = token_call(config, device, list(step.contexts))
+    yield Timed("attend tokens", attention.call, len(attention.kv.layers))
 
 
 def _prompt(config: ModelConfig, device: Device, tokens: int) -> Iterator[Timed]:
-    yield Timed(f"attend chunks, {tokens} tokens", *chunk_call(config, device, tokens))
+    attention = chunk_call(config, device, tokens)
+    yield Timed(f"attend chunks, {tokens} tokens", attention.call, len(attention.kv.layers))
     inputs, outputs = part_sizes(config)["gate_up"]
     yield _gemm(device, f"gate_up GEMM, {tokens} tokens", tokens, sum(outputs), inputs)
 
@@ -117,11 +120,11 @@ def _small(config: ModelConfig, device: Device, rows: int) -> Iterator[Timed]:
     qkv = normal(device, rows, wide)
     positions = torch.arange(rows, dtype=torch.int32, device=device.device)
     table = rope_halves(config, rows).to(device.device)
-    keys, values = (normal(device, rows, config.num_kv_heads, config.head_dim) for _ in range(2))
+    kv = KVLayer(*(normal(device, rows, config.num_kv_heads, config.head_dim) for _ in range(2)))
     yield Timed("two norms", norms, layers)
     yield Timed(
         "rope",
-        lambda _: rope_and_store(qkv, positions, positions, table, keys, values, config.num_heads),
+        lambda _: rope_and_store(qkv, positions, positions, table, kv, config.num_heads),
         layers,
     )
     yield Timed("silu", lambda _: silu_mul(both, active), layers)

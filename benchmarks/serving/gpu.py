@@ -84,7 +84,7 @@ def make_bench(config: ModelConfig, device: Device, wanted: Iterable[StepCase], 
     needed = max(gpu_traffic.Traffic(case, steps).blocks for case in wanted)
     blocks = min(needed, _blocks_that_fit(config, device, adapters, needed))
     sizes = Sizes(
-        sequences=max(case.batch + 1 for case in wanted),
+        sequences=max(case.batch + bool(case.prompt) for case in wanted),
         rows=max(case.batch + case.prompt for case in wanted),
         length=max(max(case.context + steps, case.prompt) for case in wanted),
         blocks=blocks,

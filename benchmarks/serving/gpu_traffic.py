@@ -11,7 +11,7 @@ from typing import Protocol
 
 from benchmarks.serving.gpu_cases import StepCase
 from benchmarks.serving.gpu_model import BLOCK
-from serving.core import AdapterRef, Request, SamplingParams, Sequence
+from serving.core import AdapterRef, Request, SamplingParams, Sequence, Status
 from serving.steps import Chunk, SampledToken, StepPlan
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
@@ -99,6 +99,8 @@ def drive(runner: Runner, traffic: Traffic, steps: int, clock: Callable[[], floa
         plan, pending = following_plan, following
     traffic.commit(plan, pending.result())
     answered.append(clock())
+    for sequence in (*traffic.decoding, *traffic.prompts):
+        sequence.status = Status.FINISHED
     return answered
 
 
