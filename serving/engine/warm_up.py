@@ -13,20 +13,25 @@ _TOKENS = 2
 _GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
-class _Anything:
+class Anything:
     """A grammar, and the state of one, that every token follows."""
 
     def __init__(self, vocab: int) -> None:
-        self._none = np.zeros(vocab, np.bool_)
+        self._forbidden = np.zeros(vocab, np.bool_)
+        self._allowed = np.full(-(-vocab // 32), -1, np.int32)
 
-    def begin(self) -> _Anything:
+    def begin(self) -> Anything:
         return self
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """Accept all tokens."""
 
     def forbidden(self) -> np.ndarray:
-        return self._none
+        return self._forbidden
+
+    def allowed_bits(self) -> np.ndarray:
+        """Return the tokens that may come next as bits of int32 words: all."""
+        return self._allowed
 
 
 def requests(max_len: int, vocab: int, *, samples: bool) -> list[list[Request]]:
@@ -43,7 +48,7 @@ def requests(max_len: int, vocab: int, *, samples: bool) -> list[list[Request]]:
         )
         biased = SamplingParams(temperature=0, logit_bias=((0, 1.0),), ignore_eos=True)
         reported = SamplingParams(temperature=0, logprobs=2, prompt_logprobs=1, ignore_eos=True)
-        bound = SamplingParams(temperature=0, constraint=_Anything(vocab), ignore_eos=True)
+        bound = SamplingParams(temperature=0, constraint=Anything(vocab), ignore_eos=True)
         kinds += [[one] for one in (drawn, cut, penalised, biased, reported, bound)]
         kinds += [[_GREEDY, drawn, cut, penalised, biased, reported, bound]]
     prompt = (0,) * min(PROMPT_TOKENS, max_len - _TOKENS)

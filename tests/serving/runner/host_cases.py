@@ -8,10 +8,11 @@ import sys
 import torch
 
 from benchmarks.serving_host.device import Device, device
-from benchmarks.serving_host.replica import make_engine
+from benchmarks.serving_host.replica import VOCAB, make_engine
 from benchmarks.serving_host.steps import Mix, run
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
+from serving.engine.warm_up import Anything
 
 SEQUENCES, ROWS, ADAPTERS = 12, 96, 3
 # A gather, the logits, the argmax and a copy; more with tokens that are drawn.
@@ -37,6 +38,7 @@ def _sampling(rng: random.Random) -> SamplingParams:
         drawn | {"top_k": 3},
         drawn | {"top_p": 0.9, "repetition_penalty": 1.1},
         drawn | {"min_p": 0.1, "logprobs": 1},
+        drawn | {"constraint": Anything(VOCAB)},
     ]
     return SamplingParams(ignore_eos=True, **rng.choice(kinds))  # type: ignore[arg-type]
 
@@ -47,7 +49,7 @@ def no_kernel_is_compiled_after_the_warm_up(here: Device, engine: Engine) -> Non
     rng = random.Random(5)
     for number in range(60):
         ref = AdapterRef(rng.choice((None, *map(str, range(ADAPTERS)))))
-        prompt = tuple(rng.randrange(100) for _ in range(rng.choice((1, 2, 15, 16, 17, 60, 250))))
+        prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.choice((1, 2, 15, 16, 17, 60, 250))))
         request = Request(f"r{number}", "", "", ref, prompt, _sampling(rng), rng.randint(1, 20))
         engine._accept(request, None)
         for _ in range(rng.randint(0, 3)):
@@ -55,6 +57,7 @@ def no_kernel_is_compiled_after_the_warm_up(here: Device, engine: Engine) -> Non
     while engine._active:
         engine.step()
     assert here.variants[warm:] == [], here.variants[warm:]
+    assert engine.stats.failed == 0
 
 
 def a_step_is_one_replay_and_a_few_launches_whatever_it_mixes(here: Device, engine: Engine) -> None:
