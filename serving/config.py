@@ -27,7 +27,8 @@ class ServingConfig:
         str, "float32, bfloat16, int8 (weights and KV cache), or auto: bfloat16 where it is not slower"
     ] = "auto"
     kv_dtype: Annotated[
-        str, "KV cache: auto (as --dtype), bfloat16, or int8 (half the memory, faster; both on a CPU alone)"
+        str,
+        "KV cache: auto (as --dtype), bfloat16 (on a CPU alone), or half the memory: int8 on a CPU, fp8 on a GPU",
     ] = "auto"
     adapter_dtype: Annotated[
         str,
@@ -74,8 +75,8 @@ class ServingConfig:
             raise ConfigError(f"--adapters {self.adapters}: not a folder")
         if self.dtype not in ("auto", "float32", "bfloat16", "int8"):
             raise ConfigError(f"--dtype {self.dtype}: one of float32, bfloat16, int8, auto")
-        if self.kv_dtype not in ("auto", "bfloat16", "int8"):
-            raise ConfigError(f"--kv-dtype {self.kv_dtype}: one of bfloat16, int8, auto")
+        if self.kv_dtype not in ("auto", "bfloat16", "int8", "fp8"):
+            raise ConfigError(f"--kv-dtype {self.kv_dtype}: one of bfloat16, int8, fp8, auto")
         if self.adapter_dtype not in ("auto", "int8"):
             raise ConfigError(f"--adapter-dtype {self.adapter_dtype}: one of int8, auto")
         if self.device not in ("auto", "cpu", "cuda"):

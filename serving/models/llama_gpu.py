@@ -8,12 +8,14 @@ import torch
 from torch.nn import functional
 
 from lora_kernels import BatchMetadata, lora_apply
+from serving.kernels.scaled import ScaledWeight
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks
 from serving.kernels.triton.attention_work import AttentionWork
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
+from serving.kernels.triton.scaled_gemm import scaled_linear
 from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.loader import LayerWeights, Linear, ModelWeights
@@ -102,8 +104,7 @@ class GpuLlama:
 
 
 def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
-    assert isinstance(weight, torch.Tensor)
-    y = functional.linear(x, weight)
+    y = scaled_linear(x, weight) if isinstance(weight, ScaledWeight) else functional.linear(x, weight)
     if adapters is not None:
         lora_apply(y, x, site, layer, adapters)
     return y

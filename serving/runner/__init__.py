@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CACHES = {"bfloat16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -61,20 +63,26 @@ def choose_precision(name: str, device: torch.device, cache: str = "auto", adapt
     """Choose types. "auto" is bfloat16, except in plain torch on a CPU that emulates it and is several times slower.
 
     "int8" quantises the linears (one scale per output) and, unless `cache` says otherwise, the KV cache (one scale per
-    key and per value); adapters are quantised with one scale per rank. Raises ConfigError where the kernels for that
-    are missing.
+    key and per value); adapters are quantised with one scale per rank. `cache` "fp8" has one scale per key and per
+    value, on a GPU. Raises ConfigError where the kernels for that are missing.
     """
+    if cache == "fp8":
+        if device.type != "cuda":
+            raise ConfigError("--kv-dtype fp8: only a GPU has it; the 8 bits of a CPU are int8")
+        if torch.cuda.get_device_capability(device) < (8, 9):
+            raise ConfigError("--kv-dtype fp8: this GPU does not convert 8-bit floats (compute capability 8.9 does)")
     needs_kernels = (
         ("--dtype", name, name == "int8"),
-        ("--kv-dtype", cache, cache != "auto"),
+        ("--kv-dtype", cache, cache not in ("auto", "fp8")),
         ("--adapter-dtype", adapters, adapters == "int8"),
     )
     for flag, value, needed in needs_kernels:
         if needed and not has_kernels(device):
-            raise ConfigError(f"{flag} {value}: only the C kernels on a CPU have it")
+            instead = "; the 8 bits of a GPU are fp8" if (flag, value) == ("--kv-dtype", "int8") else ""
+            raise ConfigError(f"{flag} {value}: only the C kernels on a CPU have it{instead}")
     floats = _floats(name, device)
     weights = torch.int8 if name == "int8" else floats
-    kv = weights if cache == "auto" else torch.int8 if cache == "int8" else torch.bfloat16
+    kv = weights if cache == "auto" else _CACHES[cache]
     return Precision(weights, kv, torch.int8 if adapters == "int8" else floats)
 
 
@@ -109,7 +117,7 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
             max_len=s.max_len,
             threads=s.threads,
         )
-    weights = load_weights(s.folder, model, s.precision.weights, s.device)
+    weights = load_weights(s.folder, model, s.precision.weights, s.device, scaled=s.device.type == "cuda")
     kv = PagedKV(model, s.num_blocks, s.block_size, s.precision.cache, s.device)
     if s.device.type == "cuda":
         return _gpu_runner(s, weights, kv, adapters)

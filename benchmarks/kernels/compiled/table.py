@@ -8,7 +8,7 @@ from typing import Any
 
 import triton
 
-from benchmarks.kernels.compiled import lora, serving
+from benchmarks.kernels.compiled import lora, scaled, serving
 from benchmarks.kernels.compiled.build import build
 from benchmarks.kernels.compiled.variant import Variant, variants
 
@@ -22,7 +22,7 @@ LINE = (
 
 def current(*, small: bool = False, kernels: Iterable[str] = ()) -> list[Variant]:
     """Return the variants that launches reach now, those of the tests alone, or those whose kernel's name begins so."""
-    launches = (one for room in (lora, serving) for one in room.launches() if one[0].small or not small)
+    launches = (one for room in (lora, serving, scaled) for one in room.launches() if one[0].small or not small)
     wanted = tuple(kernels)
     return [one for one in variants(launches) if not wanted or one.name.startswith(wanted)]
 

@@ -98,7 +98,22 @@ def test_8_bits_take_little_more_than_half_the_memory(tiny: Tiny) -> None:
 
 
 def test_types_that_are_not_served_are_refused_by_name(tiny: Tiny) -> None:
-    with pytest.raises(ConfigError, match="--kv-dtype fp8"):
-        ServingConfig(model=tiny.model, kv_dtype="fp8")
-    with pytest.raises(ConfigError, match="--kv-dtype int8: only the C kernels"):
+    with pytest.raises(ConfigError, match="--kv-dtype fp4"):
+        ServingConfig(model=tiny.model, kv_dtype="fp4")
+    with pytest.raises(
+        ConfigError, match="--kv-dtype int8: only the C kernels on a CPU have it; the 8 bits of a GPU are"
+    ):
         choose_precision("bfloat16", torch.device("cuda"), "int8")
+    with pytest.raises(ConfigError, match="--kv-dtype fp8: only a GPU has it; the 8 bits of a CPU are int8"):
+        choose_precision("bfloat16", CPU, ServingConfig(model=tiny.model, kv_dtype="fp8").kv_dtype)
+
+
+def test_a_gpu_that_converts_8_bit_floats_may_have_them_in_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    for capability, served in (((8, 9), True), ((9, 0), True), ((8, 6), False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        if served:
+            assert choose_precision("bfloat16", cuda, "fp8") == Precision(BF16, torch.float8_e4m3fn, BF16)
+        else:
+            with pytest.raises(ConfigError, match="--kv-dtype fp8: this GPU"):
+                choose_precision("bfloat16", cuda, "fp8")
