@@ -5,10 +5,12 @@ Top-ups are written in top_ups.py; this module offers those that other apps call
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from billing.errors import TransactionNotReversible
 from billing.ledger import get_account, post_transaction
@@ -21,6 +23,7 @@ from billing.statements import (
     REFUND_PREDICTION,
     RELEASE_HOLD,
     SETTLE_HOLD,
+    STATEMENT_SECONDS,
     Delivery,
     Settlement,
     parse_delivery,
@@ -96,9 +99,14 @@ def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
 def settle_hold_sync(
     *, prediction_id: UUID, attempt: int, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID
 ) -> Settlement:
-    """Settle a hold from Celery: `hotpath.settle_hold` with the same statement, answers and errors."""
+    """Settle a hold from Celery: `hotpath.settle_hold` with the same statement, answers, errors and time limit.
+
+    Raises OperationalError after `STATEMENT_SECONDS`; nothing was charged then.
+    """
     parameters = settle_parameters(prediction_id, attempt, usage, finish_reason, receipt, replica_id)
-    return parse_settled(_one_row(SETTLE_HOLD, parameters), prediction_id)
+    with _limited():
+        row = _one_row(SETTLE_HOLD, parameters)
+    return parse_settled(row, prediction_id)
 
 
 def record_delivery_sync(*, prediction_id: UUID, attempt: int, tokens: int) -> Delivery:
@@ -130,6 +138,19 @@ def set_key_budget(
         defaults={"monthly_limit_nano_usd": monthly_limit_nano_usd, "total_limit_nano_usd": total_limit_nano_usd},
     )
     return KeyBudget.objects.get(api_key_id=api_key.line_id)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Limit the time of each statement, as the gateway's connections do: a charge commits soon after its time, or never
+    (`gateway.proofs` relies on it)."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+        try:
+            yield
+        finally:
+            with suppress(DatabaseError):  # a transaction that failed, like a lost connection, forgets the limit itself
+                cursor.execute("RESET statement_timeout")
 
 
 def _one_row(sql: str, parameters: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -37,6 +37,7 @@ EXPIRE_HOLD = "SELECT billing_expire_hold(%s)"
 REFUND_PREDICTION = "SELECT billing_refund_prediction(%s, %s)"
 GATEWAY_BEAT = "SELECT billing_gateway_beat(%s, %s)"
 
+STATEMENT_SECONDS = 5  # of one of these calls; the database cancels it then, and nothing has happened
 MAX_CLOSE_REASON = 64  # characters, of billing_hold.close_reason and billing_refund.reason
 MAX_FINISH_REASON = 32  # characters, of billing_usage.finish_reason
 

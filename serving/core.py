@@ -7,6 +7,7 @@ import hashlib
 import math
 import random
 import struct
+from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -70,6 +71,11 @@ class ConstraintState(Protocol):
 
     def forbidden(self) -> numpy.ndarray:
         """Return bool [vocab]: the tokens that may not come next; never all of them. Raises ConstraintFailed."""
+        ...
+
+    def allowed_bits(self) -> numpy.ndarray:
+        """Return the opposite of `forbidden` as int32 [ceil(vocab / 32)]: token t is bit t % 32 of word t // 32. The
+        next call overwrites it. Raises ConstraintFailed."""
         ...
 
 
@@ -213,6 +219,7 @@ class Sequence:
         runner that keeps tables on a device knows by that which of its entries still hold
     sampler: state that sampling keeps between tokens; `serving.sampling` makes it when first needed
     scored: log-probabilities of the prompt's tokens from the second on, as far as steps have reported them
+    uniforms: the first numbers of `rng`; read them through `uniform`
     """
 
     request: Request
@@ -224,7 +231,6 @@ class Sequence:
     computed: int = 0
     planned: int = 0
     in_flight: int = 0
-    needs_last_token: bool = False
     charged: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
@@ -235,6 +241,7 @@ class Sequence:
     last_token_at: float | None = None
     sampler: object | None = None
     scored: list[TokenLogprob] = field(default_factory=list)
+    uniforms: array[float] = field(default_factory=lambda: array("d"))
 
     @property
     def prompt_tokens(self) -> int:
@@ -274,6 +281,13 @@ class Sequence:
         if self.request.sampling.prompt_logprobs is None:
             return range(0)
         return range(max(start, len(self.scored)), min(end, self.prompt_tokens - 1))
+
+    def uniform(self, index: int) -> float:
+        """Return the number in [0, 1) that draws output token `index`. It depends on the seed and the index alone, so
+        that neither overlapping steps nor a preemption change a token."""
+        while len(self.uniforms) <= index:
+            self.uniforms.append(self.rng.random())
+        return self.uniforms[index]
 
     def usage(self) -> Usage:
         return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)

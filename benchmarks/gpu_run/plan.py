@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from benchmarks.gpu_run.stages import Stage
+from benchmarks.gpu_run.stages import ROOT, Stage
 
+# What needs launches that do nothing.
+NOT_ON_CUDA = ("host_cases",)
 PROGRAM = ("-m", "benchmarks.gpu_run.program")
 
 
@@ -17,9 +19,18 @@ def _pytest(file: str) -> tuple[str, ...]:
     return ("pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "gpu", file)
 
 
+def _case_programs() -> tuple[Stage, ...]:
+    """Return a stage per program of cases of kernels, then of runners: each compares with plain torch."""
+    return tuple(
+        _stage(file.stem.replace("_", " "), "correctness", 2, f"tests.serving.{folder}.{file.stem}", suspects=True)
+        for folder in ("kernels", "runner")
+        for file in sorted((ROOT / "tests" / "serving" / folder).glob("*_cases.py"))
+        if file.stem not in NOT_ON_CUDA and "__main__" in file.read_text("utf-8")
+    )
+
+
 STAGES = (
-    _stage("kernels of the forward pass", "correctness", 2, "tests.serving.kernels.triton_cases", suspects=True),
-    _stage("runner against plain torch", "correctness", 3, "tests.serving.runner.gpu_cases", suspects=True),
+    *_case_programs(),
     _stage("LoRA kernels", "correctness", 3, *_pytest("tests/lora_kernels/test_triton_gpu.py"), suspects=True),
     _stage("the same numbers twice", "correctness", 1, "benchmarks.gpu_run.steady", suspects=True),
     # Last, and alone: what it does to streams and captures may leave a process unusable.
@@ -28,6 +39,7 @@ STAGES = (
     _stage("whole steps", "figures", 6, "benchmarks.gpu_run.steps"),
     _stage("attention beside its limit and SDPA", "figures", 2, "benchmarks.gpu_run.attention"),
     _stage("LoRA kernels beside peers", "figures", 3, "benchmarks.gpu_run.peers"),
+    _stage("transformers and PEFT", "figures", 2, "benchmarks.gpu_run.peft"),
     _stage("launch sizes", "sweep", 4, "benchmarks.gpu_run.sweep"),
     _stage("kernels of one layer again", "sweep", 1, "benchmarks.gpu_run.kernels"),
     _stage("DRAM throughput and issue slots", "profile", 3, "benchmarks.gpu_run.profile"),

@@ -101,7 +101,7 @@ def with_nsight(seconds: float) -> list[dict[str, Any]]:
     if shutil.which("ncu") is None:
         return []
     command = ["ncu", "--csv", "--metrics", ",".join(METRICS), "--kernel-name", f"regex:{NAMES}"]
-    command += ["--launch-count", "64", sys.executable, "-m", "benchmarks.gpu_run.profile", "targets"]
+    command += ["--launch-count", "96", sys.executable, "-m", "benchmarks.gpu_run.profile", "targets"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:

@@ -47,6 +47,24 @@ def measurements(folders: Iterable[Path]) -> tuple[dict[str, Measured], dict[str
     return found, card
 
 
+def problems(folders: Iterable[Path]) -> list[str]:
+    """Return a line for everything that was wrong, failed, or below its bar."""
+    found = []
+    for folder in folders:
+        for group in GROUPS:
+            for record in records.read(folder / f"{group}.jsonl"):
+                kind = record.get("record")
+                if kind in ("failed", "wrong"):
+                    found.append(f"{kind}: {record.get('line') or record.get('point')}: {record.get('problem')}")
+                elif kind == "missed bar":
+                    found.append(f"below its bar: {record.get('bar')}")
+                elif kind == "attention" and "wrong" in record:
+                    found.append(f"wrong: attention, {record.get('case')}: relative error {record['wrong']}")
+                elif kind == "steady" and record.get("changing_rows"):
+                    found.append(f"changing: {record.get('case')}: rows {record['changing_rows']}")
+    return list(dict.fromkeys(found))
+
+
 def card_of(device: str, measured: Mapping[str, Any]) -> Card:
     """Return the card by its name, H100 where it is unknown, with the copy bandwidth of this run if there is one."""
     known = card_named(device) or CARDS["H100"]
@@ -114,6 +132,7 @@ def summary(folders: Sequence[Path], preflight: Mapping[str, Any], outcomes: Seq
         "# First run on a GPU",
         "\n".join(f"- {line}" for line in about),
         markdown(("group", "stage", "status", "s", "note"), stages) if stages else "No stage has ended yet.",
+        *(["\n".join(f"- {line}" for line in wrong)] if (wrong := problems(folders)) else []),
         markdown(HEAD, lines(predictions(known), limits, found)),
         "Predicted times are arithmetic (benchmarks/gpu_run/predictions.py): one layer of Llama-3-8B, 32 rows of "
         "context 512, 32 distinct adapters of rank 16, unless a line says otherwise.",

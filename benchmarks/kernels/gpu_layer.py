@@ -83,8 +83,9 @@ def _lora(config: ModelConfig, device: Device, step: StepShape) -> Iterator[Time
     spec, distinct = pool_spec(config), len(step.ranks)
     pages = sum(-(-rank // spec.page_size) for rank in step.ranks)
     pool = AdapterPool(spec, pages, distinct, device.dtype, device.device, backend="triton")
+    adapter = random_adapter(config, device.dtype)
     for slot in range(distinct):
-        pool.load(slot, random_adapter(config, device.device, device.dtype))
+        pool.load(slot, adapter)
     pool.settle()
     rows = step.adapted
     buffers = MetadataBuffers(rows, rows, device.device, max_pages=spec.max_pages)

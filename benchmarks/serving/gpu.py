@@ -80,6 +80,7 @@ class Bench:
 def make_bench(config: ModelConfig, device: Device, wanted: Iterable[StepCase], steps: int, graphs: Any) -> Bench:
     """Return a bench whose runner has as many KV blocks as the cases need, or as fit."""
     wanted = list(wanted)
+    copy = device.copy_bytes_per_second()
     adapters = max(1, min(ADAPTERS, max(case.adapters for case in wanted)))
     needed = max(gpu_traffic.Traffic(case, steps).blocks for case in wanted)
     blocks = min(needed, _blocks_that_fit(config, device, adapters, needed))
@@ -90,7 +91,6 @@ def make_bench(config: ModelConfig, device: Device, wanted: Iterable[StepCase], 
         blocks=blocks,
         adapters=adapters,
     )
-    copy = device.copy_bytes_per_second()
     runner = build_runner(config, device.device, device.dtype, sizes, graphs, interpreted=device.interpreted)
     name = torch.cuda.get_device_name() if device.device.type == "cuda" else "H100"
     return Bench(config, device, runner, blocks, adapters, copy, card_named(name) or CARDS["H100"])

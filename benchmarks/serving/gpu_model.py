@@ -59,16 +59,17 @@ def random_weights(config: ModelConfig, device: torch.device, dtype: torch.dtype
     return ModelWeights(tensor(config.vocab_size, hidden), layers, tensor(hidden), tensor(config.vocab_size, hidden))
 
 
-def random_adapter(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype
-) -> dict[tuple[int, str, int], LoraPair]:
-    """Return an adapter of rank `RANK` on every site of every layer."""
+def random_adapter(config: ModelConfig, dtype: torch.dtype) -> dict[tuple[int, str, int], LoraPair]:
+    """Return an adapter of rank `RANK` on every site of every layer, in host memory.
+
+    One may be loaded into many slots: its values lie at other addresses in each, and speed depends on those.
+    """
     out = {}
     for site in pool_spec(config).sites:
         for layer in range(config.num_layers):
             for index, width in enumerate(site.slices):
-                a = torch.empty(RANK, site.in_features, device=device, dtype=dtype).normal_(0, 0.01)
-                b = torch.empty(width, RANK, device=device, dtype=dtype).normal_(0, 0.01)
+                a = torch.empty(RANK, site.in_features, dtype=dtype).normal_(0, 0.01)
+                b = torch.empty(width, RANK, dtype=dtype).normal_(0, 0.01)
                 out[layer, site.name, index] = LoraPair(a, b, 2.0)
     return out
 
@@ -130,7 +131,8 @@ def build_runner(
             max_blocks=-(-sizes.length // BLOCK),
             graphs=graphs,
         )
+        adapter = random_adapter(config, dtype)
         for slot in range(sizes.adapters):
-            pool.load(slot, random_adapter(config, device, dtype))
+            pool.load(slot, adapter)
         pool.settle()
     return runner

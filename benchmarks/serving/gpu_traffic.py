@@ -15,7 +15,6 @@ from serving.core import AdapterRef, Request, SamplingParams, Sequence, Status
 from serving.steps import Chunk, SampledToken, StepPlan
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
-SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, ignore_eos=True)
 
 
 class _NoText:
@@ -79,7 +78,9 @@ class Traffic:
     def _sequence(self, index: int, tokens: int, length: int) -> Sequence:
         case = self.case
         ref = AdapterRef(str(index % case.adapters) if case.adapters else None)
-        sampling = SAMPLED if case.sampled else GREEDY
+        # Seeded, so that the same steps twice draw the same tokens.
+        drawn = SamplingParams(temperature=0.8, top_p=0.95, seed=index, ignore_eos=True)
+        sampling = drawn if case.sampled else GREEDY
         request = Request("", "", "", ref, (1,) * tokens, sampling, length - tokens + 1)
         sequence = Sequence(request, 0.0, [1] * tokens, _NoText(), random.Random(0))
         sequence.blocks = list(itertools.islice(self._free, -(-length // BLOCK)))

@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
 from billing.pricing import BASIS_POINTS, worst_case_nano_usd
+from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_whole
@@ -183,7 +184,7 @@ class Gateway:
         signer = await sync_to_async(load_ticket_signer)()
         database: AsyncConnectionPool[Any] = AsyncConnectionPool(
             settings.ENV.database_url,
-            kwargs={"autocommit": True, "options": "-c statement_timeout=5000"},  # milliseconds
+            kwargs={"autocommit": True, "options": f"-c statement_timeout={STATEMENT_SECONDS}s"},
             min_size=2,
             max_size=20,
             timeout=5,

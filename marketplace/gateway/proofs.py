@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 
 from billing.ledger import record_incident
 from billing.models import Hold, Incident, Usage
+from billing.statements import STATEMENT_SECONDS
 from marketplace.gateway.settlement import Signers, evidence, grant_of, signers_of
 from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
 
@@ -26,7 +27,9 @@ logger = logging.getLogger(__name__)
 
 PAGE = 1_000  # charges read at once
 SECONDS = 60.0  # of one audit; the next goes on where it ended
-SETTLED_FOR = timedelta(seconds=30)  # a charge commits long before it is that old, so none is passed over
+# A charge's time is the start of its settlement, which the database cancels after STATEMENT_SECONDS in gateway and
+# sweeper alike: one of this age has committed or never will, so none is passed over.
+SETTLED_FOR = timedelta(seconds=6 * STATEMENT_SECONDS)
 _PROGRESS = "proofs:progress"  # (time, prediction id) of the last audited charge; losing it only repeats work
 
 

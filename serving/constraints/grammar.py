@@ -74,11 +74,14 @@ class _State:
             raise ConstraintFailed("the output's grammar reached one of its limits")
 
     def forbidden(self) -> np.ndarray:
+        bits = np.unpackbits(np.invert(self.allowed_bits()).view(np.uint8), bitorder="little")
+        return bits[: self._vocab].view(np.bool_)
+
+    def allowed_bits(self) -> np.ndarray:
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
         if self._matcher.is_error():
             raise ConstraintFailed("the output's grammar reached one of its limits")
-        bits = np.unpackbits(np.invert(self._mask).view(np.uint8), bitorder="little")
-        return bits[: self._vocab].view(np.bool_)
+        return self._mask
 
 
 def compile_grammar(spec: GrammarSpec, tokenizer: llguidance.LLTokenizer, vocab_size: int) -> Grammar:

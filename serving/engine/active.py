@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from serving.core import Delta, OutputText, Request, Sequence
 from serving.errors import EngineError, NonFiniteOutput
 from serving.handle import Outbox, RequestHandle
-from serving.sampling import is_plain
 from serving.steps import SampledToken
 
 
@@ -18,8 +17,6 @@ class ActiveRequests:
     """Request id → sequence and stream. Every request ends once, through `fail` or with a finish reason.
 
     on_finish: called with each sequence that ends, to free what it holds, and with whether it failed
-    overlaps: a step may be launched before the tokens of the one before are known. Its runner then takes the argmax for
-        them, so that only plain sampling may run ahead
     """
 
     def __init__(
@@ -27,11 +24,8 @@ class ActiveRequests:
         make_output: Callable[[Request], OutputText],
         eos_token_ids: frozenset[int],
         on_finish: Callable[[Sequence, bool], None],
-        *,
-        overlaps: bool,
     ) -> None:
         self._make_output, self.eos_token_ids, self._on_finish = make_output, eos_token_ids, on_finish
-        self._overlaps = overlaps
         self._active: dict[str, tuple[Sequence, RequestHandle | None]] = {}
         self._outbox = Outbox()
 
@@ -60,7 +54,6 @@ class ActiveRequests:
             list(request.prompt_token_ids),
             self._make_output(request),
             random.Random(secrets.randbits(64) if seed is None else seed),
-            needs_last_token=self._overlaps and not is_plain(request.sampling),
         )
         self._active[request.request_id] = (sequence, handle)
         return sequence

@@ -70,7 +70,7 @@ class Engine:
         self._step_seconds = 0.0
         self._inbox = Inbox()
         adapters.on_arrival = self._inbox.wake
-        self._active = ActiveRequests(make_output, eos_token_ids, self._finished, overlaps=runner.depth > 0)
+        self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
         self._launched: deque[Launched] = deque()
         self._committed_at = self._next_poll_at = 0.0
         self._draining = self._stopping = False

@@ -13,6 +13,7 @@ import torch
 
 from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
 from serving.kernels.triton.attention_prefill import queries_a_tile
+from serving.kernels.upload import StepBuffer
 from serving.kv.paged import PagedKV
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.ports import ResidentAdapters
@@ -22,7 +23,6 @@ from serving.runner.packing import IN_FLIGHT
 from serving.runner.rows import PackedRows, RowLayout, pack_rows
 from serving.runner.step_graphs import Shape, StepGraphs, decode_rows
 from serving.runner.tables import DeviceTables
-from serving.runner.upload import StepBuffer
 from serving.steps import StepPlan
 from serving.trace import NO_TRACE, Tracer
 
@@ -87,6 +87,7 @@ class GpuRunner:
     def launch(self, plan: StepPlan) -> GpuStep:
         """Start a step of at least one chunk. Returns before it is computed."""
         try:
+            self._head.finish()
             return self._launch(plan)
         except BaseException:
             self._tables.forget()
@@ -139,6 +140,7 @@ class GpuRunner:
         t, rows = self._buffer.tensors, shape.rows
         sources = t["sources"][:rows]
         ids = torch.where(sources >= 0, self._head.tokens[sources.clamp(min=0)], t["token_ids"][:rows])
+        ids = ids.clamp(min=0)  # a row that failed has no token; what follows it is dropped
         step = DeviceStep(
             token_ids=ids,
             positions=t["positions"][:rows],

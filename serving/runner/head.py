@@ -12,68 +12,78 @@ from dataclasses import dataclass
 import torch
 
 from serving.core import Sequence as Running
-from serving.kernels.triton.argmax import argmax
+from serving.kernels.upload import Int32s
 from serving.models.llama_gpu import GpuLlama
 from serving.runner.rows import PackedRows
-from serving.runner.upload import Int32s
-from serving.sampling import embed, sample, score
+from serving.sampling import embed, score
+from serving.sampling.device import DeviceSampler, Work
 from serving.steps import SampledToken, StepPlan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class GpuStep:
     """A launched step. Call `result` once, from the engine thread.
 
-    best: host memory that the device fills with each sample's likeliest token, or -1
-    special: logits of the sequences that the sampler decides on
-    vectors: final hidden states of sequences that asked for an embedding, then of prompt rows that `head` scores
+    head: launches what is deferred of this step
+    vectors: final hidden states of sequences that asked for an embedding, then of prompt rows that are scored
+    work: the sampling of the step, None where nothing is sampled or as long as it is deferred
+    done: recorded behind the last launch
     """
 
     plan: StepPlan
     step: PackedRows
-    best: torch.Tensor
-    special: torch.Tensor | None
+    head: Head
     vectors: torch.Tensor | None
-    head: Callable[[torch.Tensor], torch.Tensor]
-    done: torch.cuda.Event | None
-    aside: torch.cuda.Stream | None  # on the step's own, samplers would wait for the step after it
+    work: Work | None = None
+    done: torch.cuda.Event | None = None
 
     def result(self) -> Sequence[SampledToken]:
         """Wait for the device. Returns one answer per sampling chunk, in plan order."""
+        self.head.finish()
         if self.done is not None:
             self.done.synchronize()
-        sequences = self.step.sampling
-        answers = {
-            id(sequence): SampledToken(token if token >= 0 else None)
-            for sequence, token in zip(sequences, self.best[: len(sequences)].tolist(), strict=True)
-        }
-        with torch.cuda.stream(self.aside):
-            if self.special is not None:
-                chosen = [sequences[place] for place in self.step.special()]
-                answers.update(zip(map(id, chosen), sample(self.special.float(), chosen), strict=True))
-            if self.vectors is not None:
+        answers: dict[int, SampledToken] = {}
+        if self.step.sampling:
+            if self.work is None:
+                raise RuntimeError("the step's deferred sampling failed")
+            answers.update(zip(map(id, self.step.sampling), self.work.answers(), strict=True))
+        if self.vectors is not None:
+            with torch.cuda.stream(self.head.aside):
                 embeds = len(self.step.embedding)
                 vectors = embed(self.vectors[:embeds].float())
                 answers.update(zip(map(id, self.step.embedding), vectors, strict=True))
-                score(self.step.scoring, self.vectors[embeds:], self.head)
+                score(self.step.scoring, self.vectors[embeds:], self.head.logits)
         return [answers[id(chunk.sequence)] for chunk in self.plan.chunks if chunk.samples]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Deferred:
+    """A step whose tokens cannot be chosen yet, because a grammar waits for the token before. ends: see `prepare`."""
+
+    step: GpuStep
+    ends: list[int]
+    logits: torch.Tensor
 
 
 class Head:
     """Launches what follows the forward pass of each step, on the stream of the step.
 
     max_rows, max_samples: the most tokens and sequences of a step
-    tokens: int32 [max_samples] at a fixed address on the device: each sample of the last step, -1 without a token
+    aside: for what is computed in `result`; on the step's own stream, it would wait for the step after it
     """
 
     def __init__(self, model: GpuLlama, max_rows: int, max_samples: int, device: torch.device) -> None:
-        self.tokens = torch.zeros(max_samples, dtype=torch.int32, device=device)
-        self.shapes = {"sample_rows": (max(max_rows, max_samples),), "special": (max_samples,)}
-        self._model = model
-        cuda = device.type == "cuda"
-        self._aside = torch.cuda.Stream(device) if cuda else None
-        self._answers = [torch.zeros(max_samples, dtype=torch.int32, pin_memory=cuda) for _ in range(2)]
+        self.shapes = {"sample_rows": (max(max_rows, max_samples),)}
+        self.logits: Callable[[torch.Tensor], torch.Tensor] = model.logits
+        self.aside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._sampler = DeviceSampler(model.config.vocab_size, max_samples, device)
+        self._deferred: _Deferred | None = None
         self._places: dict[int, int] = {}  # sequence → its place among the samples of the last step
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """int32 [max_samples] at a fixed address on the device: each sample of the last step, -1 without a token."""
+        return self._sampler.tokens
 
     def place(self, sequence: Running) -> int:
         """Return the place in `tokens` of a sequence that the last step sampled. Raises KeyError for another."""
@@ -81,32 +91,52 @@ class Head:
 
     def fill(self, arrays: Mapping[str, Int32s], step: PackedRows) -> None:
         """Write what `launch` reads on the device, in the arrays of `shapes`."""
-        special = step.special()
         arrays["sample_rows"][: len(step.sample_rows)] = step.sample_rows
-        arrays["special"][: len(special)] = special
+
+    def finish(self) -> None:
+        """Launch the sampling that the last step deferred, if it did. Call it before the next step's launches: the host
+        has recorded the tokens of the step before the last by then."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            self._sample(deferred.step, deferred.ends, deferred.logits)
 
     def launch(
         self, plan: StepPlan, step: PackedRows, hidden: torch.Tensor, tensors: Mapping[str, torch.Tensor]
     ) -> GpuStep:
         """Start the choice of tokens and the copies to the host, without waiting.
 
+        The choice alone is deferred where a grammar does not know the token before, which is in flight.
+
         hidden: [rows, hidden] after the final norm; the next step may overwrite it
         tensors: those of `shapes`, uploaded as `fill` wrote them
         """
         count, wanted = len(step.sampling), len(step.sample_rows)
         final = hidden[tensors["sample_rows"][:wanted]]
-        chosen = None
-        if count:
-            logits = self._model.logits(final[:count])
-            argmax(logits, self.tokens[:count])
-            special = tensors["special"][: len(step.special())]
-            chosen = logits[special] if len(special) else None
+        launched = GpuStep(plan, step, self, final[count:] if wanted > count else None)
         self._places = {id(sequence): place for place, sequence in enumerate(step.sampling)}
-        self._answers.reverse()
-        best, done = self._answers[0], None
-        best.copy_(self.tokens, non_blocking=True)
-        vectors = final[count:] if wanted > count else None
-        if self._aside is not None:
-            done = torch.cuda.Event()
-            done.record()
-        return GpuStep(plan, step, best, chosen, vectors, self._model.logits, done, self._aside)
+        if not count:
+            launched.done = self._event()
+            return launched
+        logits = self.logits(final[:count])
+        end = {id(chunk.sequence): chunk.end for chunk in plan.chunks}
+        ends = [end[id(sequence)] for sequence in step.sampling]
+        if any(
+            sequence.request.sampling.constraint is not None and before > len(sequence.tokens)
+            for sequence, before in zip(step.sampling, ends, strict=True)
+        ):
+            self._deferred = _Deferred(launched, ends, logits)
+        else:
+            self._sample(launched, ends, logits)
+        return launched
+
+    def _sample(self, launched: GpuStep, ends: list[int], logits: torch.Tensor) -> None:
+        work = self._sampler.prepare(launched.step.sampling, ends)
+        self._sampler.launch(work, logits)
+        launched.work, launched.done = work, self._event()
+
+    def _event(self) -> torch.cuda.Event | None:
+        if self.aside is None:
+            return None
+        done = torch.cuda.Event()
+        done.record()
+        return done

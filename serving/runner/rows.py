@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from serving.core import Sequence as Running
+from serving.kernels.upload import Int32s
 from serving.runner.packing import IN_FLIGHT, Wanted
 from serving.runner.tables import DeviceTables
-from serving.runner.upload import Int32s
 from serving.steps import Chunk
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from serving.core import Sequence, Status
-from serving.runner.upload import Int32s
+from serving.kernels.upload import Int32s
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,5 @@
-"""Inverse-CDF draws from many rows at once, cut by top-k, top-p and min-p."""
+"""Inverse-CDF draws from many rows at once, cut by top-k, top-p and min-p. The distribution is summed in order of token
+ids. `serving.sampling.device` draws the same tokens on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from serving.core import SamplingParams
 _GUESS = 256
 # The cumulative sum over a vocabulary is taken in two levels, blocks of this many tokens and then one block's.
 _BLOCK = 256
-_LEAST_TEMPERATURE = 1e-4
+LEAST_TEMPERATURE = 1e-4
 # Upper 16 bits of a float32 from 0 to 1: a sign, the exponent, 7 bits of mantissa.
 _BINS = (0x3F800000 >> 16) + 1
 
@@ -26,7 +27,7 @@ def draw(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Seque
     """
     device = logits.device
     # At the least temperature the likeliest token has all the mass; dividing by a lower one would overflow.
-    temperatures = [max(p.temperature, _LEAST_TEMPERATURE) for p in params]
+    temperatures = [max(p.temperature, LEAST_TEMPERATURE) for p in params]
     if any(temperature != 1 for temperature in temperatures):
         logits = logits / torch.tensor(temperatures, device=device)[:, None]
     probs = torch.softmax(logits, -1)
@@ -57,7 +58,9 @@ def _from_all(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 def _from_cut(probs: torch.Tensor, points: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
     values, ids = probs.topk(min(_GUESS, probs.shape[1]), -1)
     kept, wide = _kept(values, params)
-    tokens = ids.gather(1, _first_above_share(values * kept, points)[:, None])[:, 0]
+    # In order of token ids, as for rows that are drawn whole: a device need not sort.
+    ids, order = ids.sort(-1)
+    tokens = ids.gather(1, _first_above_share((values * kept).gather(1, order), points)[:, None])[:, 0]
     if values.shape[1] < probs.shape[1]:
         for row in [i for i, is_wide in enumerate(wide) if is_wide]:
             tokens[row] = _from_wide(probs[row], points[row : row + 1], params[row])[0]

@@ -11,7 +11,7 @@ from serving.core import TokenLogprob
 
 # The most alternatives that are reported. This many are always searched, so that the order of equal values cannot
 # depend on another row's request.
-_MAX_LOGPROBS = 20
+MAX_LOGPROBS = 20
 # Prompt rows whose logits exist at once: 13 MB for a vocabulary of 50,000.
 _AT_ONCE = 64
 
@@ -19,7 +19,7 @@ _AT_ONCE = 64
 def token_logprobs(raw: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
     """Return, for each row of log-probabilities [rows, vocab], its token's and those of `counts` alternatives."""
     own = raw.gather(1, torch.tensor(tokens, device=raw.device)[:, None])[:, 0].tolist()
-    best = raw.topk(min(_MAX_LOGPROBS, raw.shape[1]), -1)
+    best = raw.topk(min(MAX_LOGPROBS, raw.shape[1]), -1)
     values, ids = best.values.tolist(), best.indices.tolist()
     return [
         TokenLogprob(token, own[row], tuple(zip(ids[row][:count], values[row][:count], strict=True)))

@@ -17,7 +17,7 @@ from serving.steps import SampledToken
 def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[SampledToken]:
     """Sample one token per row of float32 logits [rows, vocab], which are overwritten.
 
-    sequences: the rows' sequences; their `tokens`, `rng`, `sampler` and settings are used
+    sequences: the rows' sequences; their `tokens`, `uniform`, `sampler` and settings are used
 
     A row with NaN or +inf gets token_id None; a row whose grammar fails gets its ConstraintFailed.
     """
@@ -57,13 +57,13 @@ def _adjust(row: torch.Tensor, sequence: core.Sequence) -> None:
 
 
 def _choose(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[int]:
-    """Return the argmax for temperature 0 and a draw otherwise. Each draw uses one number of `rng`."""
+    """Return the argmax for temperature 0 and a draw otherwise. Each draw uses the sequence's number for that token."""
     drawn = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
     tokens: list[int] = [0] * len(sequences) if len(drawn) == len(sequences) else logits.argmax(-1).tolist()
     if drawn:
         rows = logits if len(drawn) == len(sequences) else logits[drawn]
         params = [sequences[i].request.sampling for i in drawn]
-        uniforms = [sequences[i].rng.random() for i in drawn]
+        uniforms = [sequences[i].uniform(sequences[i].output_tokens) for i in drawn]
         for index, token in zip(drawn, draw(rows, params, uniforms), strict=True):
             tokens[index] = token
     return tokens

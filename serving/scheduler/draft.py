@@ -70,8 +70,5 @@ class Draft:
 
 
 def can_decode(sequence: Sequence) -> bool:
-    """Return whether a decode can be launched: with a token in flight, only if that token cannot be the last one and
-    the choice of the next does not depend on it."""
-    if not sequence.in_flight:
-        return True
-    return not sequence.needs_last_token and sequence.output_tokens + 1 < sequence.request.max_tokens
+    """Return whether a decode can be launched: with a token in flight, only if that token cannot be the last one."""
+    return not sequence.in_flight or sequence.output_tokens + 1 < sequence.request.max_tokens

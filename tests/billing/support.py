@@ -76,7 +76,8 @@ def settle(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, **changes: Any) 
     return settle_hold_sync(prediction_id=prediction_id, usage=usage, **(report | changes))
 
 
-def _conninfo() -> dict[str, Any]:
+def conninfo() -> dict[str, Any]:
+    """Return how to reach the test database as the platform does, without Django."""
     parameters = connection.get_connection_params()
     names = ("dbname", "user", "password", "host", "port", "options")
     return {name: parameters[name] for name in names if parameters.get(name)}
@@ -85,14 +86,14 @@ def _conninfo() -> dict[str, Any]:
 @asynccontextmanager
 async def hot_connection() -> AsyncIterator[AsyncConnection[Any]]:
     """One connection as the gateway has it."""
-    async with await AsyncConnection.connect(**_conninfo(), autocommit=True) as conn:
+    async with await AsyncConnection.connect(**conninfo(), autocommit=True) as conn:
         yield conn
 
 
 @asynccontextmanager
 async def hot_pool(size: int) -> AsyncIterator[AsyncConnectionPool[AsyncConnection[Any]]]:
     """A pool as the gateway has it."""
-    kwargs = _conninfo() | {"autocommit": True}
+    kwargs = conninfo() | {"autocommit": True}
     async with AsyncConnectionPool(kwargs=kwargs, min_size=size, max_size=size, open=False, timeout=60) as pool:
         yield pool
 

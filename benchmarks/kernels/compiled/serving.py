@@ -9,12 +9,15 @@ import torch
 
 from benchmarks.kernels.compiled.variant import Use, meta
 from serving.kernels.triton.activation import silu_mul
-from serving.kernels.triton.argmax import argmax
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks
 from serving.kernels.triton.attention_work import AttentionWork
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
+from serving.kernels.triton.sample import COLUMNS, Rows, choose, make_scan, scan_rows
+from serving.kernels.triton.sample_adjust import Biases, Changes, adjust, count_tokens
+from serving.kernels.triton.sample_cut import choose_cut, make_candidates
+from serving.kernels.triton.sample_wide import choose_wide
 from serving.kv.paged import KVLayer
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -108,5 +111,18 @@ def cache(kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | 
 
 
 def sampling(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
-    """The likeliest token."""
-    argmax(meta(dtype, rows, sizes[2]), meta(torch.int32, rows))
+    """One token per row, with every setting."""
+    vocab = sizes[2]
+    listed = out = meta(torch.int32, rows)
+    logits, adjusted = meta(dtype, rows, vocab), meta(torch.float32, rows, vocab)
+    counts, masks = meta(torch.int32, rows, vocab), meta(torch.int32, rows, -(-vocab // 32))
+    inputs = Rows(logits, vocab, adjusted, vocab, vocab, meta(torch.int32, rows, COLUMNS))
+    scan = make_scan(rows, vocab, torch.device("meta"))
+    candidates, points = make_candidates(scan), meta(torch.float64, rows)
+    biases = Biases(listed, listed, listed, meta(torch.float32, rows))
+    adjust(inputs, Changes(counts, masks, masks.shape[1]), listed, biases)
+    scan_rows(inputs, scan, rows)
+    choose(inputs, scan, points, out, rows)
+    choose_cut(inputs, scan, candidates, points, listed, out)
+    choose_wide(inputs, scan, candidates, points, listed, out)
+    count_tokens(inputs.settings, counts, listed, out)

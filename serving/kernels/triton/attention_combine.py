@@ -54,7 +54,7 @@ def combine(
     work: AttentionWork, positions: torch.Tensor, counts: torch.Tensor, out: torch.Tensor, heads: int, head_dim: int
 ) -> None:
     """Write the results of the first counts[0] rows that have more than one split to out [rows, heads · head_dim]."""
-    rows = min(work.rows, len(out))
+    rows, splits, dim = min(work.rows, len(out)), triton.next_power_of_2(work.splits), triton.next_power_of_2(head_dim)
     combine_splits[(min(rows * heads, PROGRAMS if out.is_cuda else work.programs),)](
         work.parts,
         work.stats,
@@ -64,10 +64,11 @@ def combine(
         out.stride(0),
         HEADS=heads,
         HEAD_DIM=head_dim,
-        DIM=triton.next_power_of_2(head_dim),
+        DIM=dim,
         CAPACITY=work.splits,
-        SPLITS=triton.next_power_of_2(work.splits),
+        SPLITS=splits,
         SPLIT_KEYS=SPLIT_KEYS,
         MAX_SPLITS=MAX_SPLITS,
-        num_warps=1,
+        # 128 numbers per thread, in registers at once: 256 of them spill (sm_90).
+        num_warps=max(1, splits * dim // 4096),
     )

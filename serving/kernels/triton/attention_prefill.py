@@ -240,7 +240,7 @@ def attend_chunks(
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
-        DIM=triton.next_power_of_2(head_dim),
+        DIM=max(MIN_ROWS, triton.next_power_of_2(head_dim)),
         ROWS=rows,
         BLOCK_SIZE=block_size,
         BLOCK_KV=steps.keys,

@@ -157,6 +157,12 @@ def test_correctness_comes_first_and_staging_last_of_it_and_every_program_exists
         assert where.is_file(), f"{stage.name} runs {where}"
 
 
+def test_every_program_of_cases_that_a_gpu_can_run_is_a_check() -> None:
+    programs = {stage.arguments[2] for stage in plan.STAGES if stage.group == "correctness"}
+    assert {"tests.serving.kernels.triton_cases", "tests.serving.runner.gpu_cases"} <= programs
+    assert "tests.serving.runner.overlap_cases" in programs and "tests.serving.runner.host_cases" not in programs
+
+
 def test_stages_are_chosen_by_group() -> None:
     assert {stage.group for stage in plan.stages_of(("sweep", "profile"))} == {"sweep", "profile"}
     with pytest.raises(SystemExit):
@@ -167,7 +173,10 @@ def test_the_summary_says_what_helped_and_what_was_scaled(tmp_path: Path) -> Non
     stage = Stage("check", "correctness", (), 1)
     outcome = Outcome(stage, (Try("wrong", 2.0), Try("ok", 3.0, 0, "pdl", "8")))
     records.append(tmp_path / "figures.jsonl", {"record": "line", "line": "step, 1 row", "us": 6500, "layers": 8})
+    records.append(tmp_path / "figures.jsonl", {"record": "failed", "line": "qkv expand", "problem": "illegal access"})
+    records.append(tmp_path / "correctness.jsonl", {"record": "steady", "case": "32 rows", "changing_rows": [3]})
     text = table.summary([tmp_path], {}, [outcome], 25)
+    assert "- failed: qkv expand: illegal access" in text and "- changing: 32 rows: rows [3]" in text
     assert "| correctness | check | ok | 5 | right without programmatic launch; with 8 layers" in text
     assert "fewer layers" in text and "| step, 1 row | 5747.6 | 6500.0 | 77% (bytes) |" in text
 

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 from serving.kernels.triton.activation import silu_mul
-from serving.kernels.triton.argmax import argmax
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from serving.kv.paged import KVLayer
@@ -145,26 +144,12 @@ def eight_bit_heads_are_the_nearest_numbers_of_their_scale() -> None:
         assert float((found != nearest).float().mean()) < 0.01
 
 
-def argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers() -> None:
-    for dtype in DTYPES:
-        logits = _random(6, 20000, dtype=dtype)
-        logits[0, 9000] = logits[0, 12] = 100
-        logits[1, 19999] = 100
-        logits[2, 15000] = float("nan")
-        logits[3, 3] = float("inf")
-        logits[4] = float("-inf")
-        found = argmax(logits, torch.empty(6, dtype=torch.int32, device=DEVICE)).tolist()
-        assert found[:5] == [12, 19999, -1, -1, -1], found
-        assert found[5] == int(logits[5].float().argmax())
-
-
 CASES = (
     norm_adds_the_residual_and_normalises_in_float32,
     silu_mul_takes_gate_and_up_from_one_product,
     rope_rotates_queries_and_fills_the_cache_and_nothing_else,
     bias_and_norms_come_before_the_rotation_and_values_are_not_normed,
     eight_bit_heads_are_the_nearest_numbers_of_their_scale,
-    argmax_takes_the_first_of_equals_and_marks_rows_that_are_no_numbers,
     *attention_cases.CASES,
 )
 

@@ -26,6 +26,7 @@ from serving.runner.head import GpuStep
 from serving.runner.step_graphs import Shape
 from serving.steps import Chunk, StepPlan
 from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
+from tests.serving.runner.family_cases import every_family_gives_the_reference_s_tokens
 from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing
 from tests.serving.tiny import write_model
 
@@ -243,6 +244,7 @@ CASES = (
     a_step_may_start_before_the_tokens_of_the_one_before_are_known,
     sampled_rows_and_embeddings_share_a_step_with_plain_ones,
     prompts_are_scored_beside_rows_that_sample_and_embed,
+    every_family_gives_the_reference_s_tokens,
 )
 
 if __name__ == "__main__":

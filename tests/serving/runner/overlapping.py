@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -74,10 +75,11 @@ class Shortsighted:
             torch.randn(rows, config.hidden_size, generator=generator).to(DEVICE) * scale
             for rows, scale in ((config.vocab_size, 1.0), (LENGTH, 0.5), (config.vocab_size, 0.35))
         )
+        self.weights = SimpleNamespace(embed=self._embed)
 
-    def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None) -> torch.Tensor:
+    def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None, out: torch.Tensor) -> torch.Tensor:
         places = functional.embedding(step.positions, self._places)
-        return torch.add(functional.embedding(step.token_ids, self._embed), places)
+        return torch.add(functional.embedding(step.token_ids, self._embed), places, out=out)
 
     def logits(self, final: torch.Tensor) -> torch.Tensor:
         return functional.linear(final, self._head)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from serving.core import Sequence
+from serving.kernels.upload import StepBuffer
 from serving.runner.packing import pack_step
 from serving.runner.rows import RowLayout, pack_rows
 from serving.runner.step_graphs import decode_rows, mixed_rows
 from serving.runner.tables import DeviceTables
-from serving.runner.upload import StepBuffer
 from serving.steps import Chunk, StepPlan
 from tests.serving.scheduler.fakes import planner, sequence
 

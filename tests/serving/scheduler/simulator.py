@@ -241,7 +241,6 @@ class Trace:
                 probe = request.deadline - self.now
                 request = replace(request, deadline=None)
         sequence = Sequence(request, self.now, list(request.prompt_token_ids), _TEXT, _RNG)
-        sequence.needs_last_token = self.rng.random() < 0.1
         if probe is not None:
             self._probes[sequence] = probe
         if request.adapter.digest is not None:
@@ -317,7 +316,6 @@ class Trace:
             assert chunk.end == sequence.planned <= sequence.length
             assert len(sequence.blocks) * planner.pool.block_size >= chunk.end
             assert sequence.digest is None or self.residency.pins[sequence.digest] > 0
-            assert not sequence.needs_last_token or chunk.start < len(sequence.tokens)
         assert len(set(plan.fresh_blocks)) == len(plan.fresh_blocks)
         if not plan.chunks and not self._launched and not late:
             could = [s for s in planner.sequences() if self.residency.is_ready(s.digest)]

@@ -179,18 +179,6 @@ def test_a_step_made_while_another_is_in_flight_counts_its_token() -> None:
     plans.check_integrity()
 
 
-def test_a_sequence_whose_next_token_depends_on_the_last_is_not_planned_on_top_of_itself() -> None:
-    plans = planner()
-    seq = sequence(4, tokens=3)
-    seq.needs_last_token = True
-    plans.add(seq)
-    chunk = plans.plan(0.0).chunks[0]
-    assert plans.plan(0.0).chunks == []
-    plans.commit(chunk, 0.0)
-    seq.tokens.append(7)
-    assert len(plans.plan(0.0).chunks) == 1
-
-
 def test_a_token_sampled_for_a_finished_sequence_is_dropped() -> None:
     plans = planner()
     seq = sequence(4, tokens=3)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.cache import cache
 from django.db import connection
 
+from billing import services
 from billing.models import Hold, Incident, Usage
+from billing.statements import STATEMENT_SECONDS
 from marketplace.gateway import proofs
 from marketplace.gateway.tasks import audit_all_receipts, audit_receipts, sweep_open_holds
+from tests.billing.support import conninfo
 from tests.database import as_superuser
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES
 from tests.marketplace.gateway.settlement.sweeping import COST, Consumer, JournalReplica, ago, assert_charged
@@ -99,6 +104,27 @@ def test_losing_the_progress_only_repeats_work(charged: list[Hold]) -> None:
     cache.clear()
     assert audit_receipts() == 1
     assert Incident.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_settlement_that_waits_too_long_charges_nothing_and_comes_again(
+    consumer: Consumer, replica: JournalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit passes over charges that commit later than `SETTLED_FOR` after their time: there are none."""
+    monkeypatch.setattr(services, "STATEMENT_SECONDS", 0.2)
+    assert timedelta(seconds=2 * STATEMENT_SECONDS) < proofs.SETTLED_FOR
+    hold = consumer.dispatched(replica.row)
+    replica.finish(hold)
+    with psycopg.connect(**conninfo()) as other:
+        other.execute("SET ROLE none")
+        other.execute("SELECT FROM billing_hold WHERE id = %s FOR UPDATE", [hold.id])
+        assert sweep_open_holds()["left"] == 1
+    assert not Usage.objects.exists()
+    monkeypatch.undo()
+    assert sweep_open_holds()["settled"] == 1
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        assert cursor.fetchone() == ("0",)  # the limit is the settlement's, not the connection's
 
 
 def test_a_charge_that_may_not_have_committed_yet_waits_for_the_next_audit(charged: list[Hold]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 Int32s = npt.NDArray[np.int32]
+_DTYPES = {np.int32: torch.int32, np.int64: torch.int64, np.float32: torch.float32}
 HOST_SIDES = 2  # while the device copies one side, the host writes the other
 
 
@@ -47,3 +49,11 @@ class StepBuffer:
         """Start the copy to `tensors`: of the last array the first `of_last` rows (None: all), of the others all."""
         used = len(self._device) if of_last is None else self._last + of_last * self._width
         self._device[:used].copy_(self._hosts[self._side][:used], non_blocking=True)
+
+
+def upload(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Start the copy of an array that is made for one step. torch keeps the pinned memory until the copy is done."""
+    dtype = _DTYPES[array.dtype.type]
+    host = torch.empty(array.shape, dtype=dtype, pin_memory=device.type == "cuda")
+    host.numpy()[...] = array
+    return host.to(device, non_blocking=True)
