@@ -92,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--rows", type=int, default=256, help="of a step")
-    parser.add_argument("--steps", type=int, default=40, help="of which each figure is the median")
+    parser.add_argument("--steps", type=int, default=40, help="of each mix")
     parser.add_argument(
         "--out", type=Path, help="folder for serving_host.json; default: results/<kind of this machine>"
     )

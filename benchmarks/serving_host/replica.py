@@ -121,7 +121,7 @@ def make_engine(
         tied_embeddings=True,
     )
     resident = Resident(config, adapters)
-    kv = PagedKV(config, blocks, BLOCK, torch.bfloat16, CPU)
+    kv = PagedKV(config, 1, BLOCK, torch.float32, CPU)  # no kernel reads or writes it
     llama = GpuLlama(config, _weights(config), max_len, max_sequences)
     runner = GpuRunner(
         llama,
@@ -158,9 +158,9 @@ def _no_text(request: Request) -> NoText:
 
 def _weights(config: ModelConfig) -> ModelWeights:
     def linear(out: int, width: int) -> torch.Tensor:
-        return torch.zeros(out, width, dtype=torch.bfloat16)
+        return torch.zeros(out, width, dtype=torch.float32)
 
-    norm = torch.zeros(config.hidden_size, dtype=torch.bfloat16)
+    norm = torch.zeros(config.hidden_size, dtype=torch.float32)
     layer = LayerWeights(
         input_norm=norm,
         qkv=linear(config.q_size + 2 * config.kv_size, config.hidden_size),

@@ -118,8 +118,7 @@ class Head:
             launched.done = self._event()
             return launched
         logits = self.logits(final[:count])
-        end = {id(chunk.sequence): chunk.end for chunk in plan.chunks}
-        ends = [end[id(sequence)] for sequence in step.sampling]
+        ends = step.ends
         if any(
             sequence.request.sampling.constraint is not None and before > len(sequence.tokens)
             for sequence, before in zip(step.sampling, ends, strict=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from serving.core import Sequence
 from serving.kernels.upload import StepBuffer
 from serving.runner.packing import pack_step
 from serving.runner.rows import RowLayout, pack_rows
-from serving.runner.step_graphs import decode_rows, mixed_rows
+from serving.runner.step_graphs import Shape, StepGraphs, decode_rows, mixed_rows
 from serving.runner.tables import DeviceTables
 from serving.steps import Chunk, StepPlan
 from tests.serving.scheduler.fakes import planner, sequence
@@ -146,3 +148,28 @@ def test_every_number_of_rows_has_a_graph_with_little_padding(most: int) -> None
     assert decodes == sorted(set(decodes)) and mixed == sorted(set(mixed)) and len(mixed) <= 48
     for rows in range(1024, most):
         assert min(n for n in mixed if n >= rows) <= 1.125 * rows + 1
+
+
+class _NoGraphs:
+    """Records nothing."""
+
+    def record(self, compute: object) -> _NoGraphs:
+        return self
+
+    def replay(self) -> None:
+        """Do nothing."""
+
+
+def test_every_step_finds_the_smallest_graph_that_holds_it() -> None:
+    graphs = StepGraphs(700, 300)
+    assert graphs.find(graphs.shape_of(3, mixes=False, adapted=True)) is None  # nothing is recorded yet
+    prepared: list[Shape] = []
+    graphs.record(_NoGraphs(), lambda shape: partial(prepared.append, shape))
+    assert len(graphs) == len(graphs.shapes())
+    for mixes, adapted in itertools.product((False, True), repeat=2):
+        for rows in range(1, 701 if mixes else 301):
+            shape = graphs.shape_of(rows, mixes=mixes, adapted=adapted)
+            assert graphs.find(shape) is not None and shape.adapted == adapted
+            of = mixed_rows(700) if mixes or rows > 256 else decode_rows(300)
+            assert shape.mixes == (mixes or rows > 256)
+            assert shape.rows == min(n for n in of if n >= rows)
