@@ -1,6 +1,7 @@
 # One image for every role; the extras decide what is inside.
 #   docker build --target web .        web, worker, beat: no torch
 #   docker build --target serving .    a replica: no Django, no database driver
+#   docker build --target serving-gpu .    the same for an NVIDIA GPU; fails where torch came without CUDA
 FROM python:3.12-slim AS base
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 10001 intarsia
@@ -43,3 +44,9 @@ EXPOSE 8100
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8100/healthz', timeout=2)"]
 ENTRYPOINT ["python", "-m", "serving", "--host", "0.0.0.0", "--port", "8100", "--state-dir", "/var/lib/intarsia"]
+
+FROM serving AS serving-gpu
+# A torch for CPUs would start and serve, slowly, or refuse --device cuda only on the machine with the GPU.
+RUN python -c "import torch, triton; assert torch.version.cuda, 'this torch was built without CUDA'"
+# Compiled kernels outlive the container; without them a start takes minutes longer.
+ENV TRITON_CACHE_DIR=/var/lib/intarsia/triton NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -6,12 +6,23 @@ import argparse
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from serving.cores import available_cores
 from serving.errors import ConfigError
 from serving.scheduler.limits import Limits
 from serving.scheduler.slo import Target, Targets
+
+# Sizes by device, for flags left at 0. On a GPU 2,048 rows are a step of about 47 ms for an 8B model (predicted:
+# 2 · 8e9 · 2,048 operations at 700 TFLOP/s), and decodes are bound by bytes up to about 256 rows.
+_ON_CPU = {
+    "max_batched_tokens": 512,
+    "max_num_seqs": 64,
+    "adapter_slots": 64,
+    "kv_cache_mb": 512,
+    "adapter_memory_mb": 1024,
+}
+_ON_GPU = {"max_batched_tokens": 2_048, "max_num_seqs": 256, "adapter_slots": 256}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +48,11 @@ class ServingConfig:
     device: Annotated[str, "cpu, cuda, or auto"] = "auto"
     threads: Annotated[int, "CPU threads for the forward pass; 0: every core it may use, CPU quotas included"] = 0
     max_model_len: Annotated[int, "longest prompt plus output; 0: what model and KV cache allow"] = 0
-    kv_cache_mb: Annotated[int, "memory for the KV cache, in MiB"] = 512
+    gpu_memory_fraction: Annotated[float, "share of a GPU's memory that this replica takes, with its weights"] = 0.9
+    kv_cache_mb: Annotated[int, "memory for the KV cache, in MiB; 0: 512 on a CPU, what a GPU has left"] = 0
     block_size: Annotated[int, "tokens per KV block"] = 16
-    max_batched_tokens: Annotated[int, "tokens computed in one step"] = 512
-    max_num_seqs: Annotated[int, "sequences running at once"] = 64
+    max_batched_tokens: Annotated[int, "tokens computed in one step; 0: 512 on a CPU, 2048 on a GPU"] = 0
+    max_num_seqs: Annotated[int, "sequences running at once; 0: 64 on a CPU, 256 on a GPU"] = 0
     max_queue: Annotated[int, "requests waiting before new ones get 429"] = 512
     max_tenant_queue: Annotated[int, "requests of one tenant waiting before new ones get 429; 0: as max_queue"] = 0
     min_prefill_tokens: Annotated[int, "prompt tokens a step computes even when decodes are late"] = 32
@@ -53,10 +65,14 @@ class ServingConfig:
     batch_itl_ms: Annotated[float, "class batch: target between tokens"] = 1_000.0
     batch_max_wait_s: Annotated[float, "class batch: after this long a request counts as interactive"] = 60.0
     prefix_caching: Annotated[bool, "reuse the KV of shared prefixes"] = True
-    adapter_slots: Annotated[int, "adapters resident at once"] = 64
-    adapter_memory_mb: Annotated[int, "memory for resident adapters, in MiB"] = 1024
+    adapter_slots: Annotated[int, "adapters resident at once; 0: 64 on a CPU, 256 on a GPU"] = 0
+    adapter_memory_mb: Annotated[
+        int, "memory for resident adapters, in MiB; 0: 1024 on a CPU, a quarter of what a GPU has left"
+    ] = 0
     host_adapter_memory_mb: Annotated[
-        int | None, "memory for decrypted copies beside a GPU's, in MiB; default 4096 beside a GPU, 0 on a CPU"
+        int | None,
+        "memory for decrypted copies beside a GPU's, in MiB; default: none on a CPU, else a quarter of what this "
+        "machine or container has available, at most 32768",
     ] = None
     elastic_memory: Annotated[
         bool, "let adapters and KV cache take memory from one another, as work needs it; on a CPU alone"
@@ -84,10 +100,10 @@ class ServingConfig:
         if not 0 <= self.port < 65536:
             raise ConfigError(f"--port {self.port}: between 0 and 65535")
         for name, least in (
-            ("kv_cache_mb", 1),
+            ("kv_cache_mb", 0),
             ("block_size", 1),
-            ("max_batched_tokens", 1),
-            ("max_num_seqs", 1),
+            ("max_batched_tokens", 0),
+            ("max_num_seqs", 0),
             ("max_queue", 1),
             ("max_tenant_queue", 0),
             ("min_prefill_tokens", 1),
@@ -99,8 +115,8 @@ class ServingConfig:
             ("batch_ttft_ms", 1),
             ("batch_itl_ms", 1),
             ("batch_max_wait_s", 0),
-            ("adapter_slots", 1),
-            ("adapter_memory_mb", 1),
+            ("adapter_slots", 0),
+            ("adapter_memory_mb", 0),
             ("adapter_workers", 1),
             ("adapter_idle_s", 0),
             ("max_body_bytes", 1024),
@@ -114,10 +130,25 @@ class ServingConfig:
 
         if self.host_adapter_memory_mb is not None and self.host_adapter_memory_mb < 0:
             raise ConfigError(f"--host-adapter-memory-mb {self.host_adapter_memory_mb}: at least 0")
-        if self.max_batched_tokens < self.max_num_seqs:
+        if not 0 < self.gpu_memory_fraction <= 1:
+            raise ConfigError(f"--gpu-memory-fraction {self.gpu_memory_fraction:g}: above 0, at most 1")
+        if self.max_batched_tokens and self.max_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 "--max-batched-tokens must be at least --max-num-seqs, or decodes would starve one another"
             )
+
+    def on(self, device_type: str) -> ServingConfig:
+        """Return the settings on "cpu" or "cuda": sizes left at 0 get that device's defaults.
+
+        A GPU's KV cache and adapter memory stay at 0: `serving.sizing` derives them from the card. Of rows and
+        sequences in a step, one that was set bounds the other's default.
+        """
+        default = _ON_GPU if device_type == "cuda" else _ON_CPU
+        rows = self.max_batched_tokens or max(default["max_batched_tokens"], self.max_num_seqs)
+        sizes: dict[str, Any] = {name: getattr(self, name) or value for name, value in default.items()}
+        sizes["max_batched_tokens"] = rows
+        sizes["max_num_seqs"] = self.max_num_seqs or min(default["max_num_seqs"], rows)
+        return dataclasses.replace(self, **sizes)
 
     @property
     def limits(self) -> Limits:

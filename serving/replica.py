@@ -24,6 +24,7 @@ from serving.engine import Engine
 from serving.engine.sharing import Boundary, SharedMemory, boundary_between
 from serving.errors import ConfigError
 from serving.kv.pool import BlockPool
+from serving.memory import available_bytes
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.runner import (
@@ -33,8 +34,11 @@ from serving.runner import (
     choose_precision,
     choose_runner,
     has_kernels,
+    keeps_eight_bits,
 )
+from serving.runner.step_graphs import StepGraphs
 from serving.scheduler.planner import Planner
+from serving.sizing import MIB, Card, CardPlan, Steps, Units, host_copies, plan_card, step_bytes, weight_bytes
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 from serving.trace import Trace
@@ -79,6 +83,7 @@ class _Memory:
     """The most that KV cache and adapters may address.
 
     boundary: how they share one budget; None: each has its own
+    card: what a GPU's memory is for
     """
 
     block_bytes: int
@@ -86,11 +91,15 @@ class _Memory:
     pages: int
     max_len: int
     boundary: Boundary | None
+    card: CardPlan | None = None
 
 
 def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision, device: torch.device) -> _Memory:
     """Derive the sizes of KV cache and adapter pool. Raises ConfigError when the settings leave no room."""
     block = bytes_per_block(model, config.block_size, precision, device)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return plan_gpu(config, model, precision, block, Card(total=total, free=free))
     blocks = (config.kv_cache_mb << 20) // block
     if blocks < 2:
         raise ConfigError(f"--kv-cache-mb {config.kv_cache_mb}: one block takes {block >> 20} MiB, two are needed")
@@ -115,6 +124,48 @@ def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision
     )
 
 
+def plan_gpu(config: ServingConfig, model: ModelConfig, precision: Precision, block: int, card: Card) -> _Memory:
+    """Derive the sizes on a GPU whose KV blocks take `block` bytes. Raises ConfigError when the model does not fit."""
+    spec = pool_spec(model)
+    longest = min(config.max_model_len or model.max_position, model.max_position)
+    rows, samples = config.max_batched_tokens, config.max_num_seqs
+    steps = Steps(rows=rows, samples=samples, max_len=longest, graphs=len(StepGraphs(rows, samples).shapes()))
+    units = Units(
+        block=block,
+        block_tokens=config.block_size,
+        page=spec.page_bytes(precision.adapters),
+        page_rank=spec.page_size,
+        slots=config.adapter_slots,
+    )
+    size = precision.weights.itemsize
+    plan = plan_card(
+        card,
+        units,
+        weights=weight_bytes(model, size, eight_bits=keeps_eight_bits(model, torch.device("cuda"))),
+        reserve=step_bytes(model, steps, size, spec.max_rank),
+        fraction=config.gpu_memory_fraction,
+        kv_bytes=config.kv_cache_mb * MIB,
+        adapter_bytes=config.adapter_memory_mb * MIB,
+    )
+    max_len = min(longest, (plan.blocks - 1) * config.block_size)
+    return _Memory(block, plan.blocks, plan.pages, max_len, None, plan)
+
+
+def _host_bytes(config: ServingConfig, device: torch.device) -> int:
+    """Return the bytes for decrypted copies in host memory. Raises ConfigError when there are not so many."""
+    available = available_bytes()
+    if config.host_adapter_memory_mb is None:
+        # A host copy saves lease and decryption; on a CPU the pool is host memory already.
+        return host_copies(available) if device.type == "cuda" else 0
+    wanted = config.host_adapter_memory_mb * MIB
+    if available and wanted > available:
+        raise ConfigError(
+            f"--host-adapter-memory-mb {config.host_adapter_memory_mb}: {available // MIB} MiB are available on this "
+            "machine or in this container"
+        )
+    return wanted
+
+
 def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, must_lock: bool = False) -> Engine:
     """Load the base model and allocate KV cache and adapter pool. The engine is not started.
 
@@ -125,6 +176,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
     """
     torch.set_num_threads(config.thread_count)
     device = choose_device(config.device)
+    config = config.on(device.type)
     precision = choose_precision(config.dtype, device, config.kv_dtype, config.adapter_dtype)
     model = base.config
     memory = _plan_memory(config, model, precision, device)
@@ -137,9 +189,8 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         precision.adapters,
         config.thread_count,
     )
-    host_mb = config.host_adapter_memory_mb
-    if host_mb is None:  # a host copy saves lease and decryption; on a CPU the pool is host memory already
-        host_mb = 4096 if device.type == "cuda" else 0
+    for line in () if memory.card is None else memory.card.table():
+        log.info("GPU memory: %s", line)
     # Before the weights are loaded: a system that refuses the lock is known at once.
     adapter_pool = AdapterPool(
         pool_spec(model), memory.pages, config.adapter_slots, precision.adapters, device, private=source.leased
@@ -150,7 +201,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         adapter_pool,
         source,
         workers=config.adapter_workers,
-        host_bytes=host_mb << 20,
+        host_bytes=_host_bytes(config, device),
         idle_seconds=config.adapter_idle_s,
     )
     planner = Planner(config.limits, pool, adapters, base.fingerprint, targets=config.targets)
@@ -197,6 +248,11 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         sharing=sharing,
     )
     _return_freed_memory()
+    if memory.card is not None:
+        free, total = torch.cuda.mem_get_info(device)
+        log.info(
+            "GPU memory: %d MiB in use of %d, planned %d", (total - free) // MIB, total // MIB, memory.card.used // MIB
+        )
     if config.trace is not None:
         engine.trace = Trace(config.trace)
         runner.trace = engine.trace

@@ -94,6 +94,11 @@ def _floats(name: str, device: torch.device) -> torch.dtype:
     return torch.float32 if name == "float32" else torch.bfloat16
 
 
+def keeps_eight_bits(model: ModelConfig, device: torch.device) -> bool:
+    """Return whether the linears of a checkpoint in 8-bit floats stay so on `device`; else they are dequantised."""
+    return model.quantization is not None and device.type == "cuda"
+
+
 def bytes_per_block(model: ModelConfig, block_size: int, precision: Precision, device: torch.device) -> int:
     """Return the bytes of one KV block over all layers."""
     storage = BlockedKV if has_kernels(device) else PagedKV
@@ -117,7 +122,8 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
             max_len=s.max_len,
             threads=s.threads,
         )
-    weights = load_weights(s.folder, model, s.precision.weights, s.device, scaled=s.device.type == "cuda")
+    scaled = keeps_eight_bits(model, s.device)
+    weights = load_weights(s.folder, model, s.precision.weights, s.device, scaled=scaled)
     kv = PagedKV(model, s.num_blocks, s.block_size, s.precision.cache, s.device)
     if s.device.type == "cuda":
         return _gpu_runner(s, weights, kv, adapters)

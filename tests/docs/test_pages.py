@@ -88,6 +88,20 @@ def test_images_run_as_an_ordinary_user_with_health_checks() -> None:
             assert not re.search(r"(?m)^(ENV|ARG) .*(SECRET|PASSWORD|TOKEN)", stage)
 
 
+def test_the_gpu_replica_has_cuda_and_sizes_itself_from_card_and_container() -> None:
+    service = COMPOSE["services"]["serving-gpu"]
+    sizes = ("--kv-cache-mb", "--adapter-memory-mb", "--host-adapter-memory-mb", "--adapter-slots", "--max-num-seqs")
+    assert "cuda" in service["command"] and not set(sizes) & set(service["command"])
+    assert "--gpu-memory-fraction" in service["command"]
+    assert service["deploy"]["resources"]["limits"]["memory"] == "${REPLICA_MEMORY:-0}"
+    assert service["build"]["target"] == "serving-gpu" != COMPOSE["services"]["serving-cpu"]["build"]["target"]
+    stage = (REPOSITORY / "Dockerfile").read_text().split("\nFROM serving AS serving-gpu\n")[1]
+    assert "assert torch.version.cuda" in stage and "import torch, triton" in stage
+    # Compiled kernels stay on the volume of the state folder.
+    (cache,) = re.findall(r"TRITON_CACHE_DIR=(\S+)", stage)
+    assert any(cache.startswith(volume.split(":")[1] + "/") for volume in service["volumes"])
+
+
 def test_docker_accepts_the_compose_file_where_it_is_installed() -> None:
     if (
         shutil.which("docker") is None

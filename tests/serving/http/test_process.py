@@ -160,7 +160,7 @@ def test_logs_are_json_lines_that_name_requests_and_never_their_words(tiny: Tiny
         (["--model", "{nowhere}", "--insecure"], "--model"),
         (["--model", "{model}", "--adapters", "{nowhere}", "--insecure"], "--adapters"),
         (["--model", "{model}", "--insecure", "--dtype", "int3"], "--dtype"),
-        (["--model", "{model}", "--insecure", "--kv-cache-mb", "0"], "--kv-cache-mb"),
+        (["--model", "{model}", "--insecure", "--kv-cache-mb", "-1"], "--kv-cache-mb"),
         (["--model", "{model}"], "--insecure"),
     ],
 )
