@@ -145,7 +145,7 @@ class AdapterPool:
         self._release(reservation.pages[reservation.filled :])
 
     def load(self, slot: int, tensors: AdapterTensors) -> None:
-        """Copy one adapter into free pages and make it `slot`: reserve, write and publish in one call.
+        """Copy one adapter into free pages and make it `slot`: reserve, write, wait and publish in one call.
 
         Targets with a smaller rank than the adapter's largest are padded with zeros; a target whose scale differs from
         the adapter's most common one has the quotient folded into b. Tensors may be on any device.
@@ -241,6 +241,8 @@ class AdapterPool:
         reservation = self.reserve(plan.pages)
         try:
             reservation.write_plan(plan)
+            # Complete when it returns: a graph may be captured over it at once.
+            reservation.wait()
         except BaseException:
             self.cancel(reservation)
             raise

@@ -174,6 +174,17 @@ def test_a_load_that_was_waited_for_before_its_publish_makes_no_step_wait_and_as
         assert_serves(pool, 2, tensors)
 
 
+def test_a_load_in_one_call_is_complete_and_a_graph_may_be_captured_over_it_at_once(cuda: FakeCuda) -> None:
+    pool = pool_of()
+    tensors = make_adapter(SPEC, 40)
+    pool.load(0, tensors)
+    meta = BatchMetadata.build([0], [4], pool)
+    x, y = torch.randn(4, 40), torch.zeros(4, 40)
+    with cuda.capture():
+        lora_apply(y, x, "qkv", 0, meta)
+    assert y.any() and pool.is_settled and cuda.default.waits == []
+
+
 def test_under_capture_a_load_on_its_way_is_refused_before_any_event_is_asked(cuda: FakeCuda) -> None:
     pool = pool_of()
     tensors = make_adapter(SPEC, 40)
