@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from lora_kernels.batch import TILE_ROWS, Batch
+from lora_kernels.ops.columns import expand_run, prefetch_b, run_at, zero_base_rows
 from lora_kernels.ops.launch import (
     INTERPRETED,
     Launch,
@@ -16,15 +17,18 @@ from lora_kernels.ops.launch import (
     batch_arguments,
     planes_arguments,
     site_arguments,
+    table_arguments,
 )
-from lora_kernels.ops.tile import dot
 from lora_kernels.ops.triton_or_none import tl, triton
 from lora_kernels.storage.site import SiteStorage
 
 # Chosen from the compiled kernels, not from timings: no GPU was at hand. `python -m benchmarks.kernels.gpu_sweep`
-# measures one and writes a file of its own into configs/. 80 to 168 registers: 3 to 6 programs fit a processor.
-DECODE = Launch(block=128, warps=4, stages=2, programs=6)
-PREFILL = Launch(block=128, warps=4, stages=2, programs=3)
+# measures one and writes a file of its own into configs/.
+DECODE = Launch(block=128, warps=4, stages=3, programs=8)
+PREFILL = Launch(block=128, warps=4, stages=3, programs=4)
+# Rows of one matrix product: 64 would be a Hopper warpgroup's instruction, which 16 rows cannot take, and the two do
+# not promise the same bits.
+MOST_ROWS_AT_ONCE = 32
 
 
 def reference(v: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch, y: torch.Tensor) -> torch.Tensor:
@@ -40,93 +44,12 @@ def reference(v: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch, y
     return y
 
 
-@triton.jit
-def sum_planes(part, plane_stride, used, PLANES: tl.constexpr, INNER: tl.constexpr, PAGE: tl.constexpr):
-    """Return the sum of v's planes at `part` [PAGE, rows], INNER to a group, in the order shrink would have added."""
-    total = tl.zeros(part.shape, tl.float32)
-    for outer in tl.static_range(0, PLANES, INNER):
-        group = tl.zeros(part.shape, tl.float32)
-        for inner in tl.static_range(0, INNER):
-            group += tl.load(part + (outer + inner) * plane_stride, mask=used, other=0.0)
-        total += group
-    return total
-
-
-@triton.jit
-def load_page(site, page, column, end, n_size, PAGE: tl.constexpr):
-    """Return B of one page at `column`, [PAGE, columns]; columns from `end` on are 0."""
-    rank = tl.arange(0, PAGE)
-    place = (page * PAGE + rank)[:, None] * n_size + column[None, :]
-    return tl.load(site.weights + place, mask=(column < end)[None, :], other=0.0)
-
-
-@triton.jit
-def sum_pages(
-    w,
-    page,
-    rows_of_v,
-    used,
-    slot,
-    pages,
-    column_slice,
-    column,
-    end,
-    site,
-    v,
-    n_size,
-    like,
-    SLICES: tl.constexpr,
-    PAGE: tl.constexpr,
-    PLANES: tl.constexpr,
-    INNER: tl.constexpr,
-    TILE_ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    FP8: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
-    """Return the sum of v · B over the first `pages` pages of `slot`, in that order: float32 [BLOCK_N, TILE_ROWS].
-
-    w, page: B of the slot's first page and its id; rows_of_v: pointers [PAGE, TILE_ROWS] to v of that page
-    """
-    acc = tl.zeros((BLOCK_N, TILE_ROWS), tl.float32)
-    rank = tl.arange(0, PAGE)
-    listed = slot * site.max_pages
-    for place in range(0, pages):
-        part = sum_planes(rows_of_v + place * PAGE, v.plane_stride, used[None, :], PLANES, INNER, PAGE)
-        if PLANES > 1:
-            part *= tl.load(site.page_scales + listed + place)
-            if FP8:
-                part *= tl.load(site.rank_scales + (page * SLICES + column_slice) * PAGE + rank)[:, None]
-        more = place + 1 < pages
-        page = tl.load(site.page_table + listed + place + 1, mask=more, other=0).to(tl.int64)
-        following = load_page(site, page, column, tl.where(more, end, 0), n_size, PAGE)
-        wide = w.to(like) if FP8 else w  # exact: every e4m3 number is one of the wider type
-        acc = dot(tl.trans(wide), part.to(wide.dtype), acc, UPCAST)
-        w = following
-    return acc
-
-
-@triton.jit
-def zero_base_rows(y, y_stride, batch, blocks, block_count, TILE_ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Write 0 into the rows of y that have no adapter."""
-    t = tl.arange(0, TILE_ROWS)
-    rows = tl.load(batch.counts)
-    row_blocks = (rows + TILE_ROWS - 1) // TILE_ROWS
-    for index in range(tl.program_id(0), row_blocks * block_count, tl.num_programs(0)):
-        block = blocks + index % block_count * 3
-        row = index // block_count * TILE_ROWS + t
-        base = tl.load(batch.row_slots + row, mask=row < rows, other=0) < 0
-        column = tl.load(block + 1) + tl.arange(0, BLOCK_N)
-        mask = (column < tl.load(block + 2))[:, None] & base[None, :]
-        out = y + row.to(tl.int64)[None, :] * y_stride + column[:, None]
-        tl.store(out, tl.zeros((BLOCK_N, TILE_ROWS), y.dtype.element_ty), mask=mask)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["tables", "batch", "block_count"])
 def expand_kernel(
     y,
     y_stride,
     site,
+    tables,
     batch,
     v,
     blocks,
@@ -134,78 +57,76 @@ def expand_kernel(
     n_size,
     SLICES: tl.constexpr,
     PAGE: tl.constexpr,
+    MANY: tl.constexpr,
     PLANES: tl.constexpr,
     INNER: tl.constexpr,
     TILE_ROWS: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     ALIGN: tl.constexpr,
     ADD: tl.constexpr,
     FP8: tl.constexpr,
     PDL: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """One unit of work is a block of columns of a tile of rows; `blocks` lists (slice, first column, end of its slice).
+    """One unit of work is a block of columns of ROWS rows of a tile; a program takes as many neighbours as its share.
 
-    y [T, N], rows y_stride apart; site, batch, v: see launch.py, the weights [pages, PAGE, N], v as shrink left it in
-    PLANES planes, raw sums where they are several. Columns stand on the M side and tokens on N, as in shrink.
+    Neighbours in one slice of one tile are a run: its v is summed once and stays in registers while B streams past.
+
+    y [T, N], rows y_stride apart; site, tables, batch, v: see launch.py, the weights [pages, PAGE, N], v as shrink left
+    it in PLANES planes, raw sums where they are several; `blocks` lists (slice, first column, end of its slice). Rows
+    stand on the M side and columns on N: v is the operand in registers, and a thread owns adjacent columns of y.
     ALIGN: a power of 2 that divides every slice's first column.
     """
-    t = tl.arange(0, TILE_ROWS)
-    count = tl.load(batch.counts + 3) * block_count
-    for index in range(tl.program_id(0), count, tl.num_programs(0)):
-        tile = batch.tiles + index // block_count * 3
-        block = blocks + index % block_count * 3
-        slot = tl.load(tile + 2)
-        column_slice = tl.load(block)
-        first_column = tl.multiple_of(tl.load(block + 1), ALIGN)
-        end = tl.multiple_of(tl.load(block + 2), ALIGN)
-        column = first_column + tl.arange(0, BLOCK_N)
-        page = tl.load(site.page_table + slot * site.max_pages).to(tl.int64)
+    PARTS: tl.constexpr = TILE_ROWS // ROWS
+    total = tl.load(batch.counts + 3) * PARTS * block_count
+    share = tl.cdiv(total, tl.num_programs(0))
+    index = tl.program_id(0) * share
+    stop = tl.minimum(index + share, total)
+    if PDL:
+        if index < stop:
+            # Weights do not depend on shrink: they are on their way while it still runs.
+            tile, _, _, first, last, _, _ = run_at(index, stop, batch, blocks, block_count, PARTS, BLOCK_N, ALIGN)
+            prefetch_b(first, last, tl.load(tile + 2), site, tables, n_size, PAGE, 64, 8)
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    while index < stop:
+        tile, part, column_slice, first, last, end, count = run_at(
+            index, stop, batch, blocks, block_count, PARTS, BLOCK_N, ALIGN
+        )
+        t = part * ROWS + tl.arange(0, ROWS)
         used = t < tl.load(tile + 1)
         row = tl.load(batch.row_order + tl.load(tile) + t, mask=used, other=0).to(tl.int64)
-        # Weights do not depend on shrink: the first page is on its way while shrink still runs. A slot without pages
-        # lists the pool's zero page, which is never used then.
-        w = load_page(site, page, column, end, n_size, PAGE)
-        if PDL:
-            tl.extra.cuda.gdc_wait()
-            tl.extra.cuda.gdc_launch_dependents()
-        pages = tl.load(site.live + slot)
-        if pages > 0 or not ADD:
-            out = y + row[None, :] * y_stride + column[:, None]
-            mask = (column < end)[:, None] & used[None, :]
-            if ADD:
-                old = tl.load(out, mask=mask, other=0.0).to(tl.float32)
-            rows_of_v = v.data + column_slice.to(tl.int64) * v.slice_stride + row[None, :] * v.row_stride
-            acc = sum_pages(
-                w,
-                page,
-                rows_of_v + tl.arange(0, PAGE)[:, None],
-                used,
-                slot,
-                pages,
-                column_slice,
-                column,
+        if part * ROWS < tl.load(tile + 1):
+            expand_run(
+                y,
+                y_stride,
+                first,
+                last,
                 end,
+                column_slice,
+                tl.load(tile + 2),
+                row,
+                used,
                 site,
+                tables,
                 v,
                 n_size,
-                y.dtype.element_ty,
                 SLICES,
                 PAGE,
+                MANY,
                 PLANES,
                 INNER,
-                TILE_ROWS,
                 BLOCK_N,
+                STAGES,
+                ADD,
                 FP8,
                 UPCAST,
             )
-            if ADD:
-                acc += old
-            tl.store(out, acc.to(y.dtype.element_ty), mask=mask)
+        index += count
     if not ADD:
-        if PDL:
-            tl.extra.cuda.gdc_wait()
-        zero_base_rows(y, y_stride, batch, blocks, block_count, TILE_ROWS, BLOCK_N)
+        zero_base_rows(y, y_stride, batch, blocks, block_count, ROWS, BLOCK_N)
 
 
 def launch_expand(
@@ -216,10 +137,12 @@ def launch_expand(
     b = storage.b[layer]
     blocks = column_blocks(storage, launch.block)
     tiles = len(batch.tiles) // 3 + (0 if add else -(-batch.rows // batch.tile_rows))
-    expand_kernel[plan.grid(launch, tiles * len(blocks))](
+    parts = batch.tile_rows // min(batch.tile_rows, MOST_ROWS_AT_ONCE)
+    expand_kernel[plan.grid(launch, tiles * parts * len(blocks))](
         y,
         y.stride(0),
         site_arguments(storage, layer, b),
+        table_arguments(storage, layer),
         batch_arguments(batch),
         planes_arguments(v),
         blocks,
@@ -245,14 +168,18 @@ def expand_sizes(
     storage: SiteStorage, tile_rows: int, planes: int, plan: SitePlan, launch: Launch, *, add: bool
 ) -> dict[str, int | bool]:
     """Return the compile-time arguments and compiler options of expand."""
-    config = plan.config
+    config, page = plan.config, storage.b.shape[2]
     return {
-        "SLICES": len(storage.spec.slices),
-        "PAGE": storage.b.shape[2],
+        # What a kernel does not read must not make another variant of it.
+        "SLICES": len(storage.spec.slices) if storage.rank_scales is not None and planes > 1 else 1,
+        "PAGE": page,
+        "MANY": storage.tables.page_table.shape[1] > 1,
         "PLANES": planes,
         "INNER": config.inner if planes == config.split else 1,
         "TILE_ROWS": tile_rows,
+        "ROWS": min(tile_rows, MOST_ROWS_AT_ONCE),
         "BLOCK_N": launch.block,
+        "STAGES": launch.stages,
         "ALIGN": plan.align,
         "ADD": add,
         "FP8": storage.rank_scales is not None,

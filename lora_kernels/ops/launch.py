@@ -101,11 +101,18 @@ class SiteArguments(NamedTuple):
 
     weights: A [pages, slices, page_size, padded K] or B [pages, page_size, N]
     rank_scales: float32 [pages, slices, page_size] for 8-bit pages, else None
-    live: int32 [slots]; page_table int32 and page_scales float32 [slots, max_pages]
     """
 
     weights: object
     rank_scales: object
+
+
+class TableArguments(NamedTuple):
+    """The slots' pages as kernels see them. Kernels read single numbers of them, so that alignment brings nothing.
+
+    live: int32 [slots]; page_table int32 and page_scales float32 [slots, max_pages]
+    """
+
     live: object
     page_table: object
     page_scales: object
@@ -133,10 +140,13 @@ class PlanesArguments(NamedTuple):
 
 def site_arguments(storage: SiteStorage, layer: int, weights: torch.Tensor) -> SiteArguments:
     """Return what kernels read of one layer beside `weights`, its A or B."""
+    return SiteArguments(weights, None if storage.rank_scales is None else storage.rank_scales[layer])
+
+
+def table_arguments(storage: SiteStorage, layer: int) -> TableArguments:
+    """Return what kernels read of the slots at one layer."""
     tables = storage.tables
-    scales = None if storage.rank_scales is None else storage.rank_scales[layer]
-    max_pages = tables.page_table.stride(0)
-    return SiteArguments(weights, scales, storage.live[layer], tables.page_table, tables.page_scales, max_pages)
+    return TableArguments(storage.live[layer], tables.page_table, tables.page_scales, tables.page_table.stride(0))
 
 
 def batch_arguments(batch: Batch) -> BatchArguments:

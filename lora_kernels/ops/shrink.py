@@ -23,6 +23,7 @@ from lora_kernels.ops.launch import (
     batch_arguments,
     planes_arguments,
     site_arguments,
+    table_arguments,
 )
 from lora_kernels.ops.tile import dot
 from lora_kernels.ops.triton_or_none import tl, triton
@@ -138,11 +139,12 @@ def sum_part(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tables", "batch"])
 def shrink_kernel(
     x,
     x_stride,
     site,
+    tables,
     batch,
     v,
     k_size,
@@ -175,11 +177,11 @@ def shrink_kernel(
         part = index % PARTS
         slot = tl.load(unit + 2)
         place = tl.load(unit + 3)
-        page = tl.load(site.page_table + slot * site.max_pages + place).to(tl.int64)
+        page = tl.load(tables.page_table + slot * tables.max_pages + place).to(tl.int64)
         t = tl.arange(0, TILE_ROWS)
         used = t < tl.load(unit + 1)
         row = tl.load(batch.row_order + tl.load(unit) + t, mask=used, other=0).to(tl.int64)
-        is_live = place < tl.load(site.live + slot)
+        is_live = place < tl.load(tables.live + slot)
         if PDL:
             # x is the work of the launch before; only our own wait makes expand's wait imply that it ended.
             tl.extra.cuda.gdc_wait()
@@ -205,7 +207,7 @@ def shrink_kernel(
             m = tl.arange(0, RANKS)
             stored = m < SLICES * PAGE
             if PARTS == 1:
-                total *= tl.load(site.page_scales + slot * site.max_pages + place)
+                total *= tl.load(tables.page_scales + slot * tables.max_pages + place)
                 if FP8:
                     factors = tl.load(site.rank_scales + page * (SLICES * PAGE) + m, mask=stored, other=0.0)
                     total *= factors[:, None]
@@ -227,6 +229,7 @@ def launch_shrink(
         x,
         x.stride(0),
         site_arguments(storage, layer, a),
+        table_arguments(storage, layer),
         batch_arguments(batch),
         planes_arguments(v),
         storage.spec.in_features,

@@ -12,7 +12,7 @@ try:
     import triton
     import triton.language as tl
 except ImportError:
-    triton: Any = SimpleNamespace(jit=lambda kernel: kernel)  # type: ignore[no-redef]
+    triton: Any = SimpleNamespace(jit=lambda kernel=None, **options: kernel or (lambda decorated: decorated))  # type: ignore[no-redef]
     tl: Any = None  # type: ignore[no-redef]
 
 __all__ = ["tl", "triton"]

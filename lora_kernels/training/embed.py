@@ -8,7 +8,7 @@ from lora_kernels.apply import check_rows, find_site
 from lora_kernels.errors import DeviceError, DtypeError, ShapeError
 from lora_kernels.metadata import BatchMetadata
 from lora_kernels.ops import expand, shrink
-from lora_kernels.ops.launch import batch_arguments, planes_arguments, site_arguments
+from lora_kernels.ops.launch import batch_arguments, planes_arguments, site_arguments, table_arguments
 from lora_kernels.ops.triton_or_none import tl, triton
 from lora_kernels.ops.tuning import plan_for
 from lora_kernels.storage.site import SiteStorage
@@ -66,10 +66,11 @@ def gather(tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMe
     return (columns.float() * scales).flatten(1)[None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tables", "batch"])
 def embed_kernel(
     tokens,
     site,
+    tables,
     batch,
     v,
     padded_k,
@@ -89,8 +90,8 @@ def embed_kernel(
         unit = batch.units + index * 4
         slot = tl.load(unit + 2)
         place = tl.load(unit + 3)
-        if place < tl.load(site.live + slot):
-            page = tl.load(site.page_table + slot * site.max_pages + place).to(tl.int64)
+        if place < tl.load(tables.live + slot):
+            page = tl.load(tables.page_table + slot * tables.max_pages + place).to(tl.int64)
             t = tl.arange(0, TILE_ROWS)
             used = t < tl.load(unit + 1)
             row = tl.load(batch.row_order + tl.load(unit) + t, mask=used, other=0).to(tl.int64)
@@ -98,7 +99,7 @@ def embed_kernel(
             rank = tl.arange(0, PAGE)
             columns = site.weights + (page * PAGE + rank)[None, :] * padded_k + token[:, None]
             part = tl.load(columns, mask=used[:, None], other=0.0).to(tl.float32)
-            part *= tl.load(site.page_scales + slot * site.max_pages + place)
+            part *= tl.load(tables.page_scales + slot * tables.max_pages + place)
             if FP8:
                 part *= tl.load(site.rank_scales + page * PAGE + rank)[None, :]
             out = v.data + row[:, None] * v.row_stride + place * PAGE + rank[None, :]
@@ -114,6 +115,7 @@ def launch_embed(tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: B
     embed_kernel[plan.grid(launch, len(meta.units) // 4)](
         tokens.contiguous(),
         site_arguments(storage, layer, a),
+        table_arguments(storage, layer),
         batch_arguments(meta),
         planes_arguments(v),
         a.shape[3],
