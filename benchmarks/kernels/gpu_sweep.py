@@ -67,7 +67,7 @@ def sweep_site(site: str, seed: int, deadline: float) -> tuple[SiteConfig, float
                 times.append(1e6 * graph_seconds(lambda layer: call(layer, one.y), one.layers))  # noqa: B023
         return statistics.geometric_mean(times)
 
-    best = tuning.untuned(SITES[site].in_features)
+    best = tuning.untuned(SITES[site].in_features, len(SITES[site].slices))
     first = least = microseconds(best)
     improved = True
     while improved and time.monotonic() < deadline:
@@ -126,7 +126,7 @@ def sweep(budget: float, seed: int, keep: Callable[[dict[str, Any]], object]) ->
     for index, (name, spec) in enumerate(SITES.items()):
         best, least, first = sweep_site(name, seed, started + budget * (index + 1) / len(SITES))
         key = tuning.site_key(spec.in_features, spec.slices)
-        sites[key] = changes(tuning.untuned(spec.in_features), best)
+        sites[key] = changes(tuning.untuned(spec.in_features, len(spec.slices)), best)
         measured[key] = {"default_us": round(first, 2), "tuned_us": round(least, 2)}
         keep(data)
     return data

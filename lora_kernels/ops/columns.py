@@ -200,7 +200,7 @@ def expand_run(
             UPCAST,
         )
     elif pages > 0 or not ADD:
-        used_v = used & (pages > 0)
+        used_v = used & (tl.zeros(used.shape, tl.int32) < pages)
         part, page = load_v(v, row, used_v, 0, slot, column_slice, site, tables, SLICES, PAGE, PLANES, INNER, True, FP8)
         # A slot without pages lists another site's, whose B is not read here.
         end_of_b = tl.where(pages > 0, end, 0)

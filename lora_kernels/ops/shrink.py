@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from lora_kernels.batch import TILE_ROWS, Batch, tile_rows_for
+from lora_kernels.batch import TILE_ROWS, Batch
 from lora_kernels.ops.launch import (
     INTERPRETED,
     Launch,
@@ -32,11 +32,16 @@ from lora_kernels.storage.site import SiteStorage
 # Chosen from the compiled kernels, not from timings: no GPU was at hand. `python -m benchmarks.kernels.gpu_sweep`
 # measures one and writes a file of its own into configs/.
 DECODE = Launch(block=128, warps=4, stages=3, programs=4)
+# Three slices are 64 ranks: in blocks of 128 their buffers take 61 KB, and 3 programs fit a processor.
+DECODE_OF_THREE_SLICES = Launch(block=64, warps=4, stages=3, programs=6)
 # Blocks of 32: wider ones spill a register or two with one slice (Triton 3.9, sm_90).
 PREFILL = Launch(block=32, warps=4, stages=4, programs=3)
 # A chunk of K shorter than this is all start-up: at 256 elements a page's chunk is 8 KiB, two cp.async stages.
 MIN_CHUNK = 256
 MAX_SPLIT = 16
+# From this many rows on shrink leaves groups of chunks also in decode: enough programs, a quarter of v's bytes, and an
+# expand with fewer sums in flight.
+MIN_ROWS_OF_GROUPS = 64
 # From this many rows on shrink leaves one plane: every block of columns reads all planes again (4096 rows of 16 ranks
 # in four planes are 1 MB, for each of the 48 blocks of a 6144-wide site), and 64 tiles of 64 rows begin to fill a GPU.
 MIN_ROWS_OF_ONE_PLANE = 4096
@@ -115,8 +120,8 @@ def sum_part(
     used,
     first_k,
     k_size,
+    chunk,
     RANKS: tl.constexpr,
-    CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     STEP: tl.constexpr,
     TILE_ROWS: tl.constexpr,
@@ -130,8 +135,8 @@ def sum_part(
     for group in range(0, CHUNKS, STEP):
         sums = tl.zeros((RANKS, TILE_ROWS), tl.float32)
         for inner in range(0, STEP):
-            start = first_k + (group + inner) * CHUNK
-            end = tl.minimum(start + CHUNK, k_size)
+            start = first_k + (group + inner) * chunk
+            end = tl.minimum(start + chunk, k_size)
             sums += sum_chunk(
                 rows_of_a, rows_of_x, used, start, end, k_size, RANKS, TILE_ROWS, BLOCK_K, EVEN_K, FP8, UPCAST
             )
@@ -149,12 +154,12 @@ def shrink_kernel(
     v,
     k_size,
     padded_k,
+    chunk,
     SLICES: tl.constexpr,
     PAGE: tl.constexpr,
     RANKS: tl.constexpr,
     SPLIT: tl.constexpr,
     INNER: tl.constexpr,
-    CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -192,10 +197,10 @@ def shrink_kernel(
                 rows_of_a,
                 x + row * x_stride,
                 used,
-                part * (CHUNKS * CHUNK),
+                tl.multiple_of(part * (CHUNKS * chunk), 128),
                 k_size,
+                chunk,
                 RANKS,
-                CHUNK,
                 CHUNKS,
                 STEP,
                 TILE_ROWS,
@@ -234,6 +239,7 @@ def launch_shrink(
         planes_arguments(v),
         storage.spec.in_features,
         a.shape[3],
+        plan.config.chunk(storage.spec.in_features),
         **shrink_sizes(storage, batch.tile_rows, len(v), plan, launch),
     )
 
@@ -249,7 +255,6 @@ def shrink_sizes(
         "RANKS": plan.ranks,
         "SPLIT": config.split,
         "INNER": config.inner,
-        "CHUNK": config.chunk(k),
         "CHUNKS": config.split // planes,
         "TILE_ROWS": tile_rows,
         "BLOCK_K": launch.block,
@@ -266,7 +271,7 @@ def planes_for(config: SiteConfig, rows: int) -> int:
 
     `rows` is what a captured graph was captured with, so that its planes stay.
     """
-    if tile_rows_for(rows) == TILE_ROWS:
+    if rows < MIN_ROWS_OF_GROUPS:
         return config.split
     return config.split // config.inner if rows < MIN_ROWS_OF_ONE_PLANE else 1
 

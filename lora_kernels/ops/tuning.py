@@ -44,10 +44,11 @@ def using(config: SiteConfig) -> Iterator[None]:
         _override = before
 
 
-def untuned(k: int) -> SiteConfig:
-    """Return the configuration of a K that has not been measured: what the operations' files say."""
+def untuned(k: int, slices: int = 1) -> SiteConfig:
+    """Return the configuration of a site that has not been measured: what the operations' files say."""
     split, inner = shrink.split_for(k)
-    return SiteConfig(split, inner, shrink.DECODE, expand.DECODE, shrink.PREFILL, expand.PREFILL)
+    decode = shrink.DECODE if slices < 3 else shrink.DECODE_OF_THREE_SLICES
+    return SiteConfig(split, inner, decode, expand.DECODE, shrink.PREFILL, expand.PREFILL)
 
 
 def plan_for(storage: SiteStorage) -> SitePlan:
@@ -93,7 +94,7 @@ def configured(k: int, slices: tuple[int, ...], device_name: str) -> SiteConfig:
     """Return the launch sizes for a shape on a GPU of that name, whether or not it is here."""
     data = _read(file_name(device_name)) or _read("default.json") or {}
     changes = {**data.get("default", {}), **data.get("sites", {}).get(site_key(k, slices), {})}
-    return parse_config(untuned(k), changes)
+    return parse_config(untuned(k, len(slices)), changes)
 
 
 def parse_config(base: SiteConfig, changes: dict[str, object]) -> SiteConfig:

@@ -25,7 +25,7 @@ class Compiled:
     shared: bytes of shared memory of a program
     instructions: of the whole kernel
     loops: instructions of each innermost loop that has matrix products, fewest first
-    per_4k_of_b: for expand, warp instructions of its loop over columns for 4 KB of B, by four warps
+    per_4k_of_b: for expand, the same for 4 KB of B, by four warps: of a slot of one page, and of many
     async_copies, wide: 16-byte copies to shared memory; those and 16-byte loads
     mma: the tensor-core instruction, on which the order of a sum depends ("wgmma", "mma" or "")
     """
@@ -41,7 +41,7 @@ class Compiled:
     shared: int
     instructions: int
     loops: list[int]
-    per_4k_of_b: int | None
+    per_4k_of_b: list[int]
     async_copies: int
     wide: int
     mma: str
@@ -70,7 +70,7 @@ def build(variant: Variant) -> Compiled:
         spill_bytes=_number(r"STACK:(\d+)", text),
         shared=built.metadata.shared,
         instructions=len(code),
-        loops=loops,
+        loops=[count for count, _ in loops],
         per_4k_of_b=_per_4k(variant, loops),
         async_copies=copies,
         wide=wide,
@@ -114,24 +114,26 @@ def _instructions(text: str) -> list[tuple[int, str, int | None]]:
     return [one for one in code if one[1] != "NOP"]
 
 
-def _product_loops(code: list[tuple[int, str, int | None]]) -> list[int]:
-    """Return the instructions of each innermost loop that holds matrix products."""
+def _product_loops(code: list[tuple[int, str, int | None]]) -> list[tuple[int, int]]:
+    """Return the instructions, and the matrix products among them, of each innermost loop that holds any."""
     spans = [(target, address) for address, _, target in code if target is not None and target <= address]
-    products = [address for address, name, _ in code if re.match(r"[HQ]?G?MMA|HGMMA|QGMMA", name)]
-    holding = {(first, last): [address for address in products if first <= address <= last] for first, last in spans}
-    holding = {span: inside for span, inside in holding.items() if inside}
+    names = {span: [name for address, name, _ in code if span[0] <= address <= span[1]] for span in spans}
+    products = {span: sum("MMA" in name for name in inside) for span, inside in names.items()}
+    holding = [span for span in spans if products[span]]
     innermost = [
         span
         for span in holding
         if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other in holding)
     ]
-    return sorted(sum(first <= address <= last for address, _, _ in code) for first, last in innermost)
+    return sorted((len(names[span]), products[span]) for span in innermost)
 
 
-def _per_4k(variant: Variant, loops: list[int]) -> int | None:
+def _per_4k(variant: Variant, loops: list[tuple[int, int]]) -> list[int]:
+    """Return the warp instructions of expand's loops for 4 KB of B, by four warps."""
     constants = variant.constants
-    if "BLOCK_N" not in constants or "PAGE" not in constants or not loops:
-        return None
+    if "ROWS" not in constants:
+        return []
     bits = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8e4nv": 8}[str(variant.signature["site"][0]).removeprefix("*")]
-    streamed = constants["PAGE"] * constants["BLOCK_N"] * bits // 8
-    return round(loops[0] * BYTES_OF_B / streamed * variant.options["num_warps"] / WARPS)
+    # One product of a warp is 16 rows, 16 ranks and 8 columns; every 16 rows take the same B again.
+    bytes_of_one = 16 * 8 * bits // 8 * 16 / constants["ROWS"]
+    return [round(count * BYTES_OF_B / (products * bytes_of_one * WARPS)) for count, products in loops]

@@ -53,5 +53,5 @@ def line(row: Row) -> str:
     """Return a row as a table prints it, with the first of its uses."""
     first, more = row["uses"][0], len(row["uses"]) - 1
     shape = first["shape"] + (f" and {more} more" if more else "")
-    per_4k = row["per_4k_of_b"] or ""
+    per_4k = " ".join(map(str, row["per_4k_of_b"]))
     return LINE.format(**{**row, "dtype": first["dtype"], "rows": first["rows"][0], "per_4k": per_4k, "shape": shape})
