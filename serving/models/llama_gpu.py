@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from lora_kernels import BatchMetadata, lora_apply
+from lora_kernels import BatchMetadata, lora_apply, lora_write
 from serving.kernels.scaled import ScaledWeight
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.attention_decode import attend_tokens
@@ -20,6 +20,10 @@ from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
 from serving.models.loader import LayerWeights, Linear, ModelWeights
 from serving.models.rope import rope_halves
+
+# Steps of at least so many rows, which are prompts above all, take the adapters' part first and add the base product
+# onto it: y is not read and written a second time. Predicted: 5 to 7 % of a prompt's time in place of 11 to 18 %.
+FIRST_WRITE_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +108,11 @@ class GpuLlama:
 
 
 def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
+    long = len(x) >= FIRST_WRITE_ROWS and adapters is not None and adapters.has_adapters
+    if long and isinstance(weight, torch.Tensor):
+        assert adapters is not None
+        y = lora_write(x.new_empty(len(x), len(weight)), x, site, layer, adapters)
+        return torch.addmm(y, x, weight.T, out=y)
     y = scaled_linear(x, weight) if isinstance(weight, ScaledWeight) else functional.linear(x, weight)
     if adapters is not None:
         lora_apply(y, x, site, layer, adapters)

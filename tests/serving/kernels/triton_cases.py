@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional
 
+from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec
 from serving.kernels.triton.activation import silu_mul
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from serving.kv.paged import KVLayer
+from serving.models import llama_gpu
 from tests.serving.kernels import attention_cases
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -144,7 +147,22 @@ def eight_bit_heads_are_the_nearest_numbers_of_their_scale() -> None:
         assert float((found != nearest).float().mean()) < 0.01
 
 
+def long_prompts_take_the_part_of_the_adapter_first_and_the_base_product_onto_it() -> None:
+    spec = PoolSpec((SiteSpec("o", 64, (48,)),), num_layers=1)
+    pool = AdapterPool(spec, 2, 1, torch.float32, DEVICE, backend="triton")
+    pool.load(0, {(0, "o", 0): LoraPair(_random(8, 64), _random(48, 8), 0.5)})
+    batch = BatchMetadata.build([0, -1], [5, 3], pool)
+    x, weight = _random(8, 64), _random(48, 64)
+    found = []
+    for first_write_rows in (9, 8):
+        with patch.object(llama_gpu, "FIRST_WRITE_ROWS", first_write_rows):
+            found.append(llama_gpu._linear(x, weight, "o", 0, batch))
+    _close(found[1], found[0], torch.bfloat16)
+    torch.testing.assert_close(found[1][5:], functional.linear(x[5:], weight))
+
+
 CASES = (
+    long_prompts_take_the_part_of_the_adapter_first_and_the_base_product_onto_it,
     norm_adds_the_residual_and_normalises_in_float32,
     silu_mul_takes_gate_and_up_from_one_product,
     rope_rotates_queries_and_fills_the_cache_and_nothing_else,
