@@ -138,26 +138,10 @@ def _serving_gpu(file: Path) -> str:
 
 
 def _serving_host(file: Path) -> str:
-    data = _load(file)
-    before = {row["mix"]: row for row in data.get("before", ())}
-    parts = ("plan", "launch", "commit", "deliver")
-    rows = [
-        [
-            row["mix"],
-            f"{row['launches']:.0f}",
-            *(f"{row[part]:.2f}" for part in ("step", *parts)),
-            *(f"{before[row['mix']][name]:.2f}" for name in ("step", "launch") if before),
-        ]
-        for row in data["rows"]
-    ]
-    head = [
-        f"{data['rows'][0]['rows']} rows",
-        "launches",
-        "step, ms",
-        *parts,
-        *(("step before", "launch before") if before else ()),
-    ]
-    return _table(head, rows)
+    rows = _load(file)["rows"]
+    parts = ("step", "plan", "launch", "commit", "deliver")
+    lines = [[row["mix"], f"{row['launches']:.0f}", *(f"{row[part]:.2f}" for part in parts)] for row in rows]
+    return _table([f"steps of {rows[0]['rows']} rows", "kernels launched", "ms of a step", *parts[1:]], lines)
 
 
 def _load(file: Path) -> Any:

@@ -18,7 +18,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 @dataclass
 class Device:
-    """Counts launches and replays since the last `reset`; keeps the variants that were asked for.
+    """Counts launches of Triton's kernels, and replays, since the last `reset`; keeps the variants that were asked for.
 
     variants: kernel and what its compilation depends on, in order of the first launch
     """

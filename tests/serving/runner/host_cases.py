@@ -15,7 +15,7 @@ from serving.engine import Engine
 from serving.engine.warm_up import Anything
 
 SEQUENCES, ROWS, ADAPTERS = 12, 96, 3
-# A gather, the logits, the argmax and a copy; more with tokens that are drawn.
+# Of Triton's kernels beside the replay, with greedy tokens; torch's gather, logits and copies are not counted.
 MOST_EAGER_LAUNCHES = 4
 
 
