@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 
 from serving.kernels.scaled import FP8, ScaledWeight, stack
 from serving.kernels.triton.quantise import quantise
 from serving.kernels.triton.scaled_gemm import scaled_linear
+from serving.models.loader import load_weights
+from tests.serving.models.fp8_checkpoints import quantised
+from tests.serving.models.test_families import build
+from tests.serving.runner.family_cases import drivers
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GENERATOR = torch.Generator().manual_seed(7)
@@ -101,15 +107,35 @@ def a_row_has_the_same_bits_alone_and_among_others() -> None:
         assert torch.equal(spoilt[:3], whole[:3]) and torch.equal(spoilt[4:], whole[4:6])
 
 
+def checkpoints_in_8_bits_run_beside_a_cache_in_8_bits() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        build("llama").eval().save_pretrained(Path(root) / "plain")
+        for kind, kv_dtype, allowed in (("block", FP8, 0.1), ("channel, weights alone", torch.float32, 1e-4)):
+            folder = quantised(Path(root) / "plain", Path(root) / kind, kind)
+            ours, truth = drivers(folder, kv_dtype)
+            model = ours.runner.model  # type: ignore[attr-defined]
+            model.weights = load_weights(folder, model.config, torch.float32, DEVICE, scaled=True)
+            vectors = []
+            for driver in (ours, truth):
+                sequence = driver.start(range(40, 59), embed=True)
+                driver.step((sequence, 18))
+                answer = driver.step((sequence, 1))[0]
+                vectors.append(torch.frombuffer(bytearray(answer.embedding), dtype=torch.float32))
+            # Activations in 8 bits: 3 bits after the point in each of 8 products, one behind another.
+            assert (vectors[0] - vectors[1]).norm() <= allowed * vectors[1].norm(), (kind, vectors)
+
+
 CASES = (
     activations_get_the_nearest_8_bit_float_of_their_own_group,
     every_scheme_gives_the_product_of_its_numbers,
     parts_of_other_sizes_than_blocks_keep_their_scales,
     a_row_has_the_same_bits_alone_and_among_others,
+    checkpoints_in_8_bits_run_beside_a_cache_in_8_bits,
 )
 
 if __name__ == "__main__":
-    for case in CASES:
-        case()
-        print(f"ok {case.__name__}", flush=True)
+    with torch.inference_mode():
+        for case in CASES:
+            case()
+            print(f"ok {case.__name__}", flush=True)
     sys.exit(0)
