@@ -7,8 +7,9 @@ from torch.nn import functional
 
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks, queries_a_tile
-from serving.kernels.triton.attention_work import MAX_SPLITS, SPLIT_KEYS, AttentionWork
+from serving.kernels.triton.attention_work import ITEM, MAX_SPLITS, SPLIT_KEYS, AttentionWork
 from serving.kv.paged import KVLayer
+from serving.sizing import ATTENTION_NUMBERS, ATTENTION_SPLITS
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 INTERPRETED = DEVICE.type == "cpu"
@@ -134,6 +135,8 @@ def the_list_holds_each_row_s_splits_and_nothing_else() -> None:
     lengths = [1, SPLIT_KEYS, SPLIT_KEYS + 1, 131_072, SPLIT_KEYS * MAX_SPLITS, SPLIT_KEYS * MAX_SPLITS + 1]
     work = AttentionWork(8, 2, 16, 131_072, DEVICE)
     assert work.items.nbytes + work.parts.nbytes + work.stats.nbytes == AttentionWork.bytes(8, 2, 16, 131_072)
+    # The plan of a card's memory is made without Triton.
+    assert (ATTENTION_SPLITS, ATTENTION_NUMBERS) == (MAX_SPLITS, ITEM)
     positions = int32s(*(n - 1 for n in lengths), 5000, 5000)
     row_tables = int32s(4, 0, 7, 7, 1, 2, 3, 3)
     for rows in (len(lengths), 2, 0):
