@@ -131,7 +131,7 @@ def _product_loops(code: list[tuple[int, str, int | None]]) -> list[tuple[int, i
 def _per_4k(variant: Variant, loops: list[tuple[int, int]]) -> list[int]:
     """Return the warp instructions of expand's loops for 4 KB of B, by four warps."""
     constants = variant.constants
-    if "ROWS" not in constants:
+    if not variant.name.startswith("expand"):
         return []
     bits = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8e4nv": 8}[str(variant.signature["site"][0]).removeprefix("*")]
     # One product of a warp is 16 rows, 16 ranks and 8 columns; every 16 rows take the same B again.
