@@ -127,7 +127,7 @@ def step_bytes(model: ModelConfig, steps: Steps, itemsize: int, max_rank: int) -
     return {
         "activations": 2 * (steps.rows * row * itemsize + planes * 3 * max_rank * 4),
         "logits and sampling": steps.samples * model.vocab_size * (itemsize + SAMPLER_BYTES),
-        "attention": steps.samples * ATTENTION_SPLITS * attention * 4,
+        "attention": (steps.samples * ATTENTION_SPLITS + 1) * attention * 4,
         "positions and buffers": steps.max_len * model.head_dim * 4 + steps.rows * hidden * itemsize,
         "graphs": steps.graphs * GRAPH_BYTES,
         "cuBLAS and code": CUBLAS_BYTES + CODE_BYTES,

@@ -13,26 +13,12 @@ from hypothesis import strategies as st
 from serving.config import ServingConfig
 from serving.errors import ConfigError
 from serving.memory import available_bytes
-from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.replica import plan_gpu
 from serving.runner import Precision, bytes_per_block
 from serving.sizing import MIB, Card, CardPlan, Steps, Units, host_copies, plan_card, step_bytes, weight_bytes
+from tests.serving.shapes import LLAMA_3_8B
 
-LLAMA_3_8B = ModelConfig(
-    vocab_size=128_256,
-    hidden_size=4_096,
-    intermediate_size=14_336,
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    max_position=8_192,
-    rms_norm_eps=1e-5,
-    rope_theta=500_000.0,
-    rope_scaling=None,
-    tied_embeddings=False,
-)
 BFLOAT16 = Precision(torch.bfloat16, torch.bfloat16, torch.bfloat16)
 # MiB that drivers report for a small card of each size (L4, L40S, A100), and about what a process's context takes.
 CARDS = {24: 23_034, 48: 46_068, 80: 81_920}

@@ -10,11 +10,15 @@ from torch.nn import functional
 
 from lora_kernels import AdapterPool, BatchMetadata, LoraPair, PoolSpec, SiteSpec
 from serving.kernels.triton.activation import silu_mul
+from serving.kernels.triton.attention_work import AttentionWork
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from serving.kv.paged import KVLayer
 from serving.models import llama_gpu
+from serving.sampling.device import sampler_bytes
+from serving.sizing import Steps, step_bytes
 from tests.serving.kernels import attention_cases
+from tests.serving.shapes import LLAMA_3_8B
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 INTERPRETED = DEVICE.type == "cpu"
@@ -161,7 +165,16 @@ def long_prompts_take_the_part_of_the_adapter_first_and_the_base_product_onto_it
     torch.testing.assert_close(found[1][5:], functional.linear(x[5:], weight))
 
 
+def the_plan_of_a_card_counts_the_scratch_of_attention_and_of_sampling() -> None:
+    model, samples, length = LLAMA_3_8B, 256, 131_072
+    planned = step_bytes(model, Steps(rows=2_048, samples=samples, max_len=length, graphs=1), 2, 256)
+    assert AttentionWork.bytes(samples, model.num_heads, model.head_dim, length) <= planned["attention"]
+    logits = samples * model.vocab_size * 2
+    assert sampler_bytes(model.vocab_size, samples) + logits <= planned["logits and sampling"]
+
+
 CASES = (
+    the_plan_of_a_card_counts_the_scratch_of_attention_and_of_sampling,
     long_prompts_take_the_part_of_the_adapter_first_and_the_base_product_onto_it,
     norm_adds_the_residual_and_normalises_in_float32,
     silu_mul_takes_gate_and_up_from_one_product,
