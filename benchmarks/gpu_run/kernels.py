@@ -27,7 +27,7 @@ def write_card(device: Device, name: str) -> float:
     return copy
 
 
-def measure(config: ModelConfig, device: Device, step: StepShape, prompts: tuple[int, ...] = PROMPTS) -> int:
+def measure(config: ModelConfig, device: Device, step: StepShape, prompts: tuple[int, ...]) -> int:
     """Write a record per kernel. Returns how many failed. Raises OutOfMemoryError for the run to try again."""
     failed = 0
     with torch.inference_mode():
@@ -51,7 +51,7 @@ def main() -> int:
     """Return 1 when a kernel failed."""
     write_card(Cuda(), torch.cuda.get_device_name())
     config = llama_3_8b(int(os.environ.get(LAYERS) or 32))
-    return int(measure(config, Cuda(), standard_step()) > 0)
+    return int(measure(config, Cuda(), standard_step(), PROMPTS) > 0)
 
 
 if __name__ == "__main__":

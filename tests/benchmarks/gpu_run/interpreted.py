@@ -9,15 +9,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from triton.runtime.jit import JITFunction
 
-from benchmarks.gpu_run import attention, kernels, peers, profile, records, steady, steps, sweep, table
+from benchmarks.gpu_run import attention, kernels, peers, peft, profile, records, steady, steps, sweep, table
 from benchmarks.gpu_run.predictions import kernel_lines, standard_step
 from benchmarks.gpu_run.program import EagerGraphs, leave_out
 from benchmarks.gpu_run.stages import RESULTS
@@ -25,9 +27,11 @@ from benchmarks.kernels import gpu_attention, gpu_sweep
 from benchmarks.kernels.gpu import Measured
 from benchmarks.kernels.gpu_grid import points
 from benchmarks.kernels.gpu_layer import kernels as layer_kernels
+from benchmarks.kernels.gpu_prefill import Prefill
 from benchmarks.roofline import CARDS
 from benchmarks.serving import gpu
 from benchmarks.serving.gpu_cases import StepCase
+from serving.runner import graphs
 from tests.benchmarks.gpu_run.tiny import TINY
 from tests.serving.runner.recorded_graphs import RecordedGraphs
 
@@ -36,7 +40,7 @@ CASES = (
     StepCase(1, 20, prompt=5, adapters=2),
     StepCase(prompt=5),
     StepCase(1, 20, adapters=9),
-    StepCase(4, 4000),
+    StepCase(1, 200),
 )
 STEPS = 2
 
@@ -69,24 +73,39 @@ def results(program: Callable[[], object]) -> list[dict[str, Any]]:
         return list(records.read(named))
 
 
-@cache
-def bench() -> gpu.Bench:
-    with torch.inference_mode():
-        return gpu.make_bench(TINY, Interpreted(), CASES[:3], STEPS, RecordedGraphs())
+@contextmanager
+def small(stage: ModuleType, **more: Any) -> Iterator[None]:
+    """Let a stage's program find the tiny model, this machine as its device, and what else `more` names."""
+    replaced = {"Cuda": Interpreted, "llama_3_8b": lambda layers=2: TINY}
+    with ExitStack() as stack:
+        for name, value in {**{key: new for key, new in replaced.items() if hasattr(stage, key)}, **more}.items():
+            stack.enter_context(patch.object(stage, name, value))
+        stack.enter_context(patch.object(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3"))
+        stack.enter_context(patch.object(torch.cuda, "synchronize", lambda: None))
+        stack.enter_context(patch.object(graphs, "CudaGraphs", RecordedGraphs))
+        yield
 
 
 def every_case_of_the_serving_benchmark_has_a_row_or_a_reason() -> None:
-    written: list[dict[str, Any]] = []
-    found = results(lambda: written.extend(steps.write_rows(bench(), CASES, STEPS, time.monotonic() + 3600)))
+    made: list[gpu.Bench] = []
+
+    def make(*arguments: Any) -> gpu.Bench:
+        made.append(gpu.make_bench(*arguments))
+        return made[0]
+
+    bench = SimpleNamespace(make_bench=make, rows_of=gpu.rows_of, missed_bars=gpu.missed_bars, table=gpu.table)
+    fitting = {"ADAPTERS": 2, "_blocks_that_fit": lambda *_: 12}
+    with small(steps, cases=lambda: CASES, gpu=bench, REPETITIONS=STEPS), small(gpu, **fitting):
+        found = results(steps.main)
     rows = [record for record in found if record["record"] == "step"]
-    assert [row["case"] for row in rows] == [case.name for case in CASES] == [row["case"] for row in written]
+    assert [row["case"] for row in rows] == [case.name for case in CASES]
     for row in rows[:3]:
         assert row["step_ms"] > 0 and row["share"] > 0 and row["bound"] in ("bytes", "FLOP"), row
         assert 0 < row["share_of_nominal"] < row["share"], "the nominal bandwidth is above the copy's"
     assert "needs 9 adapters" in rows[3]["left_out"] and "KV blocks" in rows[4]["left_out"]
     assert [row["kind"] for row in rows[:3]] == ["decode", "mixed", "prefill"]
-    assert gpu.table(written).count("\n") == len(CASES) + 1
-    assert not list(gpu.rows_of(bench(), CASES, STEPS, time.monotonic() - 1)), "a case began after the deadline"
+    assert gpu.table(rows).count("\n") == len(CASES) + 1
+    assert not list(gpu.rows_of(made[0], CASES, STEPS, time.monotonic() - 1)), "a case began after the deadline"
 
 
 def bars_are_shares_of_what_is_possible() -> None:
@@ -115,7 +134,9 @@ def the_same_steps_give_the_same_tokens_or_their_rows_are_named() -> None:
 
     answering = Answering()
     made = gpu.Bench(TINY, Interpreted(), answering, 99, 2, 1e12, CARDS["H100"])
-    found = results(lambda: steady.check(made, CASES[1:2], 5))
+    prepared = SimpleNamespace(make_bench=lambda *_: made)
+    with small(steady, gpu=prepared, CASES=CASES[1:2]):
+        found = results(steady.main)
     assert [record["changing_rows"] for record in found] == [[]]
     answering.forgets = False
     try:
@@ -136,7 +157,9 @@ def a_graph_left_out_computes_anew() -> None:
 
 def every_kernel_of_a_layer_has_the_name_of_a_prediction() -> None:
     step = standard_step(3, 20, 2)
-    found = results(lambda: kernels.measure(TINY, Interpreted(), step, (24,)))
+    with small(kernels, standard_step=lambda: step, PROMPTS=(24,)):
+        card, *found = results(kernels.main)
+    assert card == {"record": "card", "device": "NVIDIA H100 80GB HBM3", "copy_bytes_per_s": 1e12}
     assert all(record["record"] == "line" and record["us"] > 0 for record in found), found
     names = {record["line"] for record in found}
     predicted = {line.kernel for line in kernel_lines(TINY, CARDS["H100"])}
@@ -162,9 +185,9 @@ def a_kernel_that_fails_is_named_and_the_others_are_measured() -> None:
 
 
 def attention_stands_beside_its_limit_and_sdpa_and_agrees_with_it() -> None:
-    card = CARDS["H100"]
     gpu_attention.TOKENS, gpu_attention.PROMPTS = ((3, 37),), (40,)
-    found = results(lambda: attention.measure(TINY, Interpreted(), card))
+    with small(attention):
+        found = results(attention.main)
     assert [row["case"] for row in found] == ["3 rows of 37", "prompt of 40"]
     for row in found:
         assert "wrong" not in row and row["us"] > 0 and row["sdpa_us"] > 0 and row["share"] > 0, row
@@ -178,24 +201,47 @@ def peers_are_measured_until_a_wrong_result_is_named_and_the_deadline_comes() ->
             raise RuntimeError("ours is wrong: relative error 0.5")
         return Measured(point, 1, 2, 3.0, {"ours": 4.0}, {"vllm": "not here"})
 
-    found = results(lambda: peers.measure_all(wanted, one, time.monotonic() + 60))
-    assert [record["record"] for record in found] == ["peers", "wrong", "peers"]
+    prefill = Prefill(10.0, 12.0, 10.5)
+    with small(
+        peers, points=lambda quick: wanted, measure=lambda point, *_: one(point), measure_prefill=lambda _: prefill
+    ):
+        notes, *found = results(peers.main)
+    assert "tuned tables for the H200 alone" in notes["csgmv"]
+    assert [record["record"] for record in found] == ["peers", "wrong", "peers", "prefill"]
     assert peers.measure_all(wanted, one, time.monotonic() - 1) == ([], 0)
 
 
 def a_sweep_that_is_cut_short_leaves_the_sites_it_has_done() -> None:
     data = {"device": "NVIDIA Test 9000", "sites": {"32->32": {"split": 2}}}
+
+    def sweep_of_one(budget: float, seed: int, keep: Callable[[dict[str, Any]], object]) -> None:
+        assert budget > 0
+        keep(data)
+
     with tempfile.TemporaryDirectory() as folder:
-        (record,) = results(lambda: sweep.keep(data, Path(folder)))
+        here = SimpleNamespace(__file__=str(Path(folder) / "__init__.py"))
+        with small(sweep, configs=here), patch.object(gpu_sweep, "sweep", sweep_of_one):
+            (record,) = results(sweep.main)
         assert record["sites"] == data["sites"] and (Path(folder) / "NVIDIA_Test_9000.json").exists()
-    assert callable(gpu_sweep.sweep)
+
+
+def the_profile_runs_attention_shrink_and_expand_and_falls_back_to_cupti() -> None:
+    with small(profile, standard_step=lambda: standard_step(3, 20, 2)):
+        assert [one.name for one in profile.targets()][-1] == "attend tokens"
+    traced = [{"kernel": "expand_kernel", "ns": 6500.0}]
+    with small(profile, with_nsight=lambda _: [], with_cupti=lambda: traced), patch.object(sys, "argv", ["profile"]):
+        (record,) = results(profile.main)
+    assert record == {"record": "profile", "source": "torch.profiler", **traced[0]}
+
+
+def peft_writes_a_record_per_batch_size() -> None:
+    model = SimpleNamespace(step_seconds=lambda batch, context, steps: 0.08)
+    with small(peft, PeftModel=lambda *_: model):
+        found = results(peft.main)
+    assert [(record["batch"], record["step_ms"]) for record in found] == [(1, 80.0), (32, 80.0)]
 
 
 def what_is_left_out_is_left_out() -> None:
-    from triton.runtime.jit import JITFunction
-
-    from serving.runner import graphs
-
     before, captured = JITFunction.run, graphs.CudaGraphs
     seen: list[dict[str, Any]] = []
     JITFunction.run = lambda self, *args, **kwargs: seen.append(kwargs)
@@ -234,6 +280,8 @@ CHECKS = (
     attention_stands_beside_its_limit_and_sdpa_and_agrees_with_it,
     peers_are_measured_until_a_wrong_result_is_named_and_the_deadline_comes,
     a_sweep_that_is_cut_short_leaves_the_sites_it_has_done,
+    the_profile_runs_attention_shrink_and_expand_and_falls_back_to_cupti,
+    peft_writes_a_record_per_batch_size,
     what_is_left_out_is_left_out,
     lines_of_the_table_are_measured_by_the_cases_that_the_run_has,
 )
