@@ -57,10 +57,13 @@ def _from_all(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 def _from_cut(probs: torch.Tensor, points: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
     values, ids = probs.topk(min(_GUESS, probs.shape[1]), -1)
-    kept, wide = _kept(values, params)
-    # In order of token ids, as for rows that are drawn whole: a device need not sort.
-    ids, order = ids.sort(-1)
-    tokens = ids.gather(1, _first_above_share((values * kept).gather(1, order), points)[:, None])[:, 0]
+    ids, by_id = ids.sort(-1)
+    values = values.gather(1, by_id)
+    # Equal values in order of their ids, which topk leaves open.
+    falling, order = values.sort(stable=True, dim=-1, descending=True)
+    kept, wide = _kept(falling, params)
+    kept = kept.scatter(1, order, kept)
+    tokens = ids.gather(1, _first_above_share(values * kept, points)[:, None])[:, 0]
     if values.shape[1] < probs.shape[1]:
         for row in [i for i, is_wide in enumerate(wide) if is_wide]:
             tokens[row] = _from_wide(probs[row], points[row : row + 1], params[row])[0]
@@ -68,7 +71,8 @@ def _from_cut(probs: torch.Tensor, points: torch.Tensor, params: Sequence[Sampli
 
 
 def _kept(values: torch.Tensor, params: Sequence[SamplingParams]) -> tuple[torch.Tensor, list[bool]]:
-    """Return bool [rows, n] for probabilities in falling order, and which rows may keep tokens beyond the given n."""
+    """Return bool [rows, n] for probabilities in falling order, and which rows may keep tokens beyond the given n, if
+    only others of the same probability as the last."""
     device, n = values.device, values.shape[1]
     ks = torch.tensor([p.top_k or 1 << 40 for p in params], device=device)[:, None]
     tops = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)[:, None]
@@ -80,7 +84,8 @@ def _kept(values: torch.Tensor, params: Sequence[SamplingParams]) -> tuple[torch
     # The smallest set whose mass reaches top_p: every token whose predecessors fall short of it.
     kept = within & (cumulative - values < tops * mass) & (values >= floors)
     kept[:, 0] = True
-    return kept, (kept[:, -1:] & (ks > n))[:, 0].tolist()
+    last = values.gather(1, kept.sum(-1, keepdim=True) - 1)
+    return kept, ((last == values[:, -1:]) & (last > 0))[:, 0].tolist()
 
 
 def _from_wide(probs: torch.Tensor, points: torch.Tensor, params: SamplingParams) -> torch.Tensor:

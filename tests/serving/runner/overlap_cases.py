@@ -5,49 +5,81 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 
 from serving.core import SamplingParams
-from tests.serving.runner.overlapping import Asked, expected, make_runner, run
+from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, Ran, expected, make_runner, run
 
-# One entry for each way in which a setting decides on tokens.
+# One entry or more for each way in which a setting decides on tokens.
 SETTINGS: dict[str, SamplingParams] = {
     "plain": SamplingParams(temperature=0, ignore_eos=True),
-    "temperature": SamplingParams(temperature=3.0, seed=1),
     "default": SamplingParams(seed=2),
+    "temperature": SamplingParams(temperature=3.0, seed=1),
     "bias": SamplingParams(temperature=0, logit_bias=((7, 2.0), (11, -100.0), (40, 3.0))),
     "logprobs": SamplingParams(temperature=0, logprobs=3),
-    "nucleus": SamplingParams(top_p=0.7, seed=3),
-    "top-k": SamplingParams(temperature=2.0, top_k=5, seed=4),
-    "min-p": SamplingParams(temperature=2.0, min_p=0.1, seed=5),
+    "scored": SamplingParams(temperature=0, prompt_logprobs=2),
+    "stop": SamplingParams(temperature=0, stop=("7",)),
     "repetition": SamplingParams(temperature=0, repetition_penalty=1.7),
     "frequency": SamplingParams(temperature=0, frequency_penalty=1.5),
     "presence": SamplingParams(temperature=1.5, presence_penalty=1.5, seed=6),
+    "grammar": SamplingParams(temperature=0, constraint=Chain(259)),
+    "drawn grammar": SamplingParams(temperature=2.0, constraint=Chain(259), logprobs=1, seed=9),
+    "not finite": SamplingParams(temperature=0, logit_bias=((NOT_FINITE, 100.0),)),
+    "nucleus": SamplingParams(top_p=0.7, seed=3),
+    "top-k": SamplingParams(temperature=2.0, top_k=5, frequency_penalty=0.5, seed=4),
+    "min-p": SamplingParams(temperature=2.0, min_p=0.1, seed=5),
 }
 
 
-def each_setting_alone_gives_the_reference_s_tokens(folder: Path) -> None:
+def every_field_of_the_parameters_is_in_a_case(folder: Path) -> None:
+    for field in fields(SamplingParams):
+        assert any(getattr(one, field.name) != field.default for one in SETTINGS.values()), field.name
+
+
+def each_setting_alone_overlaps_and_gives_the_reference_s_tokens(folder: Path) -> None:
     runner = make_runner(folder)
     for name, sampling in SETTINGS.items():
-        asked = [Asked(name, range(3, 9), sampling, 7)]
-        for depth in (0, 1):
-            assert run(runner, asked, depth) == expected(runner, asked), (name, depth)
+        asked = [Asked(name, range(3, 9), sampling, 3)]
+        found = run(runner, asked, 1)
+        found.check(expected(runner, asked))
+        assert found.ahead == {name}, "the second token's step was launched before the first was known"
 
 
 def all_settings_share_their_steps(folder: Path) -> None:
-    runner = make_runner(folder)
-    asked = [
-        Asked(f"{name} {turn}", range(5 + 9 * place, 5 + 9 * place + place % 5 + 1), sampling, 3 + (place + turn) % 6)
-        for turn in range(2)
+    runner, asked = make_runner(folder), _mixed(1)
+    reference = expected(runner, asked)
+    for depth in (0, 1):
+        found = run(runner, asked, depth)
+        found.check(reference)
+        assert bool(found.ahead) == bool(depth)
+
+
+def preempted_sequences_go_on_with_their_numbers_and_counts(folder: Path) -> None:
+    runner, asked = make_runner(folder), _mixed(2)[1 : len(SETTINGS) - 2]
+    found: Ran = run(runner, asked, 1, blocks=6)
+    found.check(expected(runner, asked))
+    assert found.preemptions > 0
+
+
+def _mixed(turn: int) -> list[Asked]:
+    """Return a request for each setting; their lengths differ, so that they change places while they run."""
+    return [
+        Asked(
+            f"{name} {turn}", range(5 + 9 * place, 6 + 9 * place + (place + turn) % 5), sampling, 2 + (place + turn) % 5
+        )
         for place, (name, sampling) in enumerate(SETTINGS.items())
     ]
-    found = [run(runner, asked, depth) for depth in (0, 1)]
-    assert found[0] == found[1] == expected(runner, asked)
 
 
-CASES = (each_setting_alone_gives_the_reference_s_tokens, all_settings_share_their_steps)
+CASES = (
+    every_field_of_the_parameters_is_in_a_case,
+    each_setting_alone_overlaps_and_gives_the_reference_s_tokens,
+    all_settings_share_their_steps,
+    preempted_sequences_go_on_with_their_numbers_and_counts,
+)
 
 if __name__ == "__main__":
     from tests.serving.tiny import write_model

@@ -14,33 +14,36 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from lora_kernels import AdapterPool, BatchMetadata
-from serving.core import AdapterRef, Delta, Request, SamplingParams
+from serving.core import AdapterRef, Delta, Request, SamplingParams, TokenLogprob
 from serving.core import Sequence as Running
 from serving.engine import Engine
-from serving.errors import EngineError
+from serving.errors import EngineError, NonFiniteOutput
 from serving.handle import RequestHandle
 from serving.kv.paged import PagedKV
 from serving.kv.pool import BlockPool
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.llama_gpu import DeviceStep, GpuLlama
-from serving.runner.gpu import GpuRunner
 from serving.runner.graphs import CudaGraphs
+from serving.runner.head import GpuStep
 from serving.sampling import sample
+from serving.sampling.logprobs import token_logprobs
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
+from serving.steps import StepPlan
 from tests.serving.engine.fakes import NoAdapters
-from tests.serving.runner.driver import NoText
 from tests.serving.runner.gpu_cases import DEVICE, INTERPRETED, Launching
 from tests.serving.runner.recorded_graphs import RecordedGraphs
 
 BLOCKS, BLOCK, LENGTH = 60, 4, 64
 SEQUENCES = 4
 EOS = 2
+NOT_FINITE = 77  # the logits after this token are NaN
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,83 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion's tokens, why it ended, and its rounded log-probabilities."""
+    """A completion's tokens, why it ended, and the log-probabilities of its tokens and of its prompt."""
 
     tokens: tuple[int, ...]
     reason: str
-    logprobs: tuple[Any, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    scored: tuple[TokenLogprob, ...] = ()
+
+    def check(self, expected: Answer) -> None:
+        """Raise AssertionError unless both are the same, log-probabilities but for rounding."""
+        assert (self.tokens, self.reason) == (expected.tokens, expected.reason), (self, expected)
+        for mine, theirs in ((self.logprobs, expected.logprobs), (self.scored, expected.scored)):
+            for left, right in zip(mine, theirs, strict=True):
+                assert left.token_id == right.token_id and abs(left.logprob - right.logprob) < 1e-3
+                assert [token for token, _ in left.top] == [token for token, _ in right.top]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an engine made of its requests.
+
+    ahead: names of those that had a step launched while their last token was in flight
+    """
+
+    answers: dict[str, Answer]
+    preemptions: int
+    ahead: set[str]
+
+    def check(self, expected: dict[str, Answer]) -> None:
+        """Raise AssertionError unless all answers are the expected ones."""
+        assert self.answers.keys() == expected.keys()
+        for name, answer in self.answers.items():
+            answer.check(expected[name])
+
+
+class Chain:
+    """A grammar in which every token decides on the next: its remainder by three is the sum of those before it."""
+
+    def __init__(self, vocab: int) -> None:
+        self._vocab, self._sum = vocab, 0
+
+    def begin(self) -> Chain:
+        return Chain(self._vocab)
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        self._sum += sum(token_ids)
+
+    def forbidden(self) -> np.ndarray:
+        return np.arange(self._vocab) % 3 != self._sum % 3
+
+    def allowed_bits(self) -> np.ndarray:
+        allowed = np.zeros(-(-self._vocab // 32) * 32, np.bool_)
+        allowed[: self._vocab] = ~self.forbidden()
+        return np.packbits(allowed, bitorder="little").view(np.int32)
+
+
+class Digits:
+    """Tokens as their numbers, up to a stop string."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops, self.stopped = stops, False
+
+    def push(self, token_id: int) -> str:
+        self.stopped = any(stop in str(token_id) for stop in self._stops)
+        return str(token_id)
+
+    def finish(self) -> str:
+        return ""
+
+
+class Watched(Launching):
+    """Notes whose step is launched while their last token is in flight."""
+
+    ahead: set[str]
+
+    def launch(self, plan: StepPlan) -> GpuStep:
+        self.ahead |= {c.sequence.request.request_id for c in plan.chunks if c.end > len(c.sequence.tokens)}
+        return super().launch(plan)
 
 
 class Shortsighted:
@@ -75,6 +150,7 @@ class Shortsighted:
             torch.randn(rows, config.hidden_size, generator=generator).to(DEVICE) * scale
             for rows, scale in ((config.vocab_size, 1.0), (LENGTH, 0.5), (config.vocab_size, 0.35))
         )
+        self._embed[NOT_FINITE] = float("nan")
         self.weights = SimpleNamespace(embed=self._embed)
 
     def forward(self, step: DeviceStep, kv: PagedKV, adapters: BatchMetadata | None, out: torch.Tensor) -> torch.Tensor:
@@ -123,20 +199,17 @@ class _Collected(RequestHandle):
         errors = [item for item in self.items if isinstance(item, EngineError)]
         deltas = [item for item in self.items if isinstance(item, Delta)]
         tokens = tuple(token for delta in deltas for token in delta.token_ids)
-        entries = tuple(_rounded(entry) for delta in deltas for entry in delta.logprobs)
-        return Answer(tokens, type(errors[0]).__name__ if errors else str(deltas[-1].finish_reason), entries)
-
-
-def _rounded(entry: Any) -> tuple[Any, ...]:
-    return entry.token_id, round(entry.logprob, 3), tuple((token, round(value, 3)) for token, value in entry.top)
+        entries = tuple(entry for delta in deltas for entry in delta.logprobs)
+        scored = tuple(entry for delta in deltas for entry in delta.prompt_logprobs)
+        return Answer(tokens, type(errors[0]).__name__ if errors else str(deltas[-1].finish_reason), entries, scored)
 
 
 @cache
-def make_runner(folder: Path) -> Launching:
+def make_runner(folder: Path) -> Watched:
     """Return a runner over `Shortsighted`. Its graphs take longer than most cases: recorded once."""
     config = ModelConfig.from_dir(folder)
     adapters = FixedAdapters(AdapterPool(pool_spec(config), 12, 4, torch.float32, DEVICE, backend="triton"))
-    return Launching(
+    return Watched(
         cast(GpuLlama, Shortsighted(config)),
         PagedKV(config, BLOCKS, BLOCK, torch.float32, DEVICE),
         adapters,
@@ -147,9 +220,9 @@ def make_runner(folder: Path) -> Launching:
     )
 
 
-def run(runner: GpuRunner, asked: Sequence[Asked], depth: int, blocks: int = BLOCKS) -> dict[str, Answer]:
+def run(runner: Watched, asked: Sequence[Asked], depth: int, blocks: int = BLOCKS) -> Ran:
     """Answer all requests in an engine whose runner overlaps `depth` steps, over `blocks` KV blocks."""
-    runner.depth = depth  # type: ignore[misc]
+    runner.depth, runner.ahead = depth, set()
     planner = Planner(Limits(16, SEQUENCES, 50), BlockPool(blocks, BLOCK), cast(Any, runner.adapters), "f")
     engine = Engine(
         runner,
@@ -157,32 +230,39 @@ def run(runner: GpuRunner, asked: Sequence[Asked], depth: int, blocks: int = BLO
         cast(Any, runner.adapters),
         max_model_len=LENGTH,
         eos_token_ids=frozenset({EOS}),
-        make_output=lambda _: NoText(),
+        make_output=lambda request: Digits(request.sampling.stop),
     )
     handles = {one.name: _Collected(one.name) for one in asked}
     for one in asked:
         engine._accept(one.request(), handles[one.name])
     while engine.step():
         planner.check_integrity()
-    return {name: handle.answer() for name, handle in handles.items()}
+    answers = {name: handle.answer() for name, handle in handles.items()}
+    return Ran(answers, planner.preemptions, runner.ahead)
 
 
-def expected(runner: GpuRunner, asked: Sequence[Asked]) -> dict[str, Answer]:
+def expected(runner: Watched, asked: Sequence[Asked]) -> dict[str, Answer]:
     """Return what plain torch answers to each request alone."""
-    model = cast(Shortsighted, runner.model)
-    out = {}
-    for one in asked:
-        request = one.request()
-        sequence = Running(request, 0.0, list(one.prompt), NoText(), random.Random(one.sampling.seed))
-        entries, reason = [], "length"
-        while sequence.output_tokens < one.count and reason == "length":
-            row = model.row(sequence.tokens[-1], len(sequence.tokens) - 1)
-            chosen = sample(row.cpu(), [sequence])[0]
-            assert chosen.token_id is not None
-            sequence.tokens.append(chosen.token_id)
-            if chosen.logprob is not None:
-                entries.append(_rounded(chosen.logprob))
-            if chosen.token_id == EOS and not one.sampling.ignore_eos:
-                reason = "stop"
-        out[one.name] = Answer(tuple(sequence.tokens[len(one.prompt) :]), reason, tuple(entries))
-    return out
+    return {one.name: _expected(cast(Shortsighted, runner.model), one) for one in asked}
+
+
+def _expected(model: Shortsighted, one: Asked) -> Answer:
+    output, prompt = Digits(one.sampling.stop), list(one.prompt)
+    sequence = Running(one.request(), 0.0, list(prompt), output, random.Random(one.sampling.seed))
+    entries, reason = [], "length"
+    while sequence.output_tokens < one.count and reason == "length":
+        row = model.row(sequence.tokens[-1], len(sequence.tokens) - 1)
+        chosen = sample(row.cpu(), [sequence])[0]
+        if chosen.token_id is None:
+            reason = NonFiniteOutput.__name__
+            break
+        sequence.tokens.append(chosen.token_id)
+        output.push(chosen.token_id)
+        entries += [] if chosen.logprob is None else [chosen.logprob]
+        if output.stopped or (chosen.token_id == EOS and not one.sampling.ignore_eos):
+            reason = "stop"
+    scored = []
+    if (count := one.sampling.prompt_logprobs) is not None:
+        rows = torch.cat([model.row(token, at) for at, token in enumerate(prompt[:-1])] or [torch.empty(0, 1)])
+        scored = token_logprobs(torch.log_softmax(rows, -1), prompt[1:], [count] * (len(prompt) - 1))
+    return Answer(tuple(sequence.tokens[len(prompt) :]), reason, tuple(entries), tuple(scored))
