@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from serving.core import SamplingParams
-from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, Ran, expected, make_runner, run
+from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, expected, make_runner, run
 
 # One entry or more for each way in which a setting decides on tokens.
 SETTINGS: dict[str, SamplingParams] = {
@@ -57,13 +57,6 @@ def all_settings_share_their_steps(folder: Path) -> None:
         assert bool(found.ahead) == bool(depth)
 
 
-def preempted_sequences_go_on_with_their_numbers_and_counts(folder: Path) -> None:
-    runner, asked = make_runner(folder), _mixed(2)[1 : len(SETTINGS) - 2]
-    found: Ran = run(runner, asked, 1, blocks=6)
-    found.check(expected(runner, asked))
-    assert found.preemptions > 0
-
-
 def _mixed(turn: int) -> list[Asked]:
     """Return a request for each setting; their lengths differ, so that they change places while they run."""
     return [
@@ -78,7 +71,6 @@ CASES = (
     every_field_of_the_parameters_is_in_a_case,
     each_setting_alone_overlaps_and_gives_the_reference_s_tokens,
     all_settings_share_their_steps,
-    preempted_sequences_go_on_with_their_numbers_and_counts,
 )
 
 if __name__ == "__main__":
