@@ -71,9 +71,11 @@ def read_float(settings, row, column):
 @triton.jit
 def read_logits(rows, row, column, wanted, adjusted):
     """Return float32 logits of a row, -inf where not `wanted`."""
-    raw = tl.load(rows.logits + row * rows.stride + column, mask=wanted & (adjusted == 0), other=float("-inf"))
-    own = tl.load(rows.adjusted + row * rows.width + column, mask=wanted & (adjusted != 0), other=float("-inf"))
-    return tl.where(adjusted != 0, own, raw.to(tl.float32))
+    # By element: the interpreter of 3.9 takes no mask that was made of a scalar.
+    elsewhere = (adjusted + tl.zeros_like(column)) != 0
+    raw = tl.load(rows.logits + row * rows.stride + column, mask=wanted & ~elsewhere, other=float("-inf"))
+    own = tl.load(rows.adjusted + row * rows.width + column, mask=wanted & elsewhere, other=float("-inf"))
+    return tl.where(elsewhere, own, raw.to(tl.float32))
 
 
 @triton.jit
