@@ -81,8 +81,8 @@ def scaled_product(
             v = tl.load(numbers)
         else:
             known = step * STEP + k < inputs
-            w = tl.load(weights, mask=known[None, :], other=0)
-            v = tl.load(numbers, mask=known[:, None], other=0)
+            w = tl.load(weights, mask=known[None, :], other=0.0)
+            v = tl.load(numbers, mask=known[:, None], other=0.0)
         if not NATIVE:
             w = widened(w).to(tl.float32 if UPCAST else v.dtype)
             if X_8:
