@@ -14,9 +14,9 @@ import torch
 from serving.core import Sequence, TokenLogprob
 from serving.errors import ConstraintFailed
 from serving.kernels.triton import sample as layout
-from serving.kernels.triton.sample import Rows, choose, make_scan, scan_rows
+from serving.kernels.triton.sample import PART, Rows, choose, make_scan, scan_rows
 from serving.kernels.triton.sample_adjust import Biases, Changes, adjust, count_tokens
-from serving.kernels.triton.sample_cut import choose_cut, make_candidates
+from serving.kernels.triton.sample_cut import CANDIDATES, OCTAVES, choose_cut, make_candidates
 from serving.kernels.triton.sample_wide import choose_wide
 from serving.kernels.upload import StepBuffer, upload
 from serving.sampling.device.counts import Fill, TokenCounts
@@ -25,6 +25,12 @@ from serving.sampling.logprobs import MAX_LOGPROBS
 from serving.steps import SampledToken
 
 _LISTS = ("adjusted", "cut", "counted")
+
+
+def sampler_bytes(vocab: int, max_samples: int) -> int:
+    """Return the device memory of a `DeviceSampler`: for each sample two rows of 4 bytes per token, and lists."""
+    parts = -(-vocab // PART)
+    return max_samples * (2 * 4 * vocab + parts * (12 + 4 * PART // layout.BLOCK + 8 * OCTAVES) + 8 * CANDIDATES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
