@@ -153,13 +153,15 @@ class Layout:
     def __init__(self, max_rows: int, max_segments: int, max_pages: int, tile_rows: int) -> None:
         self.tile_rows = tile_rows
         self.segment_slots = 8
-        self.segment_starts = self.segment_slots + max_segments
-        self.row_order = self.segment_starts + max_segments + 1
-        self.row_slots = self.row_order + max_rows
-        self.tiles = self.row_slots + max_rows
+        # Every array begins at 16 bytes, whatever the batch: else Triton compiles another variant for each alignment.
+        self.segment_starts = self.segment_slots + _aligned(max_segments)
+        self.row_order = self.segment_starts + _aligned(max_segments + 1)
+        self.row_slots = self.row_order + _aligned(max_rows)
+        self.tiles = self.row_slots + _aligned(max_rows)
         # Every segment begins a tile, and every tile_rows rows fill one.
         max_tiles = max_segments + max_rows // self.tile_rows
-        self.units = self.tiles + 3 * max_tiles
+        self.tiles_end = self.tiles + 3 * max_tiles
+        self.units = self.tiles + _aligned(3 * max_tiles)
         self.size = self.units + 4 * max_tiles * max_pages
 
     def pack(self, grouped: Grouped, pages: Int32s, into: Int32s) -> int:
@@ -190,10 +192,15 @@ class Layout:
             "segment_starts": packed[self.segment_starts : self.segment_starts + segments + 1],
             "segment_slots": packed[self.segment_slots : self.segment_slots + segments],
             "row_slots": packed[self.row_slots : self.row_slots + rows],
-            "tiles": packed[self.tiles : self.units],
+            "tiles": packed[self.tiles : self.tiles_end],
             "units": packed[self.units :],
             "counts": packed[: self.segment_slots],
         }
+
+
+def _aligned(count: int) -> int:
+    """Return the int32 elements, at least `count`, that end at a multiple of 16 bytes."""
+    return -(-count // 4) * 4
 
 
 class MetadataBuffers:

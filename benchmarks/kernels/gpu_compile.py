@@ -24,10 +24,23 @@ def compile_here(out: Path, kernels: list[str], *, small: bool, fresh: bool) -> 
     """Compile with the Triton of this process and write the rows to `out`. 1 when a kernel spills."""
     from benchmarks.kernels.compiled import table  # imports Triton
 
-    known = [] if fresh or kernels else rows_of(FILE)
-    rows = table.compiled(table.current(small=small, kernels=kernels), known)
-    write(out, rows)
+    known = [] if fresh or kernels else rows_of(FILE) + rows_of(out)
+    rows: list[dict[str, Any]] = []
+    try:
+        rows.extend(table.compiled(table.current(small=small, kernels=kernels), known))
+    finally:
+        write(out, rows)  # a variant that does not compile leaves the others' rows
     return int(any(row["spills"] for row in rows))
+
+
+def print_stale() -> int:
+    """Print the kernels that the committed table lacks. 1 when there are any."""
+    from benchmarks.kernels.compiled import table
+    from tests import triton_setup
+
+    missing = table.stale(rows_of(FILE), triton_setup.VERSIONS)
+    print("\n".join(missing))
+    return int(bool(missing))
 
 
 def compile_with(version: str, arguments: list[str]) -> list[dict[str, Any]]:
@@ -64,7 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--here", type=Path, metavar="OUT", help="this process's Triton alone, rows written to OUT")
     parser.add_argument("--small", action="store_true", help="the variants that the tests compile")
     parser.add_argument("--fresh", action="store_true", help="compile those of the table too")
+    parser.add_argument("--stale", action="store_true", help="name the kernels whose rows are not of this source")
     options = parser.parse_args(arguments)
+    if options.stale:
+        return print_stale()
     if options.here:
         return compile_here(options.here, options.kernels, small=options.small, fresh=options.fresh)
     from tests import triton_setup

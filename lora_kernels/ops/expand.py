@@ -44,7 +44,7 @@ def reference(v: torch.Tensor, storage: SiteStorage, layer: int, batch: Batch, y
     return y
 
 
-@triton.jit(do_not_specialize=["tables", "batch", "block_count"])
+@triton.jit(do_not_specialize=["block_count"])
 def expand_kernel(
     y,
     y_stride,

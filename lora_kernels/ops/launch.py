@@ -108,7 +108,7 @@ class SiteArguments(NamedTuple):
 
 
 class TableArguments(NamedTuple):
-    """The slots' pages as kernels see them. Kernels read single numbers of them, so that alignment brings nothing.
+    """The slots' pages as kernels see them.
 
     live: int32 [slots]; page_table int32 and page_scales float32 [slots, max_pages]
     """

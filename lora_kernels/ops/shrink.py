@@ -34,8 +34,9 @@ from lora_kernels.storage.site import SiteStorage
 DECODE = Launch(block=128, warps=4, stages=3, programs=4)
 # Three slices are 64 ranks: in blocks of 128 their buffers take 61 KB, and 3 programs fit a processor.
 DECODE_OF_THREE_SLICES = Launch(block=64, warps=4, stages=3, programs=6)
-# Blocks of 32: wider ones spill a register or two with one slice (Triton 3.9, sm_90).
+# Narrow blocks: 64 rows of x are wide enough.
 PREFILL = Launch(block=32, warps=4, stages=4, programs=3)
+MOST_REGISTERS = 255
 # A chunk of K shorter than this is all start-up: at 256 elements a page's chunk is 8 KiB, two cp.async stages.
 MIN_CHUNK = 256
 MAX_SPLIT = 16
@@ -144,7 +145,7 @@ def sum_part(
     return total
 
 
-@triton.jit(do_not_specialize=["tables", "batch"])
+@triton.jit
 def shrink_kernel(
     x,
     x_stride,
@@ -263,6 +264,8 @@ def shrink_sizes(
         "PDL": plan.pdl,
         "UPCAST": INTERPRETED,
         **plan.options(launch),
+        # Left alone, ptxas spills a register or two to reach a rounder number of programs.
+        "maxnreg": MOST_REGISTERS,
     }
 
 

@@ -42,7 +42,8 @@ class SlotTables:
         self.page_scales = self._packed[1].view(torch.float32)
         self.page_ranks = self._packed[2]
         depth = sum(spec.layers_of(site) for site in spec.sites)
-        self._live = torch.zeros(depth, num_slots, dtype=torch.int32, device=device)
+        # Every layer's row begins at 16 bytes: else Triton compiles another variant for some layers.
+        self._live = torch.zeros(depth, -(-num_slots // 4) * 4, dtype=torch.int32, device=device)[:, :num_slots]
         self._live_host = [[0] * num_slots for _ in range(depth)]
         self._listings: list[Listing | None] = [None] * num_slots
         # Pages of each slot, on the host; -1: the slot is empty.

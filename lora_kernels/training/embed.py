@@ -66,7 +66,7 @@ def gather(tokens: torch.Tensor, storage: SiteStorage, layer: int, meta: BatchMe
     return (columns.float() * scales).flatten(1)[None]
 
 
-@triton.jit(do_not_specialize=["tables", "batch"])
+@triton.jit
 def embed_kernel(
     tokens,
     site,

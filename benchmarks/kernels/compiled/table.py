@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -21,32 +21,40 @@ LINE = (
 
 
 def current(*, small: bool = False, kernels: Iterable[str] = ()) -> list[Variant]:
-    """Return the variants that launches reach now, those of the tests alone, or those whose kernel's name begins so."""
-    launches = (one for room in (lora, serving, scaled) for one in room.launches() if one[0].small or not small)
+    """Return the variants that launches reach now, those of the tests alone, or those whose kernel's name begins so.
+
+    The tests compile one variant of each kernel, tile and LoRA page type; the table has all of them.
+    """
+    launches = (one for room in (lora, scaled, serving) for one in room.launches() if one[0].small or not small)
     wanted = tuple(kernels)
-    return [one for one in variants(launches) if not wanted or one.name.startswith(wanted)]
+    found = [one for one in variants(launches) if not wanted or one.name.startswith(wanted)]
+    if not small:
+        return found
+    one_each: dict[object, Variant] = {}
+    for variant in found:
+        constants = variant.constants
+        key = (variant.name, *(constants.get(name) for name in ("TILE_ROWS", "FP8" if "SLICES" in constants else "")))
+        one_each.setdefault(key, variant)
+    return list(one_each.values())
 
 
-def compiled(wanted: Iterable[Variant], known: Iterable[Row] = ()) -> list[Row]:
-    """Return the rows of these variants for this process's Triton; those whose digest is known are not compiled."""
+def compiled(wanted: Iterable[Variant], known: Iterable[Row] = ()) -> Iterator[Row]:
+    """Yield the rows of these variants for this process's Triton; those whose digest is known are not compiled."""
     by_digest = {row["digest"]: row for row in known if row["triton"] == triton.__version__}
-    rows: list[Row] = []
     print(HEADER, flush=True)
     for variant in wanted:
         row = by_digest.get(variant.digest)
         if row is None:
             row = asdict(build(variant))
             print(line(row), flush=True)
-        rows.append({**row, "uses": variant.used})
-    return rows
+        yield {**row, "uses": variant.used}
 
 
-def stale(rows: Iterable[Row], wanted: Iterable[Variant]) -> tuple[list[str], list[str]]:
-    """Return the kernels that have no row for this version of Triton, and those of rows that no launch reaches."""
-    known = {row["digest"]: row["kernel"] for row in rows if row["triton"] == triton.__version__}
-    now = {variant.digest: variant.name for variant in wanted}
-    missing = sorted({name for digest, name in now.items() if digest not in known})
-    return missing, sorted({name for digest, name in known.items() if digest not in now})
+def stale(rows: Iterable[Row], versions: Iterable[str]) -> list[str]:
+    """Return the kernels of which a version of Triton has no row for the present source and launches."""
+    known = {(row["triton"], row["digest"]) for row in rows}
+    wanted = [(version, variant) for version in versions for variant in current()]
+    return sorted({f"{one.name} ({version})" for version, one in wanted if (version, one.digest) not in known})
 
 
 def line(row: Row) -> str:

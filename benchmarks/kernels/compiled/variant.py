@@ -110,7 +110,8 @@ def recording() -> Iterator[list[Variant]]:
         kernel: Any, key: object, signature: Any, device: int, constexprs: Any, options: Any, attrs: Any, warmup: bool
     ) -> None:
         chosen = {name: getattr(options, name) for name in OPTIONS}
-        recorded.append(Variant(kernel, dict(signature), dict(constexprs), dict(attrs), chosen))
+        present = {path: attr for path, attr in attrs.items() if attr}  # Triton 3.9 lists empty ones too
+        recorded.append(Variant(kernel, dict(signature), dict(constexprs), present, chosen))
 
     here = SimpleNamespace(
         get_current_device=lambda: 0, get_current_stream=lambda device: 0, get_current_target=lambda: TARGET
