@@ -79,7 +79,7 @@ class Driver:
         return answers
 
     def generate(self, sequence: Sequence, count: int, chunk: int = 1 << 20) -> list[int]:
-        """Greedy continuation of a sequence alone, its prompt computed `chunk` tokens at a time."""
+        """Continue a sequence alone, its prompt computed `chunk` tokens at a time."""
         first = len(sequence.tokens)
         while len(sequence.tokens) < first + count:
             self.step((sequence, min(chunk, len(sequence.tokens) - sequence.computed)))

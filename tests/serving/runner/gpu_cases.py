@@ -25,7 +25,7 @@ from serving.runner.graphs import CudaGraphs
 from serving.runner.head import GpuStep
 from serving.runner.step_graphs import Shape
 from serving.steps import Chunk, StepPlan
-from tests.serving.runner.driver import Adapters, Driver, make_torch_driver, random_adapter
+from tests.serving.runner.driver import GREEDY, Adapters, Driver, make_torch_driver, random_adapter
 from tests.serving.runner.family_cases import every_family_gives_the_reference_s_tokens
 from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing
 from tests.serving.tiny import write_model
@@ -180,27 +180,29 @@ def a_graph_reads_the_adapter_that_is_in_its_slot_now(folder: Path) -> None:
 
 def a_step_may_start_before_the_tokens_of_the_one_before_are_known(folder: Path) -> None:
     ours, truth = _drivers(folder)
-    expected = {}
-    for slot in (None, 1):
-        sequence = truth.start(range(9, 18), slot)
-        expected[slot] = truth.generate(sequence, 5)
+    drawn = SamplingParams(temperature=1.5, top_p=0.9, presence_penalty=1.0, ignore_eos=True)
+    kinds = ((None, GREEDY), (1, GREEDY), (2, drawn))
+    expected = [truth.generate(truth.start(range(9, 18), slot, sampling=sampling), 5) for slot, sampling in kinds]
     runner = ours.runner
     assert isinstance(runner, Launching)
-    base, tuned = ours.start(range(9, 18)), ours.start(range(9, 18), 1)
-    for sequence in (base, tuned):
+    sequences = [ours.start(range(9, 18), slot, sampling=sampling) for slot, sampling in kinds]
+    for sequence in sequences:
         sequence.blocks = [ours.free.pop()]
-    pending = runner.launch(StepPlan(chunks=[Chunk(base, 0, 9), Chunk(tuned, 0, 9)]))
+    pending = runner.launch(StepPlan(chunks=[Chunk(sequence, 0, 9) for sequence in sequences]))
     for step in range(4):
         # The order changes: a row finds its token by its sequence, not by its place.
-        rows = [Chunk(s, 9 + step, 1) for s in ((tuned, base) if step % 2 else (base, tuned))]
+        rows = [Chunk(sequence, 9 + step, 1) for sequence in (sequences[::-1] if step % 2 else sequences)]
         with never_waiting():
             following = runner.launch(StepPlan(chunks=rows))
-        for chunk, answer in zip(pending.plan.chunks, pending.result(), strict=True):
-            chunk.sequence.tokens.append(answer.token_id)  # type: ignore[arg-type]
+        _append(pending)
         pending = following
-    for chunk, answer in zip(pending.plan.chunks, pending.result(), strict=True):
+    _append(pending)
+    assert [sequence.tokens[9:] for sequence in sequences] == expected
+
+
+def _append(step: GpuStep) -> None:
+    for chunk, answer in zip(step.plan.chunks, step.result(), strict=True):
         chunk.sequence.tokens.append(answer.token_id)  # type: ignore[arg-type]
-    assert base.tokens[9:] == expected[None] and tuned.tokens[9:] == expected[1]
 
 
 def sampled_rows_and_embeddings_share_a_step_with_plain_ones(folder: Path) -> None:

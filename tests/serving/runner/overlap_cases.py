@@ -57,6 +57,18 @@ def all_settings_share_their_steps(folder: Path) -> None:
         assert bool(found.ahead) == bool(depth)
 
 
+def a_preempted_request_gives_the_tokens_that_it_would_have_given(folder: Path) -> None:
+    """Too few blocks for all: sequences lose theirs with a token in flight, and are computed again."""
+    runner = make_runner(folder)
+    names = ("temperature", "presence", "drawn grammar", "top-k", "repetition", "plain")
+    asked = [Asked(name, range(3 + at, 9 + at), SETTINGS[name], 12) for at, name in enumerate(names)]
+    reference = expected(runner, asked)
+    for depth in (0, 1):
+        found = run(runner, asked, depth, blocks=14)
+        found.check(reference)
+        assert found.preemptions > 0 and bool(found.ahead) == bool(depth)
+
+
 def _mixed(turn: int) -> list[Asked]:
     """Return a request for each setting; their lengths differ, so that they change places while they run."""
     return [
@@ -71,6 +83,7 @@ CASES = (
     every_field_of_the_parameters_is_in_a_case,
     each_setting_alone_overlaps_and_gives_the_reference_s_tokens,
     all_settings_share_their_steps,
+    a_preempted_request_gives_the_tokens_that_it_would_have_given,
 )
 
 if __name__ == "__main__":
