@@ -182,7 +182,7 @@ def test_a_broken_model_folder_is_reported(tiny: Tiny, tmp_path: Path) -> None:
         if name != "tokenizer.json":
             (tmp_path / name).write_bytes((tiny.model / name).read_bytes())
     done = start("--model", tmp_path, "--insecure", "--port", "0")
-    _, errors = done.communicate(timeout=30)
+    _, errors = done.communicate(timeout=150)
     assert done.returncode == 1 and "tokenizer.json" in errors and "Traceback" not in errors
 
 
