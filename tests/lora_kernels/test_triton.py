@@ -22,7 +22,7 @@ def run_interpreted(version: str, module: str) -> None:
         env=triton_setup.environment(version, interpret=True),
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

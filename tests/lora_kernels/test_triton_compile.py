@@ -25,7 +25,7 @@ def test_the_kernels_that_serve_an_8b_model_compile_without_spills(tmp_path: Pat
         env=triton_setup.environment("3.6.0", interpret=False),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1100,
         check=False,
     )
     assert out.exists(), done.stderr[-4000:]

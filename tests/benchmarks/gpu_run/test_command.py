@@ -222,7 +222,7 @@ def test_every_stage_s_program_runs_on_a_tiny_model_under_the_interpreter() -> N
         env=triton_setup.environment("3.6.0", interpret=True),
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -26,7 +26,7 @@ def run(program: str, environment: dict[str, str] | None) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
