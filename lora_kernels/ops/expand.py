@@ -169,9 +169,10 @@ def expand_sizes(
 ) -> dict[str, int | bool]:
     """Return the compile-time arguments and compiler options of expand."""
     config, page = plan.config, storage.b.shape[2]
+    fp8 = storage.rank_scales is not None
     return {
         # What a kernel does not read must not make another variant of it.
-        "SLICES": len(storage.spec.slices) if storage.rank_scales is not None and planes > 1 else 1,
+        "SLICES": len(storage.spec.slices) if fp8 and planes > 1 else 1,
         "PAGE": page,
         "MANY": storage.tables.page_table.shape[1] > 1,
         "PLANES": planes,
@@ -182,8 +183,10 @@ def expand_sizes(
         "STAGES": launch.stages,
         "ALIGN": plan.align,
         "ADD": add,
-        "FP8": storage.rank_scales is not None,
+        "FP8": fp8,
         "PDL": plan.pdl,
         "UPCAST": INTERPRETED,
         **plan.options(launch),
+        # Left alone, ptxas spills two registers to fit one program more.
+        **({"maxnreg": 168} if fp8 and tile_rows > TILE_ROWS else {}),
     }

@@ -42,6 +42,21 @@ def test_no_kernel_of_the_committed_table_spills_in_a_16_bit_type() -> None:
         check(row)
 
 
+def test_the_committed_table_was_made_from_these_kernels() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.kernels.gpu_compile", "--stale"],
+        cwd=ROOT,
+        env=triton_setup.environment("3.6.0", interpret=False),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"{done.stdout}{done.stderr[-2000:]}\nmake the table anew: python -m benchmarks.kernels.gpu_compile"
+    )
+
+
 def check(row: dict[str, Any]) -> None:
     dtypes = {use["dtype"] for use in row["uses"]}
     assert dtypes == {"fp32"} or not (row["spills"] or row["spill_bytes"]), row

@@ -150,6 +150,17 @@ def choose_wide(
     """Write to `out` the tokens of those rows in `listed` that `choose_cut`, which ran before, has left out."""
     parts = triton.next_power_of_2(scan.parts)
     tile = min(_TILE, triton.next_power_of_2(rows.vocab))
+    # Left alone, ptxas (Triton 3.6) spills two registers to fit a second program; a thread of 512 may have 128.
     _draw_wide[len(listed),](
-        rows, scan, candidates, points, listed, out, PARTS=parts, BLOCKS=PART // BLOCK, TILE=tile, num_warps=16
+        rows,
+        scan,
+        candidates,
+        points,
+        listed,
+        out,
+        PARTS=parts,
+        BLOCKS=PART // BLOCK,
+        TILE=tile,
+        num_warps=16,
+        maxnreg=128,
     )
