@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from benchmarks.gpu_run.stages import ROOT, Stage
 
-# What needs launches that do nothing.
+# Packages for launches that do nothing.
 NOT_ON_CUDA = ("host_cases",)
 PROGRAM = ("-m", "benchmarks.gpu_run.program")
 

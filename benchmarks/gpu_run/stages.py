@@ -25,7 +25,7 @@ RESULTS, LAYERS, WITHOUT = "GPU_RUN_RESULTS", "GPU_RUN_LAYERS", "GPU_RUN_WITHOUT
 SECONDS = "GPU_RUN_SECONDS"
 OUT_OF_MEMORY, WRONG = 77, 78  # no status of pytest or of a shell
 FEWER_LAYERS = "8"
-# What a second and a third try leave out after wrong or changing numbers, and how the summary calls it.
+# Parts that a second and a third try leave out after wrong or changing numbers, and how the summary calls it.
 SUSPECTS = ("pdl", "pdl,graphs")
 SPOKEN = {"": "with everything on", "pdl": "without programmatic launch", "pdl,graphs": "without graphs either"}
 # Seconds between the request to end and the end by force.

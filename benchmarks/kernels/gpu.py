@@ -31,7 +31,7 @@ MOST_ERROR = 0.02
 # The promise: geometric means over the grid, and the share of the byte limit with at least that many adapters.
 PROMISED = {"vllm": 2.0, "csgmv": 1.5, "triton_v2": 1.15}
 LIMIT_SHARE, LIMIT_DISTINCT = 0.75, 32
-# What must stand beside a peer's figures.
+# Remarks that must stand beside a peer's figures.
 NOTES = {"csgmv": "csgmv has tuned tables for the H200 alone; on other cards it takes its defaults"}
 
 

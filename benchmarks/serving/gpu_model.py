@@ -87,7 +87,7 @@ class Slots:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a runner is built for.
+    """The sizes that a runner is built for.
 
     sequences: the most sequences of a step; rows: the most tokens of a step
     length: positions of the longest sequence; blocks: KV blocks, the padding block included; adapters: pool slots

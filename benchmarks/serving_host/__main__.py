@@ -1,4 +1,4 @@
-"""What the host does for each step of a GPU replica, in milliseconds of one core, with launches that do nothing.
+"""The host's part of each step of a GPU replica, in milliseconds of one core, with launches that do nothing.
 
     python -m benchmarks.serving_host [--layers 32] [--rows 256] [--steps 40] [--out FOLDER]
 

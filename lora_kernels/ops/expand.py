@@ -171,7 +171,7 @@ def expand_sizes(
     config, page = plan.config, storage.b.shape[2]
     fp8 = storage.rank_scales is not None
     return {
-        # What a kernel does not read must not make another variant of it.
+        # Numbers that a kernel does not read must not make another variant of it.
         "SLICES": len(storage.spec.slices) if fp8 and planes > 1 else 1,
         "PAGE": page,
         "MANY": storage.tables.page_table.shape[1] > 1,

@@ -19,7 +19,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
-# What launches set; the rest are Triton's defaults, which differ between its versions.
+# Options that launches set; the rest are Triton's defaults, which differ between its versions.
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion", "launch_pdl")
 
 
@@ -41,7 +41,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Variant:
-    """What decides the machine code of a kernel.
+    """Everything that decides the machine code of a kernel.
 
     signature: Triton's type of each argument, by name; structs are tuples of types
     constexprs, attrs: compile-time values, and divisibility by 16, by the argument's path
