@@ -17,7 +17,9 @@ from serving.steps import Chunk, SampledToken, StepPlan
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
-class _NoText:
+class NoText:
+    """Output text that is not made: tokens are turned into text as fast on every device."""
+
     stopped = False
 
     def push(self, token_id: int) -> str:
@@ -82,7 +84,7 @@ class Traffic:
         drawn = SamplingParams(temperature=0.8, top_p=0.95, seed=index, ignore_eos=True)
         sampling = drawn if case.sampled else GREEDY
         request = Request("", "", "", ref, (1,) * tokens, sampling, length - tokens + 1)
-        sequence = Sequence(request, 0.0, [1] * tokens, _NoText(), random.Random(0))
+        sequence = Sequence(request, 0.0, [1] * tokens, NoText(), random.Random(0))
         sequence.blocks = list(itertools.islice(self._free, -(-length // BLOCK)))
         return sequence
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import torch
 
+from benchmarks.serving.gpu_traffic import NoText
 from benchmarks.serving_host.device import Device
 from lora_kernels import AdapterPool, LoraPair
 from lora_kernels.ops import triton_path
@@ -62,7 +63,7 @@ class Resident:
         return True
 
     def gauges(self) -> AdapterGauges:
-        raise NotImplementedError("no metrics are served")
+        return AdapterGauges(by_state={"ready": self.count})
 
     def poll(self) -> Iterable[tuple[str, EngineError]]:
         return ()
@@ -85,18 +86,6 @@ class Resident:
     def want(self, digests: Iterable[str]) -> None: ...
     def readmit(self, digest: str) -> None: ...
     def close(self) -> None: ...
-
-
-class NoText:
-    """Output text that is not made: tokens are turned into text as fast on every device."""
-
-    stopped = False
-
-    def push(self, token_id: int) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 def make_engine(

@@ -18,7 +18,7 @@ class Accounts:
         self.counters = VirtualCounters()
         self._settled_at: float | None = None
         self._loads: dict[str, str] = {}
-        # Of the step that is planned: a rank is asked for three times per row, and is a sum over the parts of a blend.
+        # Ranks of the step in planning: one is asked for three times per row, and is a sum over the parts of a blend.
         self._ranks: dict[str, int] = {}
         self._turn: tuple[str, tuple[str, str | None, tuple[int, ...]], float] | None = None
 

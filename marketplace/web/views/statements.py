@@ -89,7 +89,7 @@ def _csv(organization: Organization, month: date) -> str:
     for statement in found:
         account = statement.account_kind
         writer.writerow(("", "", account, "opening balance", "", "", _usd(statement.opening_nano_usd)))
-        # Of the lines in this file: a month that is open may have got more since its opening was read.
+        # The balance is of this file's lines: a month that is open may have got more since its opening was read.
         after, balance = 0, statement.opening_nano_usd
         while lines := billing.statement_lines(organization, account, month, after=after, limit=billing.MAX_LINES):
             for line in lines:

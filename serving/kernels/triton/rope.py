@@ -8,25 +8,11 @@ import torch
 import triton
 import triton.language as tl
 
+from serving.kernels.triton.e4m3 import E4M3_MAX, nearest
 from serving.kernels.triton.kv_layer import KVLayer
 
 # Numbers of half a head times heads per program: 64 threads load 16 bytes of each half.
 TILE = 512
-# The largest number of e4m3.
-E4M3_MAX = 448.0
-
-
-@triton.jit
-def _nearest_e4m3(x):
-    """Return float32 numbers of magnitude up to 448, each the nearest of e4m3, ties to even.
-
-    Their conversion is exact then: the interpreter's (Triton 3.6, 3.9) loses the carry into the exponent: 127 is 64.
-    """
-    bits = x.to(tl.int32, bitcast=True)
-    # Three binary places stay of 23; a carry moves on into the exponent.
-    normal = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
-    # Numbers below 2^-6 are multiples of 2^-9, the distance of float32 numbers around 1.5 · 2^14.
-    return tl.where(tl.abs(x) < 0.015625, (x + 24576.0) - 24576.0, normal.to(tl.float32, bitcast=True))
 
 
 @triton.jit
@@ -53,8 +39,8 @@ def _store_heads(
         highest = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
         # A head of zeros, or of numbers whose inverse overflows, is stored as zeros.
         factor = tl.where(highest > 1e-30, E4M3_MAX / tl.maximum(highest, 1e-30), 0.0)
-        first = _nearest_e4m3(first * factor[:, None])
-        second = _nearest_e4m3(second * factor[:, None])
+        first = nearest(first * factor[:, None])
+        second = nearest(second * factor[:, None])
         tl.store(scales + slot * KV_HEADS + head, highest / E4M3_MAX, mask=mine)
     target = data + slot * token_stride + head[:, None] * HEAD_DIM + lane[None, :]
     tl.store(target, first.to(data.dtype.element_ty), mask=inside)

@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What is known of each part and block; a row has `parts` parts of PART tokens.
+    """Figures of each part and block; a row has `parts` parts of PART tokens.
 
     high, place, bad: [max_rows, parts], each part's largest logit, its first token, and how many are NaN or +inf
     block_sum: float32 [max_rows, parts · blocks of a part], of rows that are drawn the sum of exp((logit − the part's

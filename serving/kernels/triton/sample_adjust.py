@@ -68,7 +68,7 @@ def _adjust(rows, changes, listed, PART: tl.constexpr):
     if mask >= 0:
         word = tl.load(changes.masks + mask.to(tl.int64) * changes.words + column // 32, mask=inside, other=0)
         x = tl.where(((word >> (column % 32)) & 1) != 0, x, float("-inf"))
-    # What is not finite must be seen even where a mask hides it.
+    # Logits that are not finite must be seen even where a mask hides them.
     x = tl.where(broken, float("nan"), x)
     tl.store(rows.adjusted + row * rows.width + column, x, mask=inside)
 

@@ -91,8 +91,8 @@ def _cut(rows, row, high, total, TILE: tl.constexpr):
         ties = top_k - count
         mass = heavier + ties * bits.to(tl.float32, bitcast=True).to(tl.float64)
     if top_p < 1.0:
-        # Of the mass that top-k leaves, so that the cut is nowhere lower. A row that keeps its likeliest token alone is
-        # not wide: the limit is above 0.
+        # A share of the mass that top-k leaves, so that the cut is nowhere lower. A row that keeps its likeliest token
+        # alone is not wide: the limit is above 0.
         limit = top_p * mass
         own = _search(rows, row, high, bits, limit, False, TILE)
         _, heavier = _heavier(rows, row, high, own, TILE)
