@@ -1,7 +1,6 @@
 """Tickets: who may ask which replica for what, once, and with which body. EdDSA JWTs (RFC 8037).
 
-The algorithm is pinned and the key comes from the reader by `kid`, so neither `alg: none` nor an HMAC "signed" with the
-public key gets anywhere. Spending a ticket once is the replica's affair.
+The key comes from the reader by `kid`. Spending a ticket once is the replica's affair.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from jwt.types import Options
 
+from protocol import jws
 from protocol.encoding import body_sha256
 from protocol.errors import ProtocolError
 from protocol.messages import Attempt, Bytes32, Digest, Id
@@ -30,7 +28,6 @@ CLOCK_SKEW_S = 30.0  # `iat` may be this far ahead of the reader's clock
 MAX_LIFETIME_S = 24 * 3600.0  # a forgotten or absurd `exp` may not fill a replay memory for ever
 
 Action = Literal["predict", "verify", "revoke", "prefetch", "cancel", "journal", "stats", "drain"]
-_HEADER = {"alg", "kid", "typ"}
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -111,8 +108,8 @@ def admin_ticket(*, action: Action, replica_id: uuid.UUID, body: bytes) -> Ticke
 
 
 def sign_ticket(ticket: Ticket, private: Ed25519PrivateKey, *, kid: str) -> str:
-    """Return the ticket as a JWT. About 60 µs, no I/O."""
-    return jwt.encode(msgspec.to_builtins(ticket), private, algorithm="EdDSA", headers={"kid": kid})
+    """Return the ticket as a JWT. About 45 µs, no I/O."""
+    return jws.sign(msgspec.json.encode(ticket), private, kid=kid)
 
 
 def read_ticket(
@@ -136,15 +133,12 @@ def read_ticket(
 
 def _verified(token: str, keys: Mapping[str, Ed25519PublicKey]) -> Ticket:
     try:
-        header = jwt.get_unverified_header(token)
-        if header.get("alg") != "EdDSA" or not set(header) <= _HEADER:
-            raise TicketRejected("the ticket's algorithm is not EdDSA")
-        key = keys.get(str(header.get("kid")))
+        key = keys.get(jws.key_id(token))
         if key is None:
             raise TicketRejected("the ticket's key is not one of the platform's")
-        # Times are checked against the reader's own clock, after the signature.
-        unchecked: Options = {"verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_iss": False}
-        claims = jwt.decode(token, key, algorithms=["EdDSA"], options=unchecked)
+        claims = msgspec.json.decode(jws.verified(token, key))
+        if not isinstance(claims, dict):
+            raise TicketRejected("the ticket has no claims")
         if claims.get("iss") != ISSUER or claims.get("aud") != AUDIENCE:
             raise TicketRejected("the ticket is not from the platform to a replica")
         version = claims.get("protocol_version", UNVERSIONED)
@@ -155,5 +149,5 @@ def _verified(token: str, keys: Mapping[str, Ed25519PublicKey]) -> Ticket:
         raise
     except ProtocolError as error:
         raise TicketRejected(str(error)) from None
-    except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError):
+    except (msgspec.MsgspecError, ValueError):
         raise TicketRejected("the ticket does not verify") from None
