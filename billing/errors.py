@@ -127,7 +127,7 @@ class PaymentProviderUnavailable(BillingError):
     status = 503
 
     def __init__(self) -> None:
-        """Take no reason: `stripe_gateway` has logged it, and the customer can do nothing about it."""
+        """Take no reason: `billing.stripe` has logged it, and the customer can do nothing about it."""
         super().__init__("the payment provider cannot be reached; no money moved")
 
 

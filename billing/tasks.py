@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
 from datetime import date, timedelta
 from uuid import UUID
 
@@ -22,8 +21,9 @@ from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
 from billing.periods import post_entries
-from billing.stripe_gateway import StripeGateway, stripe_gateway
-from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee, refresh_top_up
+from billing.stripe import stripe_gateway
+from billing.stripe_events import HANDLERS
+from billing.top_ups import refresh_top_up
 
 logger = logging.getLogger(__name__)
 
@@ -40,32 +40,6 @@ OUTBOX_KEPT = timedelta(days=7)
 USAGE_MONTHS_AHEAD = 3
 
 
-def _session_event(event: StripeEvent, gateway: StripeGateway) -> None:
-    credit_top_up(session=gateway.retrieve_checkout_session(event.object_id))
-
-
-def _failed_session_event(event: StripeEvent, gateway: StripeGateway) -> None:
-    session = gateway.retrieve_checkout_session(event.object_id)
-    if session.payment_status != "paid":
-        fail_top_up(session=session)
-
-
-def _charge_event(event: StripeEvent, gateway: StripeGateway) -> None:
-    charge = gateway.retrieve_charge(event.object_id)
-    ours = TopUp.objects.filter(payment_intent_id=charge.payment_intent_id, state=TopUp.State.CREDITED).exists()
-    if ours and charge.fee is not None:
-        record_stripe_fee(fee=charge.fee)
-
-
-_HANDLERS: dict[str, Callable[[StripeEvent, StripeGateway], None]] = {
-    "checkout.session.completed": _session_event,
-    "checkout.session.async_payment_succeeded": _session_event,
-    "checkout.session.async_payment_failed": _failed_session_event,
-    "checkout.session.expired": _session_event,
-    "charge.updated": _charge_event,
-}
-
-
 @shared_task
 def process_stripe_event(event_id: str) -> None:
     """Fetch the object again and act on its present state, so that the order of events does not matter.
@@ -75,12 +49,12 @@ def process_stripe_event(event_id: str) -> None:
     event = StripeEvent.objects.get(pk=event_id)
     if event.processed_at is not None:
         return
-    handler = _HANDLERS.get(event.type)
+    handler = HANDLERS.get(event.type)
     attempts = event.attempts + 1
     StripeEvent.objects.filter(pk=event_id).update(attempts=attempts, next_attempt_at=_later(attempts))
     try:
         if handler is not None and event.object_id:
-            handler(event, stripe_gateway())
+            handler(event.object_id, stripe_gateway())
     except PaymentMismatch:
         logger.exception("Stripe event %s", event_id)  # an incident is open; trying again cannot help
     except Exception as error:
@@ -116,7 +90,7 @@ def catch_up_stripe_events() -> None:
     since = int(time.time()) - CATCH_UP_SECONDS
     missed = [
         StripeEvent(id=event.id, type=event.type, object_id=event.object_id)
-        for event in stripe_gateway().undelivered_events(since=since, limit=EVENT_BATCH)
+        for event in stripe_gateway().events.undelivered(types=list(HANDLERS), since=since, limit=EVENT_BATCH)
     ]
     StripeEvent.objects.bulk_create(missed, ignore_conflicts=True)
 

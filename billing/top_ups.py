@@ -20,7 +20,10 @@ from billing.locks import lock_stripe_cash, lock_top_up
 from billing.models import Account, Incident, LedgerTransaction, Outbox, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
-from billing.stripe_gateway import CURRENCY, CheckoutSession, StripeFee, StripeGateway, stripe_gateway
+from billing.stripe import StripeGateway, stripe_gateway
+from billing.stripe.calls import CURRENCY
+from billing.stripe.charges import StripeFee
+from billing.stripe.checkout import CheckoutSession
 from marketplace.accounts.models import Organization
 
 logger = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ def start_top_up(
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
     top_up = TopUp.objects.create(id=top_up_id or uuid4(), organization=organization, amount_cents=amount_cents)
-    session = (gateway or stripe_gateway()).create_checkout_session(
+    session = (gateway or stripe_gateway()).checkout.create(
         top_up_id=top_up.pk,
         organization_id=organization.pk,
         amount_cents=amount_cents,
@@ -70,7 +73,7 @@ def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> 
         lost = TopUp.objects.filter(pk=top_up_id, state=TopUp.State.CREATED, checkout_session_id=None)
         lost.filter(created_at__lte=Now() - CHECKOUT_LIFETIME).update(state=TopUp.State.EXPIRED)
     elif top_up.state != TopUp.State.CREDITED:
-        session = (gateway or stripe_gateway()).retrieve_checkout_session(top_up.checkout_session_id)
+        session = (gateway or stripe_gateway()).checkout.retrieve(top_up.checkout_session_id)
         credit_top_up(session=session)
     top_up.refresh_from_db()
     return top_up
@@ -85,8 +88,8 @@ def cancel_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> T
     top_up = TopUp.objects.get(pk=top_up_id)
     if top_up.state == TopUp.State.PENDING and top_up.checkout_session_id is not None:
         gateway = gateway or stripe_gateway()
-        gateway.close_checkout_session(top_up.checkout_session_id)
-        credit_top_up(session=gateway.retrieve_checkout_session(top_up.checkout_session_id))
+        gateway.checkout.close(top_up.checkout_session_id)
+        credit_top_up(session=gateway.checkout.retrieve(top_up.checkout_session_id))
         top_up.refresh_from_db()
     return top_up
 

@@ -10,7 +10,8 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from billing.models import StripeEvent
-from billing.stripe_gateway import InvalidWebhookSignature, stripe_gateway
+from billing.stripe import stripe_gateway
+from billing.stripe.events import InvalidWebhookSignature
 from billing.tasks import process_stripe_event
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def stripe_webhook(request: HttpRequest) -> HttpResponse:
     try:
         # A longer body is cut here, so its signature is wrong.
         body = request.read(MAX_WEBHOOK_BYTES)
-        event = stripe_gateway().verify_webhook(body, request.headers.get("stripe-signature", ""))
+        event = stripe_gateway().events.verify_webhook(body, request.headers.get("stripe-signature", ""))
     except InvalidWebhookSignature:
         logger.warning("refused a Stripe webhook without a valid signature")
         return HttpResponseBadRequest("invalid signature")

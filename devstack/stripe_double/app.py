@@ -1,4 +1,4 @@
-"""The loopback door: an ASGI app with the API, the checkout page, and the delivery of webhooks.
+"""The loopback door: an ASGI app with the API, the pages for browsers, and the delivery of webhooks.
 
 `POST /double/faults` (with the secret key) sets the fault plan from outside:
 `{"requests": [{"kind": "drop_after_commit", "path": "/v1/checkout", "times": 1}], "webhooks": {"copies": 2}}`.
@@ -12,13 +12,14 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx
 
+from devstack.stripe_double import registry
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, FaultPlan, WebhookFaults
 from devstack.stripe_double.messages import ConnectionDropped, Refused, Request, Response, json_response
-from devstack.stripe_double.pages import checkout_page, success_url
 from protocol.bodies import Receive, read_body
 from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
 
@@ -90,25 +91,18 @@ class DoubleApp:
         await _send(send, response)
 
     def _respond(self, request: Request) -> Response:
-        match (request.method, request.path.strip("/").split("/")):
-            case "GET", ["health"]:
-                return json_response(200, {"status": "ok"})
-            case "GET", ["checkout", session_id]:
-                return checkout_page(self._double.session_for_page(session_id))
-            case "POST", ["checkout", session_id]:
-                session = self._double.pay(session_id)
-                if session is None or session["status"] != "complete":
-                    return checkout_page(session)
-                return Response(303, b"", {"location": success_url(session)})
-            case "POST", ["checkout", session_id, "cancel"]:
-                session = self._double.session_for_page(session_id)
-                if session is None or not session["cancel_url"]:
-                    return checkout_page(session)
-                return Response(303, b"", {"location": session["cancel_url"]})
-            case "POST", ["double", "faults"]:
-                return self._set_faults(request)
-            case _:
-                return self._double.handle(request)
+        if (request.method, request.path) == ("GET", "/health"):
+            return json_response(200, {"status": "ok"})
+        if (request.method, request.path) == ("POST", "/double/faults"):
+            return self._set_faults(request)
+        found = registry.find_page(request.method, request.path)
+        if found is None:
+            return self._double.handle(request)
+        page, object_id = found
+        try:
+            return page.run(self._double, object_id, dict(parse_qsl(request.body.decode("utf-8", "replace"))))
+        except Refused as refusal:
+            return refusal.response()
 
     def _set_faults(self, request: Request) -> Response:
         if not self._double.authorized(request):

@@ -9,8 +9,8 @@ import stripe
 from django.conf import settings
 from django.db import connection
 
-from billing import stripe_gateway
 from billing.models import Account, LedgerTransaction
+from billing.stripe import stripe_gateway
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import Organization
@@ -22,9 +22,9 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[StripeDouble]:
     """The platform's own gateway, from its settings, with the network replaced by the double."""
     double = StripeDouble(api_key=settings.ENV.stripe_api_key, webhook_secret=settings.ENV.stripe_webhook_secret)
     monkeypatch.setattr(stripe, "RequestsClient", lambda **options: DoubleHTTPClient(double))
-    stripe_gateway.stripe_gateway.cache_clear()
+    stripe_gateway.cache_clear()
     yield double
-    stripe_gateway.stripe_gateway.cache_clear()
+    stripe_gateway.cache_clear()
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_a_total_that_is_not_amount_plus_tax_credits_nothing(
 ) -> None:
     top_up = begin(organization, 2_500)
     pay(double, top_up)
-    session = double._state.objects[str(top_up.checkout_session_id)]
+    session = double.state.objects[str(top_up.checkout_session_id)]
     session |= {"amount_total": total, "total_details": {"amount_tax": tax}}
     with pytest.raises(PaymentMismatch):
         refresh_top_up(top_up_id=top_up.pk)
@@ -220,7 +220,7 @@ def test_pages_that_nobody_pays_are_noticed_without_events(
     double: StripeDouble, organization: Organization, queue: list[tuple[Any, ...]]
 ) -> None:
     expired = begin(organization)
-    double._state.objects[str(expired.checkout_session_id)]["expires_at"] = 1
+    double.state.objects[str(expired.checkout_session_id)]["expires_at"] = 1
     double.faults.requests.append(Fault(FaultKind.SERVER_ERROR, times=3))
     for age in (0, 25):  # the answer to the second one's creation never came
         with contextlib.suppress(PaymentProviderUnavailable):

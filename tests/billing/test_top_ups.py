@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client
 
-from billing import stripe_gateway, tasks
+from billing import tasks
 from billing.errors import InsufficientFunds, InvalidTopUpAmount, PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import find_discrepancies
 from billing.ledger import get_account, post_transaction
@@ -23,7 +23,10 @@ from billing.models import Account, Incident, LedgerTransaction, StripeEvent, To
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import statement, wallet
 from billing.services import refresh_top_up, reverse_transaction
+from billing.stripe import stripe_gateway
+from billing.stripe.checkout import CheckoutSession
 from billing.top_ups import credit_top_up, fail_top_up
+from devstack.stripe_double import checkout
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from devstack.stripe_double.http_client import DoubleHTTPClient
@@ -95,15 +98,15 @@ def test_an_event_that_arrives_before_the_answer_to_our_request_credits_too(
         begin(organization)
     top_up = TopUp.objects.get()
     assert (top_up.state, top_up.checkout_session_id) == (TopUp.State.CREATED, None)
-    gateway = stripe_gateway.stripe_gateway()
-    session = gateway.create_checkout_session(
+    gateway = stripe_gateway()
+    session = gateway.checkout.create(
         top_up_id=top_up.pk,
         organization_id=organization.pk,
         amount_cents=top_up.amount_cents,
         success_url="http://shop/back",
         cancel_url="http://shop/cancelled",
     )
-    double.pay(session.id)
+    checkout.pay(double, session.id)
     for event in double.due_events():
         post(double, event)
     work()
@@ -249,7 +252,7 @@ def test_a_slow_payment_method_waits_then_fails_or_pays_and_never_moves_backward
             "payment_intent_id": "pi_slow",
             "charge": None,
         }
-        session = stripe_gateway.CheckoutSession(**(fields | changes))
+        session = CheckoutSession(**(fields | changes))
         credit_top_up(session=session)
         if changes.get("payment_status") == "failed":
             fail_top_up(session=session)
@@ -294,14 +297,14 @@ def test_a_webhook_is_kept_when_the_queue_is_unreachable(
 
 
 def test_a_session_that_is_not_ours_is_ignored(double: StripeDouble) -> None:
-    session = stripe_gateway.stripe_gateway().create_checkout_session(
+    session = stripe_gateway().checkout.create(
         top_up_id=uuid.uuid4(),
         organization_id=uuid.uuid4(),
         amount_cents=500,
         success_url="http://shop/back",
         cancel_url="http://shop/cancelled",
     )
-    double.pay(session.id)
+    checkout.pay(double, session.id)
     for event in double.due_events():
         post(double, event)
     work()

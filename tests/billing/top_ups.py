@@ -12,6 +12,7 @@ from billing.models import Account, LedgerTransaction, Outbox, StripeEvent, TopU
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import wallet
 from billing.services import start_top_up
+from devstack.stripe_double import checkout
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Organization
 
@@ -29,7 +30,7 @@ def begin(organization: Organization, amount_cents: int = 2_500) -> TopUp:
 
 def pay(double: StripeDouble, top_up: TopUp) -> None:
     assert top_up.checkout_session_id is not None
-    double.pay(top_up.checkout_session_id)
+    checkout.pay(double, top_up.checkout_session_id)
 
 
 def post(double: StripeDouble, event: dict[str, Any]) -> Any:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import stripe
 
+from devstack.stripe_double import checkout
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from devstack.stripe_double.http_client import DoubleHTTPClient
-from devstack.stripe_double.objects import card_fee_cents
+from devstack.stripe_double.payments import card_fee_cents
 
 KEY = "sk_test_double"
 SECRET = "whsec_double"
@@ -62,7 +63,7 @@ def test_paying_a_session_makes_intent_charge_and_balance_transaction_that_agree
     assert session.url == f"http://double/checkout/{session.id}"
     assert session.payment_intent is None
 
-    double.pay(session.id)
+    checkout.pay(double, session.id)
     expand = ["payment_intent.latest_charge.balance_transaction"]
     paid = client.v1.checkout.sessions.retrieve(session.id, {"expand": expand})
     assert (paid.status, paid.payment_status, paid.metadata["a"]) == ("complete", "paid", "b")
@@ -77,7 +78,7 @@ def test_paying_twice_takes_the_money_once() -> None:
     double = make_double()
     client = client_of(double)
     session = create(client)
-    first, second = double.pay(session.id), double.pay(session.id)
+    first, second = checkout.pay(double, session.id), checkout.pay(double, session.id)
     assert first == second
     assert len(client.v1.charges.list().data) == 1
 
@@ -156,7 +157,7 @@ def test_a_session_expires_by_the_clock_and_cannot_be_paid_any_more() -> None:
     client = client_of(double)
     session = create(client)
     clock.now += 24 * 3600
-    assert double.pay(session.id)["status"] == "expired"  # type: ignore[index]
+    assert checkout.pay(double, session.id)["status"] == "expired"  # type: ignore[index]
     assert client.v1.charges.list().data == []
     assert [event.type for event in client.v1.events.list().data] == ["checkout.session.expired"]
     with pytest.raises(stripe.InvalidRequestError):
@@ -168,7 +169,7 @@ def test_events_are_filtered_by_type_time_and_delivery_and_paged() -> None:
     double = make_double(clock=clock)
     client = client_of(double)
     for _ in range(3):
-        double.pay(create(client).id)
+        checkout.pay(double, create(client).id)
         clock.now += 10
     completed = client.v1.events.list({"type": "checkout.session.completed", "limit": 2})
     assert completed.has_more and len(list(completed.auto_paging_iter())) == 3
@@ -183,7 +184,7 @@ def test_events_are_filtered_by_type_time_and_delivery_and_paged() -> None:
 
 def test_webhooks_carry_a_signature_that_the_client_library_accepts() -> None:
     double = make_double()
-    double.pay(create(client_of(double)).id)
+    checkout.pay(double, create(client_of(double)).id)
     (event, *_rest) = double.due_events()
     body, signature = double.signed_webhook(event)
     client = client_of(double)
@@ -195,7 +196,7 @@ def test_webhooks_carry_a_signature_that_the_client_library_accepts() -> None:
 def test_webhooks_come_twice_late_and_shuffled_when_asked() -> None:
     clock = Clock()
     double = make_double(clock=clock)
-    double.pay(create(client_of(double)).id)
+    checkout.pay(double, create(client_of(double)).id)
     in_order = [event["id"] for event in double.due_events()]
     double.faults.webhooks = WebhookFaults(copies=2, delay_seconds=60, shuffle=True, seed=1)
     assert double.due_events() == []
@@ -207,7 +208,7 @@ def test_webhooks_come_twice_late_and_shuffled_when_asked() -> None:
 def test_a_failed_webhook_is_tried_again_later_and_a_delivered_one_is_not() -> None:
     clock = Clock()
     double = make_double(clock=clock)
-    double.pay(create(client_of(double)).id)
+    checkout.pay(double, create(client_of(double)).id)
     first, second, *_rest = [event["id"] for event in double.due_events()]
     double.record_delivery(first, delivered=True)
     double.record_delivery(second, delivered=False)

@@ -1,0 +1,46 @@
+"""The gateway to Stripe: one attribute per noun, each with its calls."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+
+from billing.stripe.charges import Charges
+from billing.stripe.checkout import Checkout
+from billing.stripe.events import Events
+
+if TYPE_CHECKING:
+    import stripe
+
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 15.0
+NETWORK_RETRIES = 2
+
+
+class StripeGateway:
+    """All calls to Stripe. Every write carries an idempotency key, so that a retry after a lost answer changes nothing.
+
+    Each call raises PaymentProviderUnavailable when Stripe cannot be reached or refuses.
+    """
+
+    def __init__(self, client: stripe.StripeClient, *, webhook_secret: str) -> None:
+        self.checkout = Checkout(client)
+        self.charges = Charges(client)
+        self.events = Events(client, webhook_secret=webhook_secret)
+
+
+@functools.cache
+def stripe_gateway() -> StripeGateway:
+    """Return this process's gateway, from its settings: to Stripe, or to the double that STRIPE_API_BASE names."""
+    import stripe
+
+    env = settings.ENV
+    client = stripe.StripeClient(
+        env.stripe_api_key,
+        base_addresses={"api": env.stripe_api_base.rstrip("/")} if env.stripe_api_base else {},
+        http_client=stripe.RequestsClient(timeout=(CONNECT_SECONDS, READ_SECONDS)),
+        max_network_retries=NETWORK_RETRIES,
+    )
+    return StripeGateway(client, webhook_secret=env.stripe_webhook_secret)
