@@ -1,14 +1,22 @@
 """Tables of billing, one module per noun. The rules of money are constraints and triggers of the database."""
 
+from billing.models.budgets import Allowance, BudgetNode
+from billing.models.corrections import Correction
 from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
-from billing.models.ledger import Account, Entry, LedgerTransaction
+from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
+from billing.models.lots import Lot
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
 from billing.models.payments import StripeEvent, TopUp
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
+from billing.models.splits import Split, SplitPart
 from billing.models.usage import Usage
 
 __all__ = [
     "Account",
+    "AccountKind",
+    "Allowance",
+    "BudgetNode",
+    "Correction",
     "Entry",
     "GatewayProcess",
     "Hold",
@@ -17,6 +25,7 @@ __all__ = [
     "KeyBudget",
     "LedgerCheckpoint",
     "LedgerTransaction",
+    "Lot",
     "Outbox",
     "Period",
     "PeriodBalance",
@@ -24,6 +33,8 @@ __all__ = [
     "Posting",
     "PostingMark",
     "Refund",
+    "Split",
+    "SplitPart",
     "StripeEvent",
     "TopUp",
     "Usage",

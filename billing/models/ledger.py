@@ -23,20 +23,53 @@ class CurrentTransactionId(Func):
     arity = 0
 
 
+class AccountKind(models.Model):
+    """A kind of account, as data: the rows are the platform's chart of accounts, written by migrations.
+
+    `rank` is the order in which a transaction locks accounts, so that two never deadlock. `family` groups the accounts
+    of one organization among which a correction may choose. The database refuses a negative available balance unless
+    the kind allows it.
+    """
+
+    class Owner(models.TextChoices):
+        ORGANIZATION = "organization"
+        PLATFORM = "platform"
+
+    code = models.CharField(max_length=24, primary_key=True)
+    rank = models.SmallIntegerField(unique=True)
+    owner = models.CharField(max_length=12, choices=Owner)
+    may_be_negative = models.BooleanField()
+    family = models.CharField(max_length=24)
+    title = models.CharField(max_length=60)
+    meaning = models.TextField()
+
+    class Meta:
+        managed = False  # so that emptying the tables between tests keeps the chart
+
+
 class Account(models.Model):
     """One balance. `posted` is the sum of its entries and `held` the sum of its open holds: triggers keep both."""
 
     class Kind(models.TextChoices):
-        # The order of this list is the order in which a transaction touches accounts, so that two never deadlock.
+        # Names for code. What a kind means, who owns it and its place in the order of locks is in AccountKind.
         CUSTOMER_CREDIT = "customer_credit"
+        CREATOR_RESERVE = "creator_reserve"
         CREATOR_PAYABLE = "creator_payable"
+        PAYOUT_IN_TRANSIT = "payout_in_transit"
+        RECEIVABLE = "receivable"
+        DISPUTE = "dispute"
         PLATFORM_REVENUE = "platform_revenue"
+        BREAKAGE = "breakage"
+        LOSSES = "losses"
         PROMOTION = "promotion"
+        TAX = "tax"
+        CLEARING = "clearing"
         STRIPE_CASH = "stripe_cash"
         STRIPE_FEES = "stripe_fees"
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, null=True, related_name="ledger_accounts")
-    kind = models.CharField(max_length=24, choices=Kind)
+    kind = models.CharField(max_length=24)  # a code of AccountKind
+    may_be_negative = models.BooleanField(default=False, db_default=False)  # copied from the kind by a trigger
     currency = models.CharField(max_length=3, default="usd", db_default="usd")
     posted = models.BigIntegerField(default=0, db_default=0)
     held = models.BigIntegerField(default=0, db_default=0)
@@ -48,14 +81,7 @@ class Account(models.Model):
                 fields=["organization", "kind"], nulls_distinct=False, name="billing_account_unique_kind"
             ),
             models.CheckConstraint(
-                condition=Q(kind__in=["customer_credit", "creator_payable"], organization__isnull=False)
-                | Q(
-                    kind__in=["platform_revenue", "promotion", "stripe_cash", "stripe_fees"], organization__isnull=True
-                ),
-                name="billing_account_owner_fits_kind",
-            ),
-            models.CheckConstraint(
-                condition=~Q(kind="customer_credit") | Q(posted__gte=F("held")), name="billing_account_never_overdrawn"
+                condition=Q(may_be_negative=True) | Q(posted__gte=F("held")), name="billing_account_never_overdrawn"
             ),
             models.CheckConstraint(
                 condition=Q(held=0) | Q(kind="customer_credit", held__gt=0), name="billing_account_held_is_customers"
@@ -77,9 +103,11 @@ class LedgerTransaction(models.Model):
         TOP_UP = "top_up"  # reference: top-up id
         STRIPE_FEE = "stripe_fee"  # reference: Stripe's balance transaction id
         PROMOTION = "promotion"  # reference: chosen by the caller
-        REVERSAL = "reversal"  # reference: id of the transaction it undoes
+        REVERSAL = "reversal"  # the whole of a transaction undone, before there were corrections
+        CORRECTION = "correction"  # reference: chosen by the caller; `corrects` names the original
+        EXPIRY = "expiry"  # reference: lot id and time
 
-    kind = models.CharField(max_length=16, choices=Kind)
+    kind = models.CharField(max_length=24)  # one of Kind
     reference = models.CharField(max_length=255)
     reverses = models.OneToOneField("self", on_delete=models.PROTECT, null=True, related_name="reversed_by")
     memo = models.CharField(max_length=255, blank=True, default="", db_default="")

@@ -17,7 +17,7 @@ class Outbox(models.Model):
         PREDICTION_REFUNDED = "prediction.refunded"
         TOP_UP_CREDITED = "top_up.credited"
 
-    topic = models.CharField(max_length=40, choices=Topic)
+    topic = models.CharField(max_length=40)  # one of Topic
     key = models.CharField(max_length=64)  # receivers drop repeats by (topic, key)
     payload = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
@@ -47,7 +47,7 @@ class Incident(models.Model):
         RELEASE_WITHOUT_DEMAND = "release_without_demand"  # a replica asked for a key that nothing on it needs
         RELEASE_BUDGET = "release_budget"  # a replica asked for more keys within an hour than it may
 
-    kind = models.CharField(max_length=24, choices=Kind)
+    kind = models.CharField(max_length=32)  # one of Kind
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")
     detail = models.JSONField()
     opened_at = models.DateTimeField(db_default=Now())

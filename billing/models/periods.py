@@ -85,6 +85,6 @@ class PeriodMovement(models.Model):
     pk = models.CompositePrimaryKey("account_id", "period", "kind")
     account = models.ForeignKey(Account, on_delete=models.PROTECT, db_index=False, related_name="+")
     period = models.DateField()
-    kind = models.CharField(max_length=16, choices=LedgerTransaction.Kind)
+    kind = models.CharField(max_length=24)  # a LedgerTransaction.Kind
     amount = models.BigIntegerField()
     lines = models.BigIntegerField()

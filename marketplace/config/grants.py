@@ -28,6 +28,12 @@ TABLES = {
     "auth_group_permissions": READ,
     "auth_permission": READ,
     "billing_account": APPEND,
+    "billing_accountkind": READ,
+    "billing_allowance": READ,
+    "billing_budgetnode": "SELECT, INSERT, DELETE, UPDATE (parent_id, name, path, per_request_limit_nano_usd, "
+    "daily_limit_nano_usd, monthly_limit_nano_usd, total_limit_nano_usd, end_user_per_request_limit_nano_usd, "
+    "end_user_daily_limit_nano_usd, end_user_monthly_limit_nano_usd, end_user_total_limit_nano_usd)",
+    "billing_correction": READ,
     "billing_entry": APPEND,
     "billing_gateway": READ,
     "billing_hold": READ,
@@ -36,6 +42,7 @@ TABLES = {
     "billing_keybudget": "SELECT, INSERT, UPDATE (monthly_limit_nano_usd, total_limit_nano_usd)",
     "billing_ledgercheckpoint": "SELECT, INSERT, UPDATE",
     "billing_ledgertransaction": APPEND,
+    "billing_lot": "SELECT, INSERT",
     "billing_outbox": "SELECT, INSERT, UPDATE (delivered_at), DELETE",
     "billing_period": READ,
     "billing_periodbalance": READ,
@@ -43,6 +50,8 @@ TABLES = {
     "billing_posting": READ,
     "billing_postingmark": READ,
     "billing_refund": READ,
+    "billing_split": READ,
+    "billing_splitpart": READ,
     "billing_stripeevent": "SELECT, INSERT, UPDATE",
     "billing_topup": "SELECT, INSERT, UPDATE",
     "billing_usage": READ,
@@ -84,6 +93,7 @@ CALLED = {
     "billing_refund_prediction",
     "billing_release_hold",
     "billing_settle_hold",
+    "billing_split_id",
 }
 # Functions that functions call. (Functions of triggers need no rule: nobody can call them.)
 INTERNAL = {

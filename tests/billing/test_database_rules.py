@@ -187,7 +187,7 @@ def test_writing_a_balance_by_hand(books: dict[str, int]) -> None:
 
 def test_accounts_without_their_owner_or_twice(books: dict[str, int]) -> None:
     refused("owner_fits_kind", "INSERT INTO billing_account (kind) VALUES ('customer_credit')")
-    refused("owner_fits_kind", "INSERT INTO billing_account (kind) VALUES ('slush_fund')")
+    refused("known_kind", "INSERT INTO billing_account (kind) VALUES ('slush_fund')")
     refused("billing_account_unique_kind", "INSERT INTO billing_account (kind) VALUES ('promotion')")
     refused("violates foreign key|still referenced", f"DELETE FROM billing_account WHERE id = {books['customer']}")
 
@@ -258,7 +258,7 @@ def test_a_reversal_that_is_not_the_exact_negative_or_names_nothing(books: dict[
         f"VALUES ('reversal', '{original}', {original})"
     )
     refused("does not undo", reverse, entries((books["customer"], -1), (books["promotion"], 1)))
-    refused("does not undo", reverse, entries((books["creator"], -10_000), (books["promotion"], 10_000)))
+    refused("does not undo", reverse, entries((books["revenue"], -10_000), (books["promotion"], 10_000)))
     refused("names_original", "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('reversal', 'x')")
 
 
