@@ -221,7 +221,7 @@ def test_state_survives_a_restart_with_keys_objects_and_webhooks(tmp_path: Path)
     file = tmp_path / "stripe.json"
     before = make_double(state_file=file)
     session = create(client_of(before), "k1")
-    before.pay(session.id)
+    checkout.pay(before, session.id)
     after = make_double(state_file=file)
     assert create(client_of(after), "k1").id == session.id
     assert client_of(after).v1.checkout.sessions.retrieve(session.id).payment_status == "paid"
