@@ -9,6 +9,7 @@ from django.conf import settings
 
 from billing.stripe.charges import Charges
 from billing.stripe.checkout import Checkout
+from billing.stripe.connect import Connect
 from billing.stripe.events import Events
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class StripeGateway:
     def __init__(self, client: stripe.StripeClient, *, webhook_secret: str) -> None:
         self.checkout = Checkout(client)
         self.charges = Charges(client)
+        self.connect = Connect(client)
         self.events = Events(client, webhook_secret=webhook_secret)
 
 

@@ -46,6 +46,7 @@ class StripeDouble:
         self.tax_percent = 0
         self.base_url = base_url
         self.state = State.load(state_file)
+        self.acting_account: str | None = None  # the connected account that the request in progress acts for
         self._api_key = api_key
         self._webhook_secret = webhook_secret
         self._clock = clock
@@ -78,9 +79,10 @@ class StripeDouble:
         if found is None:
             raise Refused(404, "invalid_request_error", f"Unrecognized request URL ({request.method}: {request.path}).")
         route, object_id = found
+        self.acting_account = self._connected_account(request)
         encoded = request.query if request.method == "GET" else request.body.decode("utf-8", "replace")
         key = request.headers.get("idempotency-key") if request.method == "POST" else None
-        fingerprint = hashlib.sha256(f"{request.path}?{encoded}".encode()).hexdigest()
+        fingerprint = hashlib.sha256(f"{self.acting_account} {request.path}?{encoded}".encode()).hexdigest()
         if key is not None and key in self.state.answers:
             answer = self.state.answers[key]
             if answer["fingerprint"] != fingerprint:
@@ -98,6 +100,13 @@ class StripeDouble:
         if request.method == "POST":
             self.state.save()
         return json_response(200, body, request_id=objects.new_id("req"))
+
+    def _connected_account(self, request: Request) -> str | None:
+        account_id = request.headers.get("stripe-account")
+        if account_id is not None and account_id not in self.state.objects:
+            message = f"The provided key does not have access to account '{account_id}' (or it does not exist)."
+            raise Refused(403, "invalid_request_error", message, code="account_invalid")
+        return account_id
 
     # Webhooks
 
@@ -137,6 +146,7 @@ class StripeDouble:
     def turn(self) -> Iterator[None]:
         """Hold the double for one step that no API request makes (a page, a bank's decision), and save what it did."""
         with self._lock:
+            self.acting_account = None
             registry.let_time_pass(self)
             yield
             self.state.save()
@@ -152,7 +162,9 @@ class StripeDouble:
     def find(self, kind: str, object_id: str) -> JsonObject:
         """Return the object itself, to read or change. Raises Refused (404)."""
         found = self.state.objects.get(object_id)
-        if found is None or found["object"] != kind:
+        # What belongs to a connected account is seen by calls for that account, and accounts by the platform itself.
+        hidden = found is not None and found.get("_account") != self.acting_account and kind != "account"
+        if found is None or found["object"] != kind or hidden:
             raise Refused(
                 404, "invalid_request_error", f"No such {kind}: '{object_id}'", code="resource_missing", param="id"
             )
@@ -165,4 +177,7 @@ class StripeDouble:
     def emit(self, kind: str, subject: JsonObject, key: str | None = None) -> None:
         """Make an event about the object as it is now, and queue it for the webhook."""
         event = self.add(objects.event(self.now(), kind, subject, api_version=api_version, request_key=key))
+        account_id = subject["id"] if subject["object"] == "account" else subject.get("_account")
+        if account_id is not None:
+            event |= {"account": account_id, "_account": account_id}
         self.state.deliveries.append(Delivery(event["id"], attempts=0, due=self._clock()))

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devstack.stripe_double.messages import JsonObject, invalid
 from devstack.stripe_double.objects import public
 from devstack.stripe_double.state import State
+
+if TYPE_CHECKING:
+    from devstack.stripe_double.core import StripeDouble
 
 DEFAULT_LIMIT = 10
 MAX_LIMIT = 100
 MAX_EXPAND_DEPTH = 4  # as at Stripe
 
 
-def page(state: State, kind: str, path: str, parameters: JsonObject, filters: tuple[str, ...]) -> JsonObject:
+def page(double: StripeDouble, kind: str, path: str, parameters: JsonObject, filters: tuple[str, ...]) -> JsonObject:
     """Return one page of objects of `kind`, newest first. Raises Refused."""
     limit = parameters.get("limit", DEFAULT_LIMIT)
     if not 1 <= limit <= MAX_LIMIT:
         raise invalid("limit", f"limit must be between 1 and {MAX_LIMIT}", code="parameter_invalid_integer")
-    matching = [found for found in state.of_kind(kind) if _matches(found, parameters, filters)]
+    state = double.state
+    seen = (found for found in state.of_kind(kind) if found.get("_account") == double.acting_account)
+    matching = [found for found in seen if _matches(found, parameters, filters)]
     ids = [found["id"] for found in matching]
     start = 0
     end = len(matching)

@@ -37,7 +37,8 @@ button:focus-visible, .button:focus-visible { outline: 3px solid var(--go); outl
 """
 
 
-def _page(status: int, title: str, content: str) -> Response:
+def plain_page(status: int, title: str, content: str) -> Response:
+    """Return a page in the double's frame, which says that no real money moves."""
     text = f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -53,18 +54,18 @@ def _page(status: int, title: str, content: str) -> Response:
 def checkout_page(session: JsonObject | None) -> Response:
     """Return the page of a session in any state; 404 for None."""
     if session is None:
-        return _page(404, "No such page", "<h1>There is no such checkout page.</h1>")
+        return plain_page(404, "No such page", "<h1>There is no such checkout page.</h1>")
     if session["status"] == "expired":
-        return _page(
+        return plain_page(
             410,
             "Checkout expired",
             "<h1>This checkout page has expired. Nothing was charged.</h1>" + _back(session, "Go back"),
         )
     if session["status"] == "complete":
         done = f'<h1>This is paid.</h1><a class="button pay" href="{escape(success_url(session))}">Continue</a>'
-        return _page(200, "Paid", done)
+        return plain_page(200, "Paid", done)
     dollars = f"${session['amount_total'] // 100:,}.{session['amount_total'] % 100:02d}"
-    return _page(
+    return plain_page(
         200,
         f"Pay {dollars} · test double",
         f"""<h1>{escape(session["_description"])}</h1>

@@ -68,7 +68,7 @@ def read(path: str, kind: str, retrieve_shape: type, list_shape: type, *filters:
         return double.shown(double.find(kind, object_id), parameters)
 
     def list_objects(double: StripeDouble, _id: str, parameters: JsonObject, _key: str | None) -> JsonObject:
-        return listing.page(double.state, kind, path, parameters, filters)
+        return listing.page(double, kind, path, parameters, filters)
 
     return [
         route("GET", f"{path}/{{id}}", retrieve_shape, RETRIEVE, retrieve),
