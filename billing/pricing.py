@@ -1,8 +1,10 @@
 """The cost of a prediction: pure integer arithmetic, no I/O.
 
 Prices are integer micro-dollars per million tokens, which is the same number in pico-dollars per token. The ledger
-counts nano-dollars. The cost of a prediction is a sum in pico-dollars, rounded up to nano-dollars once. The database
-computes the same in `billing_cost_nano_usd` (migration 0004); a property test keeps the two equal.
+counts nano-dollars. The cost of a prediction is a sum in pico-dollars times the multiplier of its latency class, rounded
+up to nano-dollars once, less what the creator gives for free. `cost_nano_usd` is the one function: calculators, quotes
+and holds call it, and settlements call its twin in the database, `billing_gross_nano_usd` (migration 0014); a property
+test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ def _require_counts(value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one model. Raises TypeError for anything but ints, ValueError for negative numbers."""
+    """The price of one model in one latency class, whose multiplier is `class_bps` basis points (10,000 is 1 ×).
+
+    Raises TypeError for anything but ints, ValueError for negative numbers.
+    """
 
     input_micro_usd_per_mtok: int
     cached_input_micro_usd_per_mtok: int
     output_micro_usd_per_mtok: int
     per_prediction_nano_usd: int = 0
+    class_bps: int = BASIS_POINTS
 
     def __post_init__(self) -> None:
         _require_counts(self)
@@ -54,21 +60,28 @@ class TokenUsage:
             raise ValueError("cached_tokens is part of prompt_tokens and cannot be larger")
 
 
-def cost_nano_usd(price: Price, usage: TokenUsage) -> int:
-    """Return the cost of `usage` at `price` in nano-dollars, rounded up once. Monotone in every token count."""
+def cost_nano_usd(price: Price, usage: TokenUsage, *, allowance_nano_usd: int = 0) -> int:
+    """Return the cost of `usage` at `price` in nano-dollars, rounded up once. Monotone in every token count.
+
+    `allowance_nano_usd` is what the creator gives for free at most; the cost never falls below 0.
+    """
     pico = (
         (usage.prompt_tokens - usage.cached_tokens) * price.input_micro_usd_per_mtok
         + usage.cached_tokens * price.cached_input_micro_usd_per_mtok
         + usage.completion_tokens * price.output_micro_usd_per_mtok
+        + price.per_prediction_nano_usd * PICO_PER_NANO
     )
-    return -(-pico // PICO_PER_NANO) + price.per_prediction_nano_usd
+    gross = -(-pico * price.class_bps // (BASIS_POINTS * PICO_PER_NANO))
+    return gross - min(allowance_nano_usd, gross)
 
 
 def worst_case_nano_usd(price: Price, max_prompt_tokens: int, max_tokens: int) -> int:
-    """Return the highest cost within these limits, in nano-dollars: the amount of the hold."""
-    dearest_input = max(price.input_micro_usd_per_mtok, price.cached_input_micro_usd_per_mtok)
-    pico = max_prompt_tokens * dearest_input + max_tokens * price.output_micro_usd_per_mtok
-    return -(-pico // PICO_PER_NANO) + price.per_prediction_nano_usd
+    """Return the highest cost within these limits, in nano-dollars: the amount of the hold.
+
+    All of the prompt counts as the dearer of plain and cached input, and nothing is given for free.
+    """
+    cached = max_prompt_tokens if price.cached_input_micro_usd_per_mtok > price.input_micro_usd_per_mtok else 0
+    return cost_nano_usd(price, TokenUsage(max_prompt_tokens, cached, max_tokens))
 
 
 def split(cost: int, creator_bps: int) -> tuple[int, int]:

@@ -83,6 +83,7 @@ CALLED = {
     "billing_create_usage_partition",
     "billing_expire_hold",
     "billing_gateway_beat",
+    "billing_gross_nano_usd",
     "billing_key_line",
     "billing_lock_account",
     "billing_lock_transaction",
