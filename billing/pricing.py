@@ -1,10 +1,10 @@
 """The cost of a prediction: pure integer arithmetic, no I/O.
 
 Prices are integer micro-dollars per million tokens, which is the same number in pico-dollars per token. The ledger
-counts nano-dollars. The cost of a prediction is a sum in pico-dollars times the multiplier of its latency class, rounded
-up to nano-dollars once, less what the creator gives for free. `cost_nano_usd` is the one function: calculators, quotes
-and holds call it, and settlements call its twin in the database, `billing_gross_nano_usd` (migration 0014); a property
-test keeps the two equal.
+counts nano-dollars. The cost of a prediction is a sum in pico-dollars times the multiplier of its latency class,
+rounded up to nano-dollars once, less what the creator gives for free. `cost_nano_usd` is the one function: calculators,
+quotes and holds call it, and settlements call its twin in the database, `billing_gross_nano_usd` (migration 0014); a
+property test keeps the two equal.
 """
 
 from __future__ import annotations

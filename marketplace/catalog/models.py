@@ -1,4 +1,4 @@
-"""Models for sale (`org/slug`), their immutable versions, append-only prices, and measured evaluations."""
+"""Models for sale (`org/slug`), their immutable versions and prices, and measured evaluations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
-from django.core.validators import MaxValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models.functions import Now
 
+from billing import pricing
+from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
 
 MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
+MAX_PER_PREDICTION_NANO_USD = 10**11  # $100
+MAX_FREE_NANO_USD = 10**12  # $1,000 for each consumer
+MIN_CLASS_BPS, MAX_CLASS_BPS = 100, 100_000  # a latency class costs 0.01 to 10 times as much as standard
 _at_most_maximum = MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)
+_at_most_gift = MaxValueValidator(MAX_FREE_NANO_USD)
+_multiplier = [MinValueValidator(MIN_CLASS_BPS), MaxValueValidator(MAX_CLASS_BPS)]
 
 
 class BaseModel(models.Model):
@@ -65,11 +73,13 @@ class Model(models.Model):
     @property
     def facts(self) -> ModelFacts:
         """Return what the prefetches of `selectors.listed` hold, typed; only a model loaded by it has facts."""
-        prices: list[Price] = getattr(self, "newest_prices")  # noqa: B009  set by the prefetch, unknown to the model
+        prices: list[Price] = getattr(self, "current_prices")  # noqa: B009  set by the prefetch, unknown to the model
         versions: list[Version] = getattr(self, "newest_versions")  # noqa: B009
         newest = versions[0] if versions else None
         evaluations: list[Evaluation] = getattr(newest, "newest_evaluations", [])
-        return ModelFacts(prices[0] if prices else None, newest, evaluations[0] if evaluations else None)
+        by_version = {price.version_id: price for price in prices}
+        price = (newest and by_version.get(newest.pk)) or by_version.get(None)
+        return ModelFacts(price, newest, evaluations[0] if evaluations else None)
 
 
 class Version(models.Model):
@@ -112,14 +122,60 @@ class Version(models.Model):
 
 
 class Price(models.Model):
-    """Append-only; the newest row is the price. Micro-dollars per million tokens = pico-dollars per token."""
+    """What a version costs from `effective_at` on; `version` null is every version that has no price of its own.
+
+    Rows never change and begin no earlier than they are written: triggers of migration 0003 refuse it. Rates are
+    micro-dollars per million tokens = pico-dollars per token, of the class standard.
+    """
 
     model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="prices")
+    version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="prices", null=True, blank=True)
     input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
     cached_input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
     output_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
-    per_prediction_nano_usd = models.PositiveBigIntegerField(default=0, validators=[MaxValueValidator(10**11)])
+    # Of an embedding's tokens; null: the version sells no embeddings.
+    embedding_micro_usd_per_mtok = models.PositiveBigIntegerField(null=True, blank=True, validators=[_at_most_maximum])
+    per_prediction_nano_usd = models.PositiveBigIntegerField(
+        default=0, validators=[MaxValueValidator(MAX_PER_PREDICTION_NANO_USD)]
+    )
+    # Multipliers of the other latency classes in basis points: 10,000 is the price of standard.
+    interactive_bps = models.PositiveIntegerField(default=BASIS_POINTS, db_default=BASIS_POINTS, validators=_multiplier)
+    batch_bps = models.PositiveIntegerField(default=BASIS_POINTS, db_default=BASIS_POINTS, validators=_multiplier)
+    # Free for each consumer: so much per calendar month (UTC), and so much once.
+    monthly_free_nano_usd = models.PositiveBigIntegerField(default=0, db_default=0, validators=[_at_most_gift])
+    intro_free_nano_usd = models.PositiveBigIntegerField(default=0, db_default=0, validators=[_at_most_gift])
+    effective_at = models.DateTimeField(db_default=Now())
     created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(cached_input_micro_usd_per_mtok__lte=models.F("input_micro_usd_per_mtok")),
+                name="price_cached_input_not_dearer",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(
+                    interactive_bps__range=(MIN_CLASS_BPS, MAX_CLASS_BPS),
+                    batch_bps__range=(MIN_CLASS_BPS, MAX_CLASS_BPS),
+                ),
+                name="price_multipliers_in_range",
+            ),
+        ]
+        indexes: ClassVar = [models.Index(fields=["model", "version", "-effective_at"], name="price_in_force")]
+
+    def class_bps(self, latency_class: str) -> int:
+        """Return the multiplier of a latency class: interactive, standard or batch."""
+        return {"interactive": self.interactive_bps, "standard": BASIS_POINTS, "batch": self.batch_bps}[latency_class]
+
+    def point(self, latency_class: str = "standard") -> pricing.Price:
+        """Return the price of one latency class, as `billing.pricing` computes with it."""
+        return pricing.Price(
+            self.input_micro_usd_per_mtok,
+            self.cached_input_micro_usd_per_mtok,
+            self.output_micro_usd_per_mtok,
+            self.per_prediction_nano_usd,
+            self.class_bps(latency_class),
+        )
 
 
 class Evaluation(models.Model):
@@ -145,6 +201,6 @@ class Evaluation(models.Model):
 class ModelFacts:
     """The facts that a listing shows beside the creator's own words. The price is None until the creator sets one."""
 
-    price: Price | None
+    price: Price | None  # the one in force of `newest`
     newest: Version | None  # the newest published version: what `org/slug` means
     evaluation: Evaluation | None  # the newest of `newest`

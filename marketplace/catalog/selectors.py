@@ -5,7 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.contrib.postgres.search import SearchQuery, SearchRank, SearchVector
-from django.db.models import Exists, F, Func, OuterRef, Prefetch, Q, QuerySet, Subquery, TextField, Value
+from django.db.models import Exists, F, Func, Manager, OuterRef, Prefetch, Q, QuerySet, Subquery, TextField, Value
+from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies
@@ -13,6 +14,7 @@ from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Vers
 
 ORDERINGS = ("relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
+_LATEST = ("-effective_at", "-id")  # the order in which a later price precedes an earlier one
 
 
 def published_models(
@@ -86,6 +88,27 @@ def owned_version(*, organization: Organization, version_id: UUID) -> Version | 
     return Version.objects.filter(pk=version_id, model__organization=organization).select_related(*related).first()
 
 
+def in_force(prices: Manager[Price] | QuerySet[Price]) -> QuerySet[Price]:
+    """Return the rows of `prices` that have begun; the latest of a version, or else of its model, is its price."""
+    return prices.filter(effective_at__lte=Now())
+
+
+def price_of(*, version: Version) -> Price | None:
+    """Return the price of a version right now, or None."""
+    prices = in_force(Price.objects).filter(Q(version=None) | Q(version=version), model_id=version.model_id)
+    return prices.order_by(F("version").desc(nulls_last=True), *_LATEST).first()
+
+
+def prices_of(*, model: Model) -> QuerySet[Price]:
+    """Return every price of the model, past and announced ones too, the last to begin first."""
+    return Price.objects.filter(model=model).select_related("version").order_by(*_LATEST)
+
+
+def announced_prices(*, model: Model) -> QuerySet[Price]:
+    """Return the prices of the model that have not begun yet, the next one first."""
+    return prices_of(model=model).filter(effective_at__gt=Now()).reverse()
+
+
 def evaluations_of(*, model: Model) -> QuerySet[Evaluation]:
     """Return everything the platform measured on the model's versions, newest first."""
     return Evaluation.objects.filter(version__model=model).select_related("version").order_by("-created_at", "-id")
@@ -109,7 +132,7 @@ def industries() -> list[str]:
 
 def listed(models: QuerySet[Model]) -> QuerySet[Model]:
     """Add to `models` what every listing shows, in a fixed number of queries: `output_price` and the facts."""
-    price = Price.objects.order_by("model_id", "-id").distinct("model_id")
+    price = in_force(Price.objects).order_by("model_id", "version_id", *_LATEST).distinct("model_id", "version_id")
     evaluation = Evaluation.objects.order_by("version_id", "-id").distinct("version_id")
     version = (
         Version.objects.filter(state=_PUBLISHED)
@@ -117,11 +140,16 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
         .distinct("model_id")
         .prefetch_related(Prefetch("evaluations", queryset=evaluation, to_attr="newest_evaluations"))
     )
-    newest_price = Price.objects.filter(model=OuterRef("pk")).order_by("-id")
+    newest_version = Version.objects.filter(model=OuterRef(OuterRef("pk")), state=_PUBLISHED).order_by("-number")
+    newest_price = (
+        in_force(Price.objects)
+        .filter(Q(version=None) | Q(version=Subquery(newest_version.values("pk")[:1])), model=OuterRef("pk"))
+        .order_by(F("version").desc(nulls_last=True), *_LATEST)
+    )
     return (
         models.select_related("organization", "base_model")
         .prefetch_related(
-            Prefetch("prices", queryset=price, to_attr="newest_prices"),
+            Prefetch("prices", queryset=price, to_attr="current_prices"),
             Prefetch("versions", queryset=version, to_attr="newest_versions"),
         )
         .annotate(

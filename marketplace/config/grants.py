@@ -58,7 +58,7 @@ TABLES = {
     "catalog_basemodel": WRITE,
     "catalog_evaluation": WRITE,
     "catalog_model": WRITE,
-    "catalog_price": WRITE,
+    "catalog_price": APPEND,
     "catalog_version": WRITE,
     "django_content_type": READ,
     "django_migrations": READ,

@@ -9,6 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict
+from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Version
 from marketplace.vault import tasks as vault_tasks
 
@@ -27,7 +28,7 @@ def publish_version(*, version: Version) -> Version:
     """Offer a verified version for sale; idempotent. Raises Conflict if it is unverified or has no price."""
     if version.state == State.PUBLISHED:
         return version
-    if version.state == State.VERIFIED and not version.model.prices.exists():
+    if version.state == State.VERIFIED and catalog_selectors.price_of(version=version) is None:
         raise Conflict("set a price first", code="no_price")
     move_version(version, State.PUBLISHED, published_at=timezone.now())
     return version

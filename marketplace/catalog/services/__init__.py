@@ -1,7 +1,8 @@
-"""Writes. `listings`: models, prices and evaluations; `bases`: base models."""
+"""Writes. `listings`: models and evaluations; `prices`: their prices; `bases`: base models."""
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
-from marketplace.catalog.services.listings import create_model, record_evaluation, set_price, update_model
+from marketplace.catalog.services.listings import create_model, record_evaluation, update_model
+from marketplace.catalog.services.prices import set_price
 
 __all__ = [
     "create_model",

@@ -12,7 +12,8 @@ from django.utils import timezone
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import BaseModel, Model, Version
-from marketplace.catalog.services.listings import ListingText, create_model, set_price, update_model
+from marketplace.catalog.services.listings import ListingText, create_model, update_model
+from marketplace.catalog.services.prices import set_price
 from sealed_weights import FormatError, base_fingerprint
 
 _MAX_CONFIG_SIZE = 2**20

@@ -1,4 +1,4 @@
-"""Models for sale, their prices and their measured evaluations."""
+"""Models for sale and their measured evaluations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import IntegrityError, models, transaction
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
+from marketplace.catalog.models import BaseModel, Evaluation, Model, Version
 
 MAX_MODELS_PER_ORGANIZATION = 500
 MAX_EXAMPLES = 8
@@ -66,41 +66,12 @@ def update_model(*, model: Model, text: ListingText) -> Model:
     return model
 
 
-def set_price(
-    *,
-    model: Model,
-    input_micro_usd_per_mtok: int,
-    output_micro_usd_per_mtok: int,
-    cached_input_micro_usd_per_mtok: int | None = None,
-    per_prediction_nano_usd: int = 0,
-) -> Price:
-    """Append a price, which holds from the next prediction on. Cached input costs as much as input unless said.
-
-    Raises InvalidInput for a negative or excessive amount, or for cached input dearer than input.
-    """
-    if cached_input_micro_usd_per_mtok is None:
-        cached_input_micro_usd_per_mtok = input_micro_usd_per_mtok
-    if cached_input_micro_usd_per_mtok > input_micro_usd_per_mtok:
-        # A hold is taken for uncached input: dearer cached tokens could cost more than was set aside.
-        raise InvalidInput("must not be above the input price", field="cached_input_micro_usd_per_mtok")
-    price = Price(
-        model=model,
-        input_micro_usd_per_mtok=input_micro_usd_per_mtok,
-        cached_input_micro_usd_per_mtok=cached_input_micro_usd_per_mtok,
-        output_micro_usd_per_mtok=output_micro_usd_per_mtok,
-        per_prediction_nano_usd=per_prediction_nano_usd,
-    )
-    _clean(price)
-    price.save(force_insert=True)
-    return price
-
-
 def record_evaluation(*, version: Version, dataset: str, rows: int, correct: int, base_correct: int) -> Evaluation:
     """Record what the platform measured on `rows` held-out rows. Raises InvalidInput."""
     if rows < 1 or not (0 <= correct <= rows and 0 <= base_correct <= rows):
         raise InvalidInput("correct counts must be between 0 and the number of rows", field="rows")
     evaluation = Evaluation(version=version, dataset=dataset, rows=rows, correct=correct, base_correct=base_correct)
-    _clean(evaluation)
+    clean(evaluation)
     evaluation.save(force_insert=True)
     return evaluation
 
@@ -113,7 +84,7 @@ def _apply(model: Model, text: ListingText) -> list[str]:
         _check_examples(examples)
     for name, value in changed.items():
         setattr(model, name, value)
-    _clean(model, validate_unique=False)
+    clean(model, validate_unique=False)
     return list(changed)
 
 
@@ -128,7 +99,8 @@ def _check_examples(examples: Sequence[dict[str, Any]]) -> None:
             )
 
 
-def _clean(instance: models.Model, *, validate_unique: bool = True) -> None:
+def clean(instance: models.Model, *, validate_unique: bool = True) -> None:
+    """Validate every field of a row. Raises InvalidInput, which names the first one that is wrong."""
     try:
         instance.full_clean(validate_unique=validate_unique, validate_constraints=validate_unique)
     except ValidationError as error:
