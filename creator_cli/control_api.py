@@ -82,8 +82,12 @@ class ControlApi:
         answer = self._http.request("PATCH", f"models/{name}", payload=payload, repeatable=True)
         return ListedModel.parse(answer.json())
 
-    def set_price(self, name: ModelName, payload: Mapping[str, int]) -> Price:
-        """Set the price, starting with the next prediction."""
+    def prices(self, name: ModelName) -> list[Price]:
+        """List every price of a model, announced ones too, the last to begin first."""
+        return [Price.parse(item) for item in self._pages(f"models/{name}/prices")]
+
+    def set_price(self, name: ModelName, payload: Mapping[str, Any]) -> Price:
+        """Set or announce a price."""
         return Price.parse(self._post(f"models/{name}/prices", payload).json())
 
     def start_version(self, name: ModelName, *, signing_key_id: UUID, size: int, changelog: str) -> Version:

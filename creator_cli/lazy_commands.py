@@ -48,9 +48,7 @@ COMMANDS = (
     LazyCommand("status", "models", "Show your models, or one model with its newest version."),
     LazyCommand("versions", "models", "List the versions of a model, newest first."),
     LazyCommand("publish", "models", "Offer a verified version for sale."),
-    LazyCommand(
-        "price", "models", "Set the price of a model, starting with the next prediction; without options, show it."
-    ),
+    LazyCommand("price", "prices", "Set the price of a model, now or from a later day on; without options, show it."),
     LazyCommand("retire", "models", "Take a version off sale for good."),
     LazyCommand(
         "revoke",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from creator_cli.errors import Refused
@@ -18,6 +19,17 @@ _TEXT = ("title", "summary", "industry", "visibility")
 _LISTS = ("tags", "example_messages")
 _KNOWN = frozenset({"org_slug", "org_name", "slug", "base", "card", "price", *_TEXT, *_LISTS})
 _PRICE_FIELDS = ("input_micro_usd_per_mtok", "output_micro_usd_per_mtok")
+# What the platform takes for an amount that a listing leaves out; cached input then costs as much as input.
+_OTHERWISE: Mapping[str, int | None] = MappingProxyType(
+    {
+        "embedding_micro_usd_per_mtok": None,
+        "per_prediction_nano_usd": 0,
+        "interactive_bps": 10_000,
+        "batch_bps": 10_000,
+        "monthly_free_nano_usd": 0,
+        "intro_free_nano_usd": 0,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +49,12 @@ class Listing:
         """Return the fields in which the platform's listing differs from this file."""
         return {field: value for field, value in self.text.items() if model.text.get(field) != value}
 
-    def new_price(self, price: Price | None) -> Mapping[str, int] | None:
+    def new_price(self, price: Price | None) -> Mapping[str, int | None] | None:
         """Return the price to set, or None if the file names none or it is already in force."""
         if self.price is None:
             return None
-        current = price.to_json() if price else {}
-        wanted = {
-            "cached_input_micro_usd_per_mtok": self.price["input_micro_usd_per_mtok"],
-            "per_prediction_nano_usd": 0,
-            **self.price,
-        }
+        current = price.amounts() if price else {}
+        wanted = {"cached_input_micro_usd_per_mtok": self.price["input_micro_usd_per_mtok"], **_OTHERWISE, **self.price}
         return None if wanted == current else wanted
 
 
@@ -114,7 +122,7 @@ def _card(listing: Path, name: str) -> str:
 
 
 def _price(listing: Path, value: Any) -> Mapping[str, int]:
-    known = (*_PRICE_FIELDS, "cached_input_micro_usd_per_mtok", "per_prediction_nano_usd")
+    known = (*_PRICE_FIELDS, "cached_input_micro_usd_per_mtok", *_OTHERWISE)
     _require(listing, "price", isinstance(value, dict), f"must be an object of {', '.join(known)}")
     for field in value:
         _require(listing, f"price {field}", field in known, f"is unknown; known are {', '.join(known)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from urllib.parse import urlsplit
 
@@ -89,6 +90,26 @@ def parse_dollars(text: str, *, decimals: int, field: str) -> int:
     if scaled != scaled.to_integral_value():
         raise Refused(f"an amount may have {decimals} decimals", field=field)
     return int(scaled)
+
+
+def parse_multiplier(text: str, *, field: str) -> int:
+    """Read how many times as much as standard something costs, as basis points: "1.5" is 15,000. Raises Refused."""
+    try:
+        scaled = Decimal(text).scaleb(4)
+    except InvalidOperation:
+        raise Refused(f"{text!r} is not a multiplier such as 1.5", field=field) from None
+    if not scaled.is_finite() or scaled != scaled.to_integral_value() or not 100 <= scaled <= 100_000:
+        raise Refused("a multiplier must be from 0.01 to 10, with at most four decimals", field=field)
+    return int(scaled)
+
+
+def parse_time(text: str, *, field: str) -> datetime:
+    """Read a day or an instant; without an offset it is UTC. Raises Refused."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(f"{text!r} is not a time such as 2027-01-01 or 2027-01-01T12:00", field=field) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def dollars(amount: int, decimals: int) -> str:

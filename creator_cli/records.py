@@ -142,12 +142,19 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Micro-dollars per million tokens, and nano-dollars for each prediction."""
+    """Micro-dollars per million tokens, nano-dollars, and multipliers in basis points (10,000 is 1 ×)."""
 
     input_micro_usd_per_mtok: int
     cached_input_micro_usd_per_mtok: int
     output_micro_usd_per_mtok: int
+    embedding_micro_usd_per_mtok: int | None  # None: no embeddings are sold
     per_prediction_nano_usd: int
+    interactive_bps: int
+    batch_bps: int
+    monthly_free_nano_usd: int
+    intro_free_nano_usd: int
+    version: int | None  # None: every version without a price of its own
+    effective_at: datetime
 
     @classmethod
     def parse(cls, value: Any) -> Price:
@@ -157,12 +164,24 @@ class Price:
             reader.integer("input_micro_usd_per_mtok"),
             reader.integer("cached_input_micro_usd_per_mtok"),
             reader.integer("output_micro_usd_per_mtok"),
+            reader.integer("embedding_micro_usd_per_mtok") if reader.has("embedding_micro_usd_per_mtok") else None,
             reader.integer("per_prediction_nano_usd"),
+            reader.integer("interactive_bps"),
+            reader.integer("batch_bps"),
+            reader.integer("monthly_free_nano_usd"),
+            reader.integer("intro_free_nano_usd"),
+            reader.integer("version") if reader.has("version") else None,
+            reader.time("effective_at"),
         )
 
-    def to_json(self) -> dict[str, int]:
-        """Return the price as the API takes it and as `--json` shows it."""
-        return asdict(self)
+    def amounts(self) -> dict[str, int | None]:
+        """Return the amounts as the API takes them."""
+        found = asdict(self)
+        return {name: found[name] for name in found if name not in ("version", "effective_at")}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the price as `--json` shows it."""
+        return {**self.amounts(), "version": self.version, "effective_at": self.effective_at.isoformat()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""status, versions, publish, price, retire, revoke."""
+"""status, versions, publish, retire, revoke."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from creator_cli.commands.options import AsJson, ModelArgument, VersionArgument, Yes, confirm
-from creator_cli.errors import CliError, Refused
-from creator_cli.names import dollars, parse_dollars, parse_model_name
+from creator_cli.errors import CliError
+from creator_cli.names import dollars, parse_model_name
 from creator_cli.output import Output, size_text
 from creator_cli.records import ListedModel, Price, Version
 from creator_cli.releases import find_version, not_confirmed, wait_for_confirmations
@@ -73,41 +73,6 @@ def publish(version: VersionArgument, as_json: AsJson = False) -> None:
     with open_api(load_settings()) as api:
         published = api.publish_version(find_version(api, version).id)
     _show_version(published, Output(as_json=as_json))
-
-
-def price(
-    model: ModelArgument,
-    input_price: Annotated[str | None, typer.Option("--input", help="Dollars per million input tokens.")] = None,
-    output_price: Annotated[str | None, typer.Option("--output", help="Dollars per million output tokens.")] = None,
-    cached_input: Annotated[
-        str | None, typer.Option(help="Dollars per million cached input tokens; the input price if left out.")
-    ] = None,
-    per_prediction: Annotated[str, typer.Option(help="Dollars for each prediction.")] = "0",
-    as_json: AsJson = False,
-) -> None:
-    """Set the price of a model, starting with the next prediction; without options, show it.
-
-    Example: intarsia price acme/triage --input 0.06 --output 0.24
-    """
-    out = Output(as_json=as_json)
-    name = parse_model_name(model)
-    with open_api(load_settings()) as api:
-        if input_price is None and output_price is None and cached_input is None and per_prediction == "0":
-            found = api.model(name)
-            if found is None:
-                raise CliError(f"there is no model {name}", hint="intarsia status", code="not_found")
-            _show_price(model, found.price, out)
-            return
-        if input_price is None or output_price is None:
-            raise Refused("a price needs both --input and --output", field="input" if input_price is None else "output")
-        wanted = {
-            "input_micro_usd_per_mtok": parse_dollars(input_price, decimals=6, field="input"),
-            "output_micro_usd_per_mtok": parse_dollars(output_price, decimals=6, field="output"),
-            "per_prediction_nano_usd": parse_dollars(per_prediction, decimals=9, field="per-prediction"),
-        }
-        if cached_input is not None:
-            wanted["cached_input_micro_usd_per_mtok"] = parse_dollars(cached_input, decimals=6, field="cached-input")
-        _show_price(model, api.set_price(name, wanted), out)
 
 
 def retire(version: VersionArgument, yes: Yes = False, as_json: AsJson = False) -> None:
@@ -198,22 +163,6 @@ def _show_version(version: Version, out: Output) -> None:
         out.document(version.to_json())
     else:
         out.say(f"{version.model}@{version.number} is {version.state}")
-
-
-def _show_price(model: str, price: Price | None, out: Output) -> None:
-    if out.as_json:
-        out.document({"model": model, "price": price.to_json() if price else None})
-    elif price is None:
-        out.say(f"{model} has no price yet; next: intarsia price {model} --input DOLLARS --output DOLLARS")
-    else:
-        out.facts(
-            [
-                ("input", f"{dollars(price.input_micro_usd_per_mtok, 6)} per million tokens"),
-                ("cached input", f"{dollars(price.cached_input_micro_usd_per_mtok, 6)} per million tokens"),
-                ("output", f"{dollars(price.output_micro_usd_per_mtok, 6)} per million tokens"),
-                ("per prediction", dollars(price.per_prediction_nano_usd, 9)),
-            ]
-        )
 
 
 def _price_text(price: Price | None) -> str:

@@ -85,10 +85,19 @@ class BaseWithConfig(Base):
 
 
 class ModelPrice(serializers.Serializer):
+    version = serializers.IntegerField(
+        source="version.number", allow_null=True, help_text="null: every version without a price of its own"
+    )
     input_micro_usd_per_mtok = serializers.IntegerField()
     cached_input_micro_usd_per_mtok = serializers.IntegerField()
     output_micro_usd_per_mtok = serializers.IntegerField()
+    embedding_micro_usd_per_mtok = serializers.IntegerField(allow_null=True, help_text="null: no embeddings are sold")
     per_prediction_nano_usd = serializers.IntegerField()
+    interactive_bps = serializers.IntegerField(help_text="multiplier of `service_tier: priority`; 10000 is 1 ×")
+    batch_bps = serializers.IntegerField(help_text="multiplier of `service_tier: flex`; 10000 is 1 ×")
+    monthly_free_nano_usd = serializers.IntegerField(help_text="free for each consumer in each calendar month (UTC)")
+    intro_free_nano_usd = serializers.IntegerField(help_text="free for each consumer, once")
+    effective_at = serializers.DateTimeField()
     created_at = serializers.DateTimeField()
 
 

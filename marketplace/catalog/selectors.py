@@ -132,7 +132,12 @@ def industries() -> list[str]:
 
 def listed(models: QuerySet[Model]) -> QuerySet[Model]:
     """Add to `models` what every listing shows, in a fixed number of queries: `output_price` and the facts."""
-    price = in_force(Price.objects).order_by("model_id", "version_id", *_LATEST).distinct("model_id", "version_id")
+    price = (
+        in_force(Price.objects)
+        .select_related("version")
+        .order_by("model_id", "version_id", *_LATEST)
+        .distinct("model_id", "version_id")
+    )
     evaluation = Evaluation.objects.order_by("version_id", "-id").distinct("version_id")
     version = (
         Version.objects.filter(state=_PUBLISHED)

@@ -65,6 +65,7 @@ class Platform:
     parts: dict[str, bytearray] = field(default_factory=dict)
     chain: list[ReleaseEntry] = field(default_factory=list)
     prices_set: int = 0
+    prices: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     # switches
@@ -158,11 +159,20 @@ class Platform:
         self.prices_set += 1
         price = {
             "cached_input_micro_usd_per_mtok": body["input_micro_usd_per_mtok"],
+            "embedding_micro_usd_per_mtok": None,
             "per_prediction_nano_usd": 0,
+            "interactive_bps": 10_000,
+            "batch_bps": 10_000,
+            "monthly_free_nano_usd": 0,
+            "intro_free_nano_usd": 0,
+            "version": None,
+            "effective_at": NOW,
             **body,
             "created_at": NOW,
         }
-        self.model(name)["price"] = price
+        self.prices.setdefault(name, []).insert(0, price)
+        if price["effective_at"] == NOW and price["version"] is None:
+            self.model(name)["price"] = price
         return 201, price
 
     def start_version(self, name: str, body: dict[str, Any]) -> tuple[int, Any]:

@@ -86,6 +86,8 @@ class Handler(BaseHTTPRequestHandler):
             public = [{k: x for k, x in v.items() if k not in ("dek", "polls")} for v in reversed(mine)]
             return self._page(public)
         if found := re.fullmatch(r"models/([^/]+/[^/]+)/prices", path):
+            if method == "GET":
+                return self._page(platform.prices.get(found[1], []))
             return *platform.set_price(found[1], self._body()), {}
         if found := re.fullmatch(r"models/([^/]+/[^/]+)/custody", path):
             return *platform.custody(found[1]), {}

@@ -66,7 +66,14 @@ def test_prices_are_exact(published: Machine) -> None:
         "input_micro_usd_per_mtok": 1,
         "cached_input_micro_usd_per_mtok": 1,
         "output_micro_usd_per_mtok": 1_500_000,
+        "embedding_micro_usd_per_mtok": None,
         "per_prediction_nano_usd": 20_000,
+        "interactive_bps": 10_000,
+        "batch_bps": 10_000,
+        "monthly_free_nano_usd": 0,
+        "intro_free_nano_usd": 0,
+        "version": None,
+        "effective_at": "2026-01-02T03:04:05+00:00",
     }
     assert published.json("price", "acme/triage") == answer
     shown = published.ok("price", "acme/triage").stdout
@@ -78,6 +85,41 @@ def test_an_amount_that_is_none_sets_no_price(published: Machine, amount: str) -
     before = published.platform.prices_set
     assert published.run("price", "acme/triage", "--input", amount, "--output", "1").exit_code == 2
     assert published.platform.prices_set == before
+
+
+@pytest.mark.parametrize(
+    "option", [("--batch", "0.001"), ("--interactive", "10.1"), ("--batch", "x"), ("--from", "soon")]
+)
+def test_a_multiplier_or_a_day_that_is_none_sets_no_price(published: Machine, option: tuple[str, str]) -> None:
+    before = published.platform.prices_set
+    assert published.run("price", "acme/triage", "--input", "1", "--output", "1", *option).exit_code == 2
+    assert published.platform.prices_set == before
+
+
+def test_a_price_with_classes_and_free_amounts_is_announced_for_one_version(published: Machine) -> None:
+    before = published.json("price", "acme/triage")["price"]
+    terms = (
+        "--interactive",
+        "1.75",
+        "--batch",
+        "0.5",
+        "--free-monthly",
+        "2",
+        "--free-once",
+        "5",
+        "--embedding",
+        "0.01",
+    )
+    told = published.json(
+        "price", "acme/triage", "--input", "1", "--output", "2", *terms, "--version", "1", "--from", "2999-01-01"
+    )["price"]
+    assert (told["interactive_bps"], told["batch_bps"], told["embedding_micro_usd_per_mtok"]) == (17_500, 5_000, 10_000)
+    assert (told["monthly_free_nano_usd"], told["intro_free_nano_usd"]) == (2 * 10**9, 5 * 10**9)
+    assert (told["version"], told["effective_at"]) == (1, "2999-01-01T00:00:00+00:00")
+    found = published.json("price", "acme/triage")
+    assert found["price"] == before and found["announced"] == [told]
+    shown = published.ok("price", "acme/triage").stdout
+    assert "2999-01-01 00:00 UTC" in shown and "priority 1.75 ×, flex 0.5 ×" in shown and "version 1" in shown
 
 
 def test_retire_and_revoke_ask_first(published: Machine) -> None:

@@ -9,13 +9,22 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from billing.pricing import BASIS_POINTS
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
 from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelEvaluation, ModelPage, ModelPrice
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
-from marketplace.catalog.models import MAX_PRICE_MICRO_USD_PER_MTOK, BaseModel, Model
+from marketplace.catalog.models import (
+    MAX_CLASS_BPS,
+    MAX_FREE_NANO_USD,
+    MAX_PER_PREDICTION_NANO_USD,
+    MAX_PRICE_MICRO_USD_PER_MTOK,
+    MIN_CLASS_BPS,
+    BaseModel,
+    Model,
+)
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 
 
@@ -107,6 +116,7 @@ class ModelView(ControlView):
 class PricesView(ControlView):
     """Prices are appended, never edited."""
 
+    public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
 
     class SetPrice(serializers.Serializer):
@@ -115,12 +125,43 @@ class PricesView(ControlView):
             min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK, required=False
         )
         output_micro_usd_per_mtok = serializers.IntegerField(min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK)
-        per_prediction_nano_usd = serializers.IntegerField(min_value=0, max_value=10**11, default=0)
+        embedding_micro_usd_per_mtok = serializers.IntegerField(
+            min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK, allow_null=True, default=None
+        )
+        per_prediction_nano_usd = serializers.IntegerField(
+            min_value=0, max_value=MAX_PER_PREDICTION_NANO_USD, default=0
+        )
+        interactive_bps = serializers.IntegerField(
+            min_value=MIN_CLASS_BPS, max_value=MAX_CLASS_BPS, default=BASIS_POINTS
+        )
+        batch_bps = serializers.IntegerField(min_value=MIN_CLASS_BPS, max_value=MAX_CLASS_BPS, default=BASIS_POINTS)
+        monthly_free_nano_usd = serializers.IntegerField(min_value=0, max_value=MAX_FREE_NANO_USD, default=0)
+        intro_free_nano_usd = serializers.IntegerField(min_value=0, max_value=MAX_FREE_NANO_USD, default=0)
+        version = serializers.IntegerField(
+            min_value=1, max_value=2**31 - 1, required=False, allow_null=True, help_text="every version if left out"
+        )
+        effective_at = serializers.DateTimeField(
+            required=False, allow_null=True, help_text="when the price begins; from the next prediction on if left out"
+        )
+
+    @extend_schema(operation_id="list_prices", responses=ModelPrice(many=True), auth=[])
+    def get(self, request: Request, org: str, slug: str) -> Response:
+        """Every price that the model had, has or will have, the last to begin first."""
+        model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
+        if model is None:
+            raise not_found("model")
+        return self.page(selectors.prices_of(model=model), ModelPrice, ordering=("-effective_at", "-id"))
 
     @extend_schema(operation_id="set_price", request=SetPrice, responses={201: ModelPrice})
     def post(self, request: Request, org: str, slug: str) -> Response:
-        """Set the price from the next prediction on. Micro-dollars per million tokens."""
-        price = services.set_price(model=self.owned_model(org, slug), **self.parse(self.SetPrice))
+        """Set the price from the next prediction on, or announce one. Micro-dollars per million tokens."""
+        model, wanted = self.owned_model(org, slug), self.parse(self.SetPrice)
+        version = None
+        if (number := wanted.pop("version", None)) is not None:
+            version = selectors.versions_of(model=model, published_only=False).filter(number=number).first()
+            if version is None:
+                raise not_found("version")
+        price = services.set_price(model=model, version=version, **wanted)
         return Response(self.show(ModelPrice, price), status=201)
 
 
