@@ -11,5 +11,5 @@ DROP FUNCTION billing_gross_nano_usd(bigint, bigint, bigint, bigint, integer, bi
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0012_postings")]
+    dependencies = [("billing", "0013_books_reshaped")]
     operations = [migrations.RunSQL(SQL.read_text(), DROP)]
