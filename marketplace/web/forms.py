@@ -124,7 +124,7 @@ class PriceForm(PlainForm):
             self.add_error("cached_input", "Cached input must not cost more than input.")
         return cleaned
 
-    def amounts(self) -> dict[str, int]:
+    def amounts(self) -> dict[str, Any]:
         """Return the keyword arguments of `set_price`, in its integer units."""
         data = self.cleaned_data
         return {
