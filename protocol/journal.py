@@ -9,6 +9,8 @@ import zlib
 
 import msgspec
 
+from protocol.latency import LatencyClass
+
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """One running attempt at a checkpoint: everything an interrupted receipt needs.
@@ -24,6 +26,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int
     completion_tokens: int
     started: float
+    latency_class: LatencyClass = "standard"  # records before version 4 of the protocol name none
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="t"):

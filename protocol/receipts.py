@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocol import jws
 from protocol.errors import ProtocolError
+from protocol.latency import LatencyClass
 from protocol.messages import Attempt, Id
 
 MAX_RECEIPT_BYTES = 4096
-FinishReason = Literal["stop", "length", "cancelled", "interrupted", "revoked", "error"]
+FinishReason = Literal["stop", "length", "budget", "cancelled", "interrupted", "revoked", "error"]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Rule = Literal[
     "malformed",
@@ -29,6 +30,7 @@ Rule = Literal[
     "replica",
     "adapter",
     "base",
+    "latency_class",
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",
@@ -57,6 +59,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     ttft_ms: Count | None
     duration_ms: Count
+    latency_class: LatencyClass = "standard"  # receipts before version 4 of the protocol name none
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Grant:
     base: str  # fingerprint of the base model
     max_prompt_tokens: int
     max_tokens: int
+    latency_class: LatencyClass | None  # None: the hold does not say
 
 
 class ReceiptRejected(ProtocolError):
@@ -125,12 +129,14 @@ def verify_receipt(token: str, grant: Grant, keys: Mapping[uuid.UUID, bytes]) ->
     receipt = read_receipt(token, keys)
     if receipt_replica_id(token) != grant.replica_id and receipt.finish_reason != INTERRUPTED:
         raise ReceiptRejected("signer", "a later boot signs only what a crash interrupted")
+    granted_class = receipt.latency_class if grant.latency_class is None else grant.latency_class
     same: list[tuple[Rule, object, object]] = [
         ("prediction", receipt.jti, str(grant.prediction_id)),
         ("attempt", receipt.attempt, grant.attempt),
         ("replica", receipt.replica_id, str(grant.replica_id)),
         ("adapter", receipt.adapter, grant.adapter),
         ("base", receipt.base, grant.base),
+        ("latency_class", receipt.latency_class, granted_class),
     ]
     for rule, claimed, granted in same:
         if claimed != granted:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from protocol import jws
 from protocol.encoding import body_sha256
 from protocol.errors import ProtocolError
+from protocol.latency import LatencyClass
 from protocol.messages import Attempt, Bytes32, Digest, Id
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
@@ -50,6 +51,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     max_prompt_tokens: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     max_tokens: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
+    latency_class: LatencyClass = "standard"
+    stop_at_grant: bool = False
 
 
 class TicketRejected(ProtocolError):
@@ -67,8 +70,12 @@ def prediction_ticket(
     deadline: float,
     max_prompt_tokens: int,
     max_tokens: int,
+    latency_class: LatencyClass,
+    stop_at_grant: bool,
 ) -> Ticket:
     """Return the claims of one prediction. `deadline` is in unix seconds, `adapter` a package digest or None.
+
+    stop_at_grant: `max_tokens` may be less than the body asks for; an answer that ends there says "budget"
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """
@@ -88,6 +95,8 @@ def prediction_ticket(
         cache_scope=str(organization_id),
         max_prompt_tokens=max_prompt_tokens,
         max_tokens=max_tokens,
+        latency_class=latency_class,
+        stop_at_grant=stop_at_grant,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy
@@ -130,6 +130,7 @@ class Request:
     deadline: on the `time.monotonic` clock, in seconds; None: no deadline
     embed: answer with the embedding of the prompt instead of a token; max_tokens is then 0
     weight: the tenant's share relative to others, above 0; the latest request's weight counts for the tenant
+    at_limit: the finish reason when max_tokens have come: "budget" where they are fewer than were asked for
     family: id of the HTTP request that this one is part of (as one of its choices or inputs)
     """
 
@@ -144,6 +145,7 @@ class Request:
     embed: bool = False
     latency_class: LatencyClass = LatencyClass.STANDARD
     weight: float = 1.0
+    at_limit: Literal["length", "budget"] = "length"
     family: str | None = None
 
 
@@ -176,7 +178,7 @@ class TokenLogprob:
 class Delta:
     """The addition of one step to one completion.
 
-    finish_reason: set on the last delta: "stop", "length" or "cancelled"
+    finish_reason: set on the last delta: "stop", "length", "budget" or "cancelled"
     embedding: native float32, L2-normalised; only for requests that asked for one
     prompt_logprobs: of the prompt's tokens from the second on, in the first delta of requests that asked for them
     """

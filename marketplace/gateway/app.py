@@ -132,7 +132,8 @@ class Gateway:
         body = await read_body(scope, receive)
         path: str = scope["path"]
         quoting = path == "/v1/quote"
-        request = parse_prediction_request(body, chat=path == "/v1/chat/completions" or b'"messages"' in body)
+        chat = path == "/v1/chat/completions" or b'"messages"' in body
+        request = parse_prediction_request(body, headers_of(scope), chat=chat)
         async with parts.books.database.connection() as connection:
             offer = await self._offers.find(
                 connection, request.model, consumer_organization_id=principal.organization_id

@@ -161,6 +161,8 @@ class Prediction:
                 deadline=self.deadline,
                 max_prompt_tokens=self._max_prompt_tokens,
                 max_tokens=self._max_tokens,
+                latency_class=self.request.latency_class,
+                stop_at_grant=self.request.on_budget == "stop",
             )
         )
 
@@ -175,6 +177,7 @@ class Prediction:
             base=self.offer.base_fingerprint,
             max_prompt_tokens=self._max_prompt_tokens,
             max_tokens=self._max_tokens,
+            latency_class=self.request.latency_class,
         )
         self._token = token
         keys = {self.replica.id: bytes(self.replica.receipt_public_key)}

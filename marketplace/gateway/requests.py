@@ -5,19 +5,26 @@ The body itself is forwarded unchanged, byte for byte (the ticket carries its ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from marketplace.gateway.bounds import chat_bound, prompt_bounds
 from marketplace.gateway.errors import bad_request
 from protocol.errors import ProtocolError
+from protocol.latency import CLASS_OF_TIER, LatencyClass
 from protocol.names import ModelName, parse_model_name
 
 DEFAULT_MAX_TOKENS = 512  # what a request that names no limit may cost at most; documented in docs/api.md
 MOST_MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128  # completions of one request, over all its prompts
+MAX_END_USER = 64  # characters, as OpenAI's `safety_identifier`
+END_USER_HEADER = "x-intarsia-end-user"
+ON_BUDGET_HEADER = "x-intarsia-on-budget"
+
+OnBudget = Literal["refuse", "stop"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,8 @@ class PredictionRequest:
 
     `max_tokens`: of one completion. `choices`: completions of each prompt.
     `prompt_token_bounds`: for each prompt, an upper bound of its tokens (`marketplace.gateway.bounds`).
+    `end_user`: the caller's name for whom it asks; its spending is counted and limited by that name.
+    `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
     """
 
     model: ModelName
@@ -34,18 +43,25 @@ class PredictionRequest:
     max_tokens: int
     choices: int
     prompt_token_bounds: tuple[int, ...]
+    latency_class: LatencyClass = "standard"
+    end_user: str | None = None
+    on_budget: OnBudget = "refuse"
 
     def worst_prompt_tokens(self, context_length: int) -> int:
         """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once."""
         return sum(min(bound, context_length) for bound in self.prompt_token_bounds)
 
+    @property
+    def completions(self) -> int:
+        return len(self.prompt_token_bounds) * self.choices
+
     def worst_tokens(self, context_length: int) -> int:
         """Return the most tokens that can be generated, over all completions of all prompts."""
-        return len(self.prompt_token_bounds) * self.choices * min(self.max_tokens, context_length)
+        return self.completions * min(self.max_tokens, context_length)
 
 
-def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
-    """Raises Refusal 400 naming the field."""
+def parse_prediction_request(body: bytes, headers: Mapping[bytes, bytes], *, chat: bool) -> PredictionRequest:
+    """Raises Refusal 400 naming the field or header."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -66,6 +82,9 @@ def parse_prediction_request(body: bytes, *, chat: bool) -> PredictionRequest:
         max_tokens=_max_tokens(data, least=0 if not chat and data.get("echo") is True else 1),
         choices=choices,
         prompt_token_bounds=bounds,
+        latency_class=_latency_class(data),
+        end_user=_end_user(data, headers),
+        on_budget=_on_budget(headers),
     )
 
 
@@ -74,6 +93,38 @@ def _model_name(data: dict[str, Any]) -> ModelName:
         return parse_model_name(data.get("model"))
     except ProtocolError:
         raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model") from None
+
+
+def _latency_class(data: dict[str, Any]) -> LatencyClass:
+    tier = data.get("service_tier")
+    if tier is not None and (not isinstance(tier, str) or tier not in CLASS_OF_TIER):
+        raise bad_request("`service_tier` must be auto, default, flex or priority.", "service_tier")
+    return CLASS_OF_TIER[tier]
+
+
+def _end_user(data: dict[str, Any], headers: Mapping[bytes, bytes]) -> str | None:
+    """Return whom the caller asks for: the header's word before that of the body."""
+    names = {END_USER_HEADER: headers.get(END_USER_HEADER.encode())}
+    names |= {name: data.get(name) for name in ("safety_identifier", "user")}
+    for where, value in names.items():
+        if value is None:
+            continue
+        # Bytes that are no UTF-8 become characters that are not printable.
+        name = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_END_USER or not name.isprintable():
+            message = f"`{where}` must be 1 to {MAX_END_USER} printable characters."
+            raise bad_request(message, where, code="invalid_end_user")
+        return name
+    return None
+
+
+def _on_budget(headers: Mapping[bytes, bytes]) -> OnBudget:
+    match headers.get(ON_BUDGET_HEADER.encode(), b"refuse"):
+        case b"refuse":
+            return "refuse"
+        case b"stop":
+            return "stop"
+    raise bad_request(f"`{ON_BUDGET_HEADER}` must be refuse or stop.", ON_BUDGET_HEADER)
 
 
 def _choices(data: dict[str, Any]) -> int:

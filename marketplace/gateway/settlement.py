@@ -35,6 +35,7 @@ def grant_of(hold: Hold) -> Grant:
         base=hold.base,
         max_prompt_tokens=hold.max_prompt_tokens,
         max_tokens=hold.max_tokens,
+        latency_class=None,
     )
 
 
@@ -80,6 +81,7 @@ def evidence(grant: Grant, token: str) -> dict[str, Any]:
             "base": grant.base,
             "max_prompt_tokens": grant.max_prompt_tokens,
             "max_tokens": grant.max_tokens,
+            "latency_class": grant.latency_class,
         },
     }
 

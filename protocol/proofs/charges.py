@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from protocol.latency import LatencyClass
 from protocol.messages import Attempt, Bytes32, Id
 from protocol.proofs.errors import ProofRejected
 from protocol.receipts import Count
@@ -55,7 +56,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     placed_at: Micros
     charged_at: Micros
     # The price and the sum.
-    latency_class: Text
+    latency_class: LatencyClass
     class_bps: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # 10,000 is the list price
     price: ChargePrice
     prompt_tokens: Count

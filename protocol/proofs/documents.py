@@ -103,6 +103,7 @@ def _check_replica(charge: Charge) -> Receipt:
         base=charge.base,
         max_prompt_tokens=charge.max_prompt_tokens,
         max_tokens=charge.max_completion_tokens,
+        latency_class=charge.latency_class,
     )
     keys = {uuid.UUID(charge.signer_id): decode_base64url(charge.signer_key)}
     try:

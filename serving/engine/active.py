@@ -82,7 +82,7 @@ class ActiveRequests:
         text = "" if ended else sequence.output.push(sampled.token_id)
         reason = "stop" if ended or sequence.output.stopped else None
         if reason is None and sequence.output_tokens >= request.max_tokens:
-            reason = "length"
+            reason = request.at_limit
         if reason is not None:
             text += sequence.output.finish()
             reason = "stop" if sequence.output.stopped else reason

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from protocol.latency import LatencyClass
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.core import AdapterRef, Usage
 from serving.http.errors import ApiError
@@ -31,6 +32,8 @@ class Admission:
 
     max_prompt_tokens, max_tokens: over all prompts, and all completions, of the request
     weight: the tenant's share relative to others
+    latency_class: the one that was paid for; None: that of the body
+    stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
     stopped: set when the request was cancelled; it may not be in the engine yet
     """
 
@@ -42,6 +45,8 @@ class Admission:
     max_prompt_tokens: int | None = None
     max_tokens: int | None = None
     weight: float = 1.0
+    latency_class: LatencyClass | None = None
+    stop_at_grant: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -60,7 +65,7 @@ class RequestAuthorizer(Protocol):
 class CompletionObserver(Protocol):
     """An observer of all admitted requests, in the server's event loop. `on_finish` is called once per request.
 
-    finish_reason: stop, length, cancelled (by the client or an administrator), revoked, or error.
+    finish_reason: stop, length, budget, cancelled (by the client or an administrator), revoked, or error.
     """
 
     def on_progress(self, request_id: str, usage: Usage) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +25,14 @@ _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 Generation = TypeVar("Generation", schema.CompletionBody, schema.ChatBody)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The tokens of one choice, and the finish reason of a choice that has used them all."""
+
+    tokens: int
+    reason: Literal["length", "budget"]
+
+
 class CompletionEndpoint(Endpoint[Generation]):
     """Either completion endpoint; the two differ in how prompts come and how answers are written."""
 
@@ -32,7 +41,7 @@ class CompletionEndpoint(Endpoint[Generation]):
         use = rules.tool_use(body)
         # Check the numbers first, so that an error in them does not cost a compilation of the grammar.
         parameters.sampling_params(body, parts.engine.vocab_size, None)
-        latency = parameters.latency_class(body)
+        latency = parameters.latency_class(body, admission)
         if isinstance(body, schema.ChatBody):
             prompts = await parts.prompts.chat(body, use.told)
         else:
@@ -42,6 +51,7 @@ class CompletionEndpoint(Endpoint[Generation]):
         schema.require(total <= parameters.MAX_CHOICES, "n", rule)
         grammar = await rules.constraint(body, use, parts.grammars)
         params = parameters.sampling_params(body, parts.engine.vocab_size, grammar)
+        limits = [self._limit(body, prompt, admission, total) for prompt in prompts]
         requests = [
             Request(
                 request_id=admission.request_id + (f"#{index}" if index else ""),
@@ -50,7 +60,8 @@ class CompletionEndpoint(Endpoint[Generation]):
                 adapter=admission.adapter,
                 prompt_token_ids=prompts[index // body.choices].token_ids,
                 sampling=parameters.of_choice(params, index % body.choices),
-                max_tokens=self._limit(body, prompts[index // body.choices], admission, total),
+                max_tokens=limits[index // body.choices].tokens,
+                at_limit=limits[index // body.choices].reason,
                 deadline=admission.deadline,
                 latency_class=latency,
                 weight=admission.weight,
@@ -63,17 +74,18 @@ class CompletionEndpoint(Endpoint[Generation]):
         work = self.work(requests, body.choices, admission, http_id)
         return work, self._format(body, work, prompts, use)
 
-    def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> int:
-        """Return the tokens of one choice: the grant is shared equally among all choices."""
+    def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> _Limit:
+        """Return the limit of one choice: the grant is shared equally among all choices."""
         room = max(1, self.parts.engine.max_model_len - len(prompt.token_ids))
         # The platform has set a limit of its own aside: without one in the body, the grant is the limit.
         short = isinstance(body, schema.CompletionBody) and admission.max_tokens is None
         default = _DEFAULT_COMPLETION_TOKENS if short else room
         limit = parameters.max_tokens(body, default)
         if admission.max_tokens is None or limit == 0:  # 0: the prompt alone is scored
-            return limit
+            return _Limit(limit, "length")
         schema.require(admission.max_tokens >= choices, "n", "asks for more completions than tokens were authorized")
-        return min(limit, admission.max_tokens // choices)
+        share = admission.max_tokens // choices
+        return _Limit(min(limit, share), "budget" if admission.stop_at_grant and share < limit else "length")
 
     def _format(self, body: Generation, work: Work, prompts: Sequence[Prompt], use: ToolUse) -> Format:
         decode = self.parts.tokenizer.decode

@@ -24,7 +24,7 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
     """The endpoint that returns one vector per input."""
 
     async def begin(self, body: schema.EmbeddingBody, admission: Admission, http_id: str) -> tuple[Work, None]:
-        latency = parameters.latency_class(body)
+        latency = parameters.latency_class(body, admission)
         prompts = await self.parts.prompts.embedding(body)
         requests = [
             Request(

@@ -6,19 +6,13 @@ import hashlib
 import math
 from dataclasses import replace
 
+from protocol.latency import CLASS_OF_TIER
 from serving.core import Constraint, LatencyClass, SamplingParams
+from serving.http.admission import Admission
 from serving.http.schema import AnyBody, ChatBody, CompletionBody, GenerationBody, require
 
 MAX_CHOICES = 128
 MAX_STOPS, MAX_STOP_CHARS, MAX_LOGPROBS, MAX_BIASES = 16, 256, 20, 1024
-
-_CLASSES = {
-    None: LatencyClass.STANDARD,
-    "auto": LatencyClass.STANDARD,
-    "default": LatencyClass.STANDARD,
-    "priority": LatencyClass.INTERACTIVE,
-    "flex": LatencyClass.BATCH,
-}
 
 
 def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constraint | None) -> SamplingParams:
@@ -74,10 +68,14 @@ def max_tokens(body: GenerationBody, default: int) -> int:
     return default if asked is None else asked
 
 
-def latency_class(body: AnyBody) -> LatencyClass:
-    """Return the scheduler's class for `service_tier`. Raises ApiError 400 for a tier that is not offered."""
-    require(body.service_tier in _CLASSES, "service_tier", "must be auto, default, flex or priority")
-    return _CLASSES[body.service_tier]
+def latency_class(body: AnyBody, admission: Admission) -> LatencyClass:
+    """Return the scheduler's class: the admission's, else that of the body's `service_tier`.
+
+    Raises ApiError 400 for a tier that is not offered.
+    """
+    require(body.service_tier in CLASS_OF_TIER, "service_tier", "must be auto, default, flex or priority")
+    name = admission.latency_class or CLASS_OF_TIER[body.service_tier]
+    return LatencyClass[name.upper()]
 
 
 def _number(value: float | None, default: float, name: str, least: float, most: float, *, above: bool = False) -> float:

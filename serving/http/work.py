@@ -76,7 +76,7 @@ class Work:
     @property
     def finish_reason(self) -> str:
         """Return the finish reason of the whole request: the worst of its choices' reasons."""
-        return next((r for r in ("cancelled", "length") if r in self._reasons), "stop")
+        return next((r for r in ("cancelled", "budget", "length") if r in self._reasons), "stop")
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Yield each delta with its choice. Raises EngineError when a choice fails; the others are then cancelled."""

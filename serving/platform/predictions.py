@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from protocol.journal import Progress
+from protocol.latency import LatencyClass
 from protocol.messages import PredictionExtra, to_fields
 from protocol.receipts import FinishReason
 from protocol.tickets import TICKET_HEADER, Ticket
@@ -38,6 +39,7 @@ class _Running:
     expires: float  # unix seconds
     started: float  # unix seconds
     began: float  # monotonic
+    latency_class: LatencyClass
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     first_token: float | None = None
     delivered: int | None = None  # a cancellation's verdict: at most so many completion tokens reached the client
@@ -89,6 +91,8 @@ class PredictionDesk:
             max_prompt_tokens=ticket.max_prompt_tokens,
             max_tokens=ticket.max_tokens,
             weight=ticket.weight,
+            latency_class=ticket.latency_class,
+            stop_at_grant=ticket.stop_at_grant,
             stopped=known.stopped,
         )
 
@@ -107,7 +111,7 @@ class PredictionDesk:
 
     def _remember(self, ticket: Ticket, now: float) -> _Running:
         known = self._running[ticket.jti] = _Running(
-            ticket.attempt, ticket.replica_id, ticket.adapter, ticket.exp, time.time(), now
+            ticket.attempt, ticket.replica_id, ticket.adapter, ticket.exp, time.time(), now, ticket.latency_class
         )
         if len(self._running) % 256 == 0:
             # Requests refused between here and the engine never come to `on_finish`.
@@ -135,6 +139,7 @@ class PredictionDesk:
                 usage.cached_tokens,
                 known.countable(usage.completion_tokens),
                 known.started,
+                known.latency_class,
             )
         )
 
@@ -163,6 +168,7 @@ class PredictionDesk:
             finish_reason=cast(FinishReason, finish_reason),
             ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
             duration_ms=round((time.monotonic() - known.began) * 1000),
+            latency_class=known.latency_class,
         )
         durable = asyncio.wrap_future(self._journal.finish(request_id, known.attempt, receipt))
         self._running.pop(request_id, None)
@@ -214,5 +220,6 @@ class PredictionDesk:
                 finish_reason="interrupted",
                 ttft_ms=None,
                 duration_ms=0,
+                latency_class=progress.latency_class,
             )
             self._journal.finish(progress.jti, progress.attempt, receipt)

@@ -6,6 +6,7 @@ import time
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.latency import LatencyClass
 from protocol.receipts import FinishReason, Receipt, sign_receipt
 
 
@@ -39,6 +40,7 @@ class ReceiptSigner:
         finish_reason: FinishReason,
         ttft_ms: int | None,
         duration_ms: int,
+        latency_class: LatencyClass,
     ) -> str:
         """Return the receipt of one attempt of prediction `jti` as a JWT.
 
@@ -59,5 +61,6 @@ class ReceiptSigner:
             finish_reason=finish_reason,
             ttft_ms=ttft_ms,
             duration_ms=duration_ms,
+            latency_class=latency_class,
         )
         return sign_receipt(receipt, self._key, signer_id=signer_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import Any
 
@@ -25,6 +26,7 @@ GRANT = Grant(
     base=BASE,
     max_prompt_tokens=12,
     max_tokens=6,
+    latency_class="batch",
 )
 CLAIMS = {
     "iss": "replica",
@@ -40,6 +42,7 @@ CLAIMS = {
     "ttft_ms": 3,
     "duration_ms": 9,
     "iat": 1,
+    "latency_class": "batch",
 }
 
 
@@ -61,6 +64,7 @@ def test_the_platform_reads_what_a_replica_signs() -> None:
         finish_reason="length",
         ttft_ms=3,
         duration_ms=9,
+        latency_class="batch",
     )
     receipt = verify_receipt(token, GRANT, {REPLICA: signer.public_bytes()})
     assert (receipt.jti, receipt.attempt, receipt.replica_id) == (str(JTI), 2, str(REPLICA))
@@ -92,6 +96,8 @@ def test_the_whole_grant_may_be_claimed() -> None:
         ({"adapter": "ef" * 32}, "adapter"),
         ({"adapter": None}, "adapter"),
         ({"base": "cd" * 32}, "base"),
+        ({"latency_class": "standard"}, "latency_class"),
+        ({"latency_class": "tomorrow"}, "malformed"),
         ({"prompt_tokens": 13}, "prompt_tokens"),
         ({"completion_tokens": 7}, "completion_tokens"),
         ({"cached_tokens": 11}, "cached_tokens"),
@@ -109,7 +115,7 @@ def test_the_whole_grant_may_be_claimed() -> None:
         ({"completion_tokens": 10**400}, "malformed"),
         ({"finish_reason": "free"}, "malformed"),
     ],
-    ids=range(30),
+    ids=range(32),
 )
 def test_a_receipt_that_is_wrong_in_one_thing_is_refused_by_that_rule(changes: dict[str, Any], rule: str) -> None:
     with pytest.raises(ReceiptRejected) as refused:
@@ -117,13 +123,22 @@ def test_a_receipt_that_is_wrong_in_one_thing_is_refused_by_that_rule(changes: d
     assert refused.value.rule == rule
 
 
-@pytest.mark.parametrize("missing", sorted(set(CLAIMS) - {"iss"}))
+@pytest.mark.parametrize("missing", sorted(set(CLAIMS) - {"iss", "latency_class"}))
 def test_a_receipt_without_one_of_its_claims_is_refused(missing: str) -> None:
     claims = {name: value for name, value in CLAIMS.items() if name != missing}
     token = jwt.encode(claims, KEY, algorithm="EdDSA", headers={"kid": str(REPLICA)})
     with pytest.raises(ReceiptRejected) as refused:
         verify_receipt(token, GRANT, KEYS)
     assert refused.value.rule == "malformed"
+
+
+def test_a_receipt_of_before_latency_classes_is_of_the_standard_class() -> None:
+    token = jwt.encode({k: v for k, v in CLAIMS.items() if k != "latency_class"}, KEY, "EdDSA", {"kid": str(REPLICA)})
+    with pytest.raises(ReceiptRejected) as refused:
+        verify_receipt(token, GRANT, KEYS)
+    assert refused.value.rule == "latency_class"
+    grant = dataclasses.replace(GRANT, latency_class="standard")
+    assert verify_receipt(token, grant, KEYS).latency_class == "standard"
 
 
 def test_a_later_boot_signs_what_a_crash_interrupted_within_the_same_grant() -> None:

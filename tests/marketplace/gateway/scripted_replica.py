@@ -89,6 +89,7 @@ class ScriptedReplica:
             "ttft_ms": 5,
             "duration_ms": 9,
             "iat": int(time.time()),
+            "latency_class": claims.get("latency_class", "standard"),
         }
         if self.lie is not None:
             return self.lie(body | changes, self.key, str(self.id))

@@ -9,7 +9,7 @@ import pytest
 
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.bounds import MAX_DEPTH, chat_bound, prompt_bounds, widest_json_bytes
-from marketplace.gateway.requests import parse_prediction_request
+from marketplace.gateway.requests import PredictionRequest, parse_prediction_request
 
 VALUES: list[Any] = [
     {"ids": list(range(800))},
@@ -64,21 +64,54 @@ def body(**changes: object) -> bytes:
 
 def test_null_is_as_good_as_absent() -> None:
     optional = ["stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "best_of", "echo", "tools"]
-    assert parse_prediction_request(body(**dict.fromkeys(optional)), chat=False) == parse_prediction_request(
-        body(), chat=False
-    )
-    usage = parse_prediction_request(body(stream=True, stream_options={"include_usage": None}), chat=False)
+    optional += ["service_tier", "user", "safety_identifier"]
+    nulls = parse_prediction_request(body(**dict.fromkeys(optional)), {}, chat=False)
+    assert nulls == parse_prediction_request(body(), {}, chat=False)
+    usage = parse_prediction_request(body(stream=True, stream_options={"include_usage": None}), {}, chat=False)
     assert usage.include_usage is False
 
 
 def test_a_prompt_that_is_only_scored_asks_for_no_tokens() -> None:
-    assert parse_prediction_request(body(max_tokens=0, echo=True), chat=False).max_tokens == 0
+    assert parse_prediction_request(body(max_tokens=0, echo=True), {}, chat=False).max_tokens == 0
     for refused in (body(max_tokens=0), body(max_tokens=0, echo=None)):
         with pytest.raises(Refusal):
-            parse_prediction_request(refused, chat=False)
+            parse_prediction_request(refused, {}, chat=False)
 
 
 def test_a_limit_that_is_too_high_is_refused_with_the_limit() -> None:
     with pytest.raises(Refusal) as refusal:
-        parse_prediction_request(body(max_tokens=2_000_000), chat=False)
+        parse_prediction_request(body(max_tokens=2_000_000), {}, chat=False)
     assert "1,000,000" in refusal.value.message and refusal.value.field == "max_tokens"
+
+
+def parsed(headers: dict[bytes, bytes] | None = None, **changes: object) -> PredictionRequest:
+    return parse_prediction_request(body(**changes), headers or {}, chat=False)
+
+
+def test_the_class_of_a_request_is_that_of_its_tier() -> None:
+    tiers = {"auto": "standard", "default": "standard", "priority": "interactive", "flex": "batch"}
+    assert {tier: parsed(service_tier=tier).latency_class for tier in tiers} == tiers
+    assert parsed().latency_class == "standard"
+    for tier in ("scale", 1, ["flex"]):
+        with pytest.raises(Refusal, match="service_tier"):
+            parsed(service_tier=tier)
+
+
+def test_the_header_names_the_end_user_before_the_body_does() -> None:
+    header = {b"x-intarsia-end-user": "zoë".encode()}
+    assert parsed(header, user="u", safety_identifier="s").end_user == "zoë"
+    assert parsed(user="u", safety_identifier="s").end_user == "s" and parsed(user="u").end_user == "u"
+    assert parsed().end_user is None
+    for wrong in ("", "a\nb", "x" * 65, 7):
+        with pytest.raises(Refusal) as refusal:
+            parsed(user=wrong)
+        assert (refusal.value.code, refusal.value.field) == ("invalid_end_user", "user")
+    with pytest.raises(Refusal):
+        parsed({b"x-intarsia-end-user": b"\xff"})
+
+
+def test_a_request_says_what_a_budget_that_ends_does_to_it() -> None:
+    assert parsed().on_budget == "refuse" == parsed({b"x-intarsia-on-budget": b"refuse"}).on_budget
+    assert parsed({b"x-intarsia-on-budget": b"stop"}).on_budget == "stop"
+    with pytest.raises(Refusal, match="refuse or stop"):
+        parsed({b"x-intarsia-on-budget": b"continue"})

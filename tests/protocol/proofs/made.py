@@ -68,6 +68,7 @@ def replica_receipt(**changes: Any) -> str:
         "finish_reason": "stop",
         "ttft_ms": 10,
         "duration_ms": 90,
+        "latency_class": "batch",
     }
     return sign_receipt(Receipt(**(fields | changes)), REPLICA, signer_id=REPLICA_ID)
 

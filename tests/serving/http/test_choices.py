@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from serving.core import LatencyClass
 from serving.tokenization.tokenizer import Tokenizer
-from tests.serving.http.server import LimitedAuthorizer, Recorder, serving
+from tests.serving.http.server import BudgetAuthorizer, LimitedAuthorizer, Recorder, serving
 from tests.serving.tiny import Tiny
 
 HELLO = [{"role": "user", "content": "hello there"}]
@@ -239,3 +240,24 @@ async def test_service_tiers_are_latency_classes(tiny: Tiny) -> None:
             assert answer.service_tier == said
         by_class = {known.name: counts.arrived for known, counts in server.engine.stats.by_class.items()}
     assert by_class["BATCH"] == 1 and by_class["INTERACTIVE"] == 1
+
+
+async def test_answers_that_stop_where_the_budget_ends_say_so(tiny: Tiny) -> None:
+    recorder = Recorder()
+    body: dict[str, Any] = {"model": "base", "prompt": "abc", "ignore_eos": True, "service_tier": "priority"}
+    async with serving(tiny, authorizer=BudgetAuthorizer, observer=recorder) as server:
+
+        async def reasons(**changes: Any) -> list[str]:
+            answer = (await server.http.post("/v1/completions", json=body | changes)).json()
+            return [choice["finish_reason"] for choice in answer["choices"]]
+
+        assert await reasons(max_tokens=7) == ["budget"]
+        assert await reasons(max_tokens=7, n=2) == ["budget"] * 2
+        assert await reasons(max_tokens=6) == ["length"], "all that was asked for came"
+        assert await reasons(max_tokens=3, n=2) == ["length"] * 2
+        stream = await server.http.post("/v1/completions", json=body | {"max_tokens": 9, "stream": True})
+        assert stream.text.count('"finish_reason":"budget"') == 1
+        waited = server.engine.planner.counts
+        assert waited[LatencyClass.BATCH].arrived == 7 and not waited[LatencyClass.INTERACTIVE].arrived
+    told = [(usage.completion_tokens, reason) for _, usage, reason in recorder.finished]
+    assert told == [(6, "budget"), (6, "budget"), (6, "length"), (6, "length"), (6, "budget")]

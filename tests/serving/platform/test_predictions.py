@@ -119,6 +119,10 @@ def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
     assert (admission.tenant, admission.cache_scope, admission.adapter.digest) == (ORGANIZATION, "acme-1", DIGEST)
     assert (admission.max_prompt_tokens, admission.max_tokens) == (5, 7)
     assert admission.deadline is not None and 55 < admission.deadline - time.monotonic() <= 60
+    assert (admission.latency_class, admission.stop_at_grant) == ("standard", False)
+    paid = setup.authorize(setup.ticket(latency_class="interactive", stop_at_grant=True))
+    assert (paid.latency_class, paid.stop_at_grant) == ("interactive", True)
+    assert setup.claims(setup.finish(paid.request_id, 7, "budget"))["latency_class"] == "interactive"
     assert admission.weight == 1.0 and setup.authorize(setup.ticket(weight=2.5)).weight == 2.5
 
 
@@ -131,6 +135,8 @@ def test_an_admission_carries_what_the_ticket_grants(setup: Setup) -> None:
         {"adapter": "../x"},
         {"weight": 0},
         {"weight": 101},
+        {"latency_class": "now"},
+        {"stop_at_grant": "yes"},
     ],
 )
 def test_a_ticket_that_grants_nothing_is_refused(setup: Setup, claims: dict[str, Any]) -> None:
@@ -250,8 +256,8 @@ def test_an_attempt_cancelled_before_it_comes_is_refused_when_it_comes(setup: Se
 def test_the_next_boot_signs_for_the_attempt_and_replica_of_the_ticket_and_no_more_than_was_delivered(
     setup: Setup, tmp_path: Path
 ) -> None:
-    cancelled = setup.authorize(setup.ticket(attempt=4)).request_id
-    running = setup.authorize(setup.ticket(attempt=5)).request_id
+    cancelled = setup.authorize(setup.ticket(attempt=4, latency_class="batch")).request_id
+    running = setup.authorize(setup.ticket(attempt=5, latency_class="batch")).request_id
     setup.desk.cancel(cancelled, 4, 2)
     for jti in (cancelled, running):
         setup.desk.on_progress(jti, Usage(5, 6, 2))
@@ -264,7 +270,7 @@ def test_the_next_boot_signs_for_the_attempt_and_replica_of_the_ticket_and_no_mo
     for jti, attempt, counted in ((cancelled, 4, 2), (running, 5, 6)):
         state, token = journal.lookup(jti, attempt)
         assert state == "final" and token is not None
-        grant = Grant(uuid.UUID(jti), attempt, uuid.UUID(setup.replica_id), DIGEST, "cd" * 32, 5, 7)
+        grant = Grant(uuid.UUID(jti), attempt, uuid.UUID(setup.replica_id), DIGEST, "cd" * 32, 5, 7, "batch")
         receipt = verify_receipt(token, grant, {uuid.UUID(later): signer.public_bytes()})
         assert (receipt.completion_tokens, receipt.finish_reason) == (counted, "interrupted")
     journal.close()

@@ -73,6 +73,8 @@ class Ask:
             deadline=time.time() + 60,
             max_prompt_tokens=64,
             max_tokens=200,
+            latency_class="standard",
+            stop_at_grant=False,
         )
         ticket = load_ticket_signer().sign(msgspec.structs.replace(good, **self.claims))
         sent = raw if body is None else json.dumps(body).encode()
@@ -124,6 +126,7 @@ def grant_of(ask: Ask) -> Grant:
         base=ask.replica.base_fingerprint,
         max_prompt_tokens=64,
         max_tokens=ask.claims.get("max_tokens", 200),
+        latency_class="standard",
     )
 
 
