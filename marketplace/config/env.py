@@ -77,6 +77,7 @@ class Env:
     stripe_api_key: str  # STRIPE_API_KEY
     stripe_api_base: str  # STRIPE_API_BASE: empty for Stripe itself, the double's URL in the local stack
     stripe_webhook_secret: str  # STRIPE_WEBHOOK_SECRET
+    rate_limit: int  # RATE_LIMIT: predictions per second of one organization; five times as many at once
     platform_fee_bps: int  # PLATFORM_FEE_BPS: the platform's share of each prediction, basis points
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
@@ -106,6 +107,7 @@ class Env:
             stripe_api_key=_need(source, "STRIPE_API_KEY"),
             stripe_api_base=_url(source, "STRIPE_API_BASE", ("http", "https", ""), default=""),
             stripe_webhook_secret=_need(source, "STRIPE_WEBHOOK_SECRET"),
+            rate_limit=_integer(source, "RATE_LIMIT", 100, 1, 100_000),
             platform_fee_bps=_integer(source, "PLATFORM_FEE_BPS", 2000, 0, 10_000),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             debug=source.get("DEBUG", "0") == "1",

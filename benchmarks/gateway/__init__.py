@@ -1,0 +1,1 @@
+"""Metered predictions per second through whole gateways, on a replica that only signs. Starts its own platform."""
