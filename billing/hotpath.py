@@ -6,12 +6,14 @@ committed when it returns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
+from billing.errors import BillingError
 from billing.pricing import TokenUsage
 from billing.statements import (
     EXPIRE_HOLD,
@@ -22,6 +24,7 @@ from billing.statements import (
     REFUND_PREDICTION,
     RELEASE_HOLD,
     SETTLE_HOLD,
+    Charge,
     Delivery,
     HoldPlaced,
     HoldRequest,
@@ -33,6 +36,7 @@ from billing.statements import (
 )
 
 __all__ = [
+    "Charge",
     "Delivery",
     "HoldPlaced",
     "HoldRequest",
@@ -41,10 +45,12 @@ __all__ = [
     "gateway_beat",
     "next_attempt",
     "place_hold",
+    "place_holds",
     "record_delivery",
     "refund_prediction",
     "release_hold",
     "settle_hold",
+    "settle_holds",
 ]
 
 
@@ -64,6 +70,20 @@ async def place_hold(conn: AsyncConnection[Any], request: HoldRequest) -> HoldPl
     body, because it charged nothing.
     """
     return parse_placed(await _one_row(conn, *request.statement()), request)
+
+
+async def place_holds(conn: AsyncConnection[Any], requests: Sequence[HoldRequest]) -> list[HoldPlaced | BillingError]:
+    """Place each hold as `place_hold` does; return, for each, its answer or its refusal.
+
+    An unexpected error may leave some of them placed: sent again, they are duplicates of themselves.
+    """
+    answers: list[HoldPlaced | BillingError] = []
+    for request in requests:
+        try:
+            answers.append(await place_hold(conn, request))
+        except BillingError as refusal:
+            answers.append(refusal)
+    return answers
 
 
 async def next_attempt(conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
@@ -93,6 +113,21 @@ async def settle_hold(
     """
     parameters = settle_parameters(prediction_id, attempt, usage, finish_reason, receipt, replica_id)
     return parse_settled(await _one_row(conn, SETTLE_HOLD, parameters), prediction_id)
+
+
+async def settle_holds(conn: AsyncConnection[Any], charges: Sequence[Charge]) -> list[Settlement | BillingError]:
+    """Settle each hold as `settle_hold` does; return, for each, its answer or its refusal.
+
+    An unexpected error may leave some of them settled: sent again, they answer as the first time.
+    """
+    answers: list[Settlement | BillingError] = []
+    for charge in charges:
+        try:
+            row = await _one_row(conn, SETTLE_HOLD, charge.parameters())
+            answers.append(parse_settled(row, charge.prediction_id))
+        except BillingError as refusal:
+            answers.append(refusal)
+    return answers
 
 
 async def record_delivery(conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, tokens: int) -> Delivery:

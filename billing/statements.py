@@ -115,6 +115,24 @@ class Settlement:
     already_settled: bool  # this call changed nothing: an earlier one had closed the hold
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """The end of one attempt, as its receipt says."""
+
+    prediction_id: UUID
+    attempt: int
+    usage: TokenUsage
+    finish_reason: str
+    receipt: str
+    replica_id: UUID
+
+    def parameters(self) -> tuple[Any, ...]:
+        """Return the parameters of SETTLE_HOLD."""
+        return settle_parameters(
+            self.prediction_id, self.attempt, self.usage, self.finish_reason, self.receipt, self.replica_id
+        )
+
+
 Delivery = Literal["recorded", "released", "closed", "other_attempt"]
 
 

@@ -1,6 +1,6 @@
 """Clients of a gateway that take little of the cores they share with it: 20 µs per request, in one process.
 
-    python -m benchmarks.gateway.load < plan.json > outcome.json
+python -m benchmarks.gateway.load < plan.json > outcome.json
 """
 
 from __future__ import annotations
@@ -182,4 +182,6 @@ async def _main(plan: Plan) -> Outcome:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(msgspec.to_builtins(uvloop.run(_main(msgspec.json.decode(sys.stdin.read(), type=Plan))))))
+    sys.stdout.write(
+        json.dumps(msgspec.to_builtins(uvloop.run(_main(msgspec.json.decode(sys.stdin.read(), type=Plan)))))
+    )

@@ -1,4 +1,4 @@
-"""A platform for the benchmark: a durable PostgreSQL, Valkey, the stub replica and gateway processes, as devstack runs them.
+"""A platform for the benchmark, as devstack runs it: durable PostgreSQL, Valkey, the stub replica, gateway processes.
 
 CPU time is read from /proc, by role.
 """
@@ -50,12 +50,16 @@ class Platform:
     keys: list[str] = field(default_factory=list)
     poor: str = ""
 
-    def start(self, name: str, command: list[str], ready: Callable[[], bool], **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, command: list[str], ready: Callable[[], bool], **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a process that dies with this one, and wait until it is ready. Raises RuntimeError with its log."""
         log = self.root / f"{name}.log"
         stop = signal.SIGQUIT if name == "postgres" else signal.SIGKILL
         with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=die_with_parent(stop), **options)
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, preexec_fn=die_with_parent(stop), **options
+            )
         self.processes[name] = process
         deadline = time.monotonic() + READY_SECONDS
         while not ready():
@@ -64,7 +68,9 @@ class Platform:
             time.sleep(0.02)
         return process
 
-    def python(self, name: str, module: list[str], ready: Callable[[], bool], **options: Any) -> subprocess.Popen[bytes]:
+    def python(
+        self, name: str, module: list[str], ready: Callable[[], bool], **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a Python module in the platform's environment."""
         environment = {**self.environment, "PYTHONPATH": str(REPOSITORY)}
         command = [sys.executable, "-m", *module]
@@ -80,7 +86,7 @@ class Platform:
         return port
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return the CPU time so far of PostgreSQL, Valkey, the replica and all gateways, processes of theirs included."""
+        """Return the CPU time so far of PostgreSQL, Valkey, the replica and all gateways, with their processes."""
         seconds: dict[str, float] = {}
         for name, process in self.processes.items():
             role = name.partition("-")[0]
@@ -207,7 +213,9 @@ def _start_all(running: Platform, *, gateways: int, wallets: int, poor: int) -> 
 
 
 def _run(command: list[str], environment: dict[str, str], given: str = "") -> str:
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, input=given, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=environment, cwd=REPOSITORY, input=given, capture_output=True, text=True, timeout=300
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{command[1:]} failed:\n{done.stderr[-3000:]}")
     return done.stdout

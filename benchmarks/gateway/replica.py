@@ -120,7 +120,9 @@ class Connection(asyncio.Protocol):
 
 async def _serve(port: int, key: Ed25519PrivateKey) -> None:
     replica = Replica(key)
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(replica), "127.0.0.1", port, backlog=2048)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(replica), "127.0.0.1", port, backlog=2048
+    )
     print("ready", flush=True)
     await server.serve_forever()
 

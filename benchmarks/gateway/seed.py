@@ -1,6 +1,6 @@
 """Fill a fresh database for the benchmark, as a process of the platform: wallets with keys, a model, the stub replica.
 
-    python -m benchmarks.gateway.seed < order.json > keys.json
+python -m benchmarks.gateway.seed < order.json > keys.json
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def seed(*, wallets: int, poor: int, url: str, public_key: bytes, base: str) -> 
     creator = Organization.objects.create(slug="maker", name="Maker")
     tiny = BaseModel.objects.create(name="stub", fingerprint=base, config={}, context_length=2048)
     model = Model.objects.create(organization=creator, slug="thing", base_model=tiny, title="Thing")
-    Version.objects.create(model=model, number=1, state="published", package_digest="cd" * 32, published_at=timezone.now())
+    Version.objects.create(
+        model=model, number=1, state="published", package_digest="cd" * 32, published_at=timezone.now()
+    )
     Price.objects.create(
         model=model,
         input_micro_usd_per_mtok=1_000_000,

@@ -32,6 +32,7 @@ from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.streams import relay_stream
+from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_HEADER
@@ -102,16 +103,15 @@ class Gateway:
 
     async def _models(self, principal: Principal, name: str) -> bytes:
         """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
-        organization = principal.organization_id
-        async with self._ready.books.database.connection() as connection:
-            if not name:
-                rows = await self._offers.listing(connection, consumer_organization_id=organization)
-                return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
-            try:
-                model = parse_model_name(name)
-            except ProtocolError:
-                raise errors.not_found(name) from None
-            offer = await self._offers.find(connection, model, consumer_organization_id=organization)
+        organization, database = principal.organization_id, self._ready.books.database
+        if not name:
+            rows = await self._offers.listing(database, consumer_organization_id=organization)
+            return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
+        try:
+            model = parse_model_name(name)
+        except ProtocolError:
+            raise errors.not_found(name) from None
+        offer = await self._offers.find(database, model, consumer_organization_id=organization)
         return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
 
     @property
@@ -121,8 +121,8 @@ class Gateway:
         return self._parts
 
     async def _principal(self, scope: Scope) -> Principal:
-        async with self._ready.books.database.connection() as connection:
-            return await self._authenticator.authenticate(connection, headers_of(scope).get(b"authorization"))
+        authorization = headers_of(scope).get(b"authorization")
+        return await self._authenticator.authenticate(self._ready.books.database, authorization)
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         parts = self._ready
@@ -134,11 +134,9 @@ class Gateway:
         quoting = path == "/v1/quote"
         chat = path == "/v1/chat/completions" or b'"messages"' in body
         request = parse_prediction_request(body, headers_of(scope), chat=chat)
-        async with parts.books.database.connection() as connection:
-            offer = await self._offers.find(
-                connection, request.model, consumer_organization_id=principal.organization_id
-            )
-            candidates = [] if quoting else await self._offers.replicas(connection, offer)
+        database = parts.books.database
+        offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
+        candidates = [] if quoting else await self._offers.replicas(database, offer)
         prediction = Prediction(parts, principal, offer, request, body)
         if quoting:
             await send_json(send, 200, _quote(prediction), headers)
@@ -187,14 +185,14 @@ class Gateway:
             settings.ENV.database_url,
             kwargs={"autocommit": True, "options": f"-c statement_timeout={STATEMENT_SECONDS}s"},
             min_size=2,
-            max_size=20,
+            max_size=10,  # for what caches do not have and for the ends that are no settlements
             timeout=5,
             open=False,
             # After a database restart every pooled connection is dead: test one before lending it.
             check=AsyncConnectionPool.check_connection,
         )
         await database.open(wait=True, timeout=10)
-        books = Books(database, uuid.uuid4())
+        books = Books(database, Writer(settings.ENV.database_url), uuid.uuid4())
         presence = Presence(books, settings.ENV.delivery_dir)
         await presence.beat()  # before the first hold, which a silent gateway's would be
         self._parts = Parts(
@@ -205,7 +203,7 @@ class Gateway:
             creator_bps=BASIS_POINTS - settings.ENV.platform_fee_bps,
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
-        self._limiter = RateLimiter(self._valkey)
+        self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
         self._presence = asyncio.create_task(presence.run())
 
     async def _stop(self) -> None:

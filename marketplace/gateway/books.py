@@ -1,4 +1,7 @@
-"""The gateway's entries in the books: one statement each, tried again while the database is away.
+"""The gateway's entries in the books, tried again while the database is away.
+
+Holds and settlements go through the writer, in batches (`writer.py`); what is rare is one statement on a connection of
+the pool.
 
 "Nothing was charged" may be said to a client once `free` has returned True, because a release is final. Verdicts, that
 is how much reached a client, must get into the books even if the database is away for minutes: `later` goes on trying.
@@ -17,20 +20,21 @@ from psycopg import AsyncConnection
 from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from billing.errors import HoldNotFound
 from billing.hotpath import (
+    Charge,
     Delivery,
     HoldRequest,
     Settlement,
     expire_hold,
     next_attempt,
-    place_hold,
     record_delivery,
     refund_prediction,
     release_hold,
-    settle_hold,
 )
 from billing.pricing import TokenUsage
 from marketplace.gateway.settlement import refuse_receipt
+from marketplace.gateway.writer import Writer
 from protocol.receipts import Grant, Receipt, ReceiptRejected
 
 logger = logging.getLogger(__name__)
@@ -45,16 +49,16 @@ _STATE = "SELECT state = 'released' FROM billing_hold WHERE id = %s"
 class Books:
     """Holds and their ends, for one gateway process. `gateway_id` is noted in each hold."""
 
-    def __init__(self, database: AsyncConnectionPool[Any], gateway_id: UUID) -> None:
-        """Use the pool, whose connections are in autocommit mode."""
+    def __init__(self, database: AsyncConnectionPool[Any], writer: Writer, gateway_id: UUID) -> None:
+        """Use the pool, whose connections are in autocommit mode, and the writer."""
         self.database = database
+        self.writer = writer
         self.gateway_id = gateway_id
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def place(self, request: HoldRequest) -> None:
         """Set the worst case aside. Raises InsufficientFunds, BudgetExceeded, DuplicateRequest, and what AWAY names."""
-        async with self.database.connection() as connection:
-            await place_hold(connection, request)
+        await self.writer.place(request)
 
     async def next_attempt(self, prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
         """Bind the hold to another replica, in place of `attempt`. False: it is not, so that replica is not asked."""
@@ -66,24 +70,31 @@ class Books:
             return False
 
     async def settle(
-        self, prediction_id: UUID, receipt: Receipt, token: str, *, attempt: int, replica_id: UUID
+        self, hold: HoldRequest, receipt: Receipt, token: str, *, attempt: int, replica_id: UUID
     ) -> Settlement:
-        """Charge what a receipt says, at most what was delivered. Raises BillingError, and what AWAY names."""
-        usage = TokenUsage(
-            prompt_tokens=receipt.prompt_tokens,
-            cached_tokens=receipt.cached_tokens,
-            completion_tokens=receipt.completion_tokens,
+        """Charge what a receipt says, at most what was delivered.
+
+        A hold that went with a crash of the database is placed again first. Raises BillingError, and what AWAY names.
+        """
+        charge = Charge(
+            prediction_id=hold.prediction_id,
+            attempt=attempt,
+            usage=TokenUsage(
+                prompt_tokens=receipt.prompt_tokens,
+                cached_tokens=receipt.cached_tokens,
+                completion_tokens=receipt.completion_tokens,
+            ),
+            finish_reason=receipt.finish_reason,
+            receipt=token,
+            replica_id=replica_id,
         )
-        async with self.database.connection() as connection:
-            return await settle_hold(
-                connection,
-                prediction_id,
-                usage,
-                attempt=attempt,
-                finish_reason=receipt.finish_reason,
-                receipt=token,
-                replica_id=replica_id,
-            )
+        try:
+            return await self.writer.settle(charge)
+        except HoldNotFound:
+            if attempt != 1:  # the books' note of a later attempt was on disk, and the hold with it
+                raise
+        await self.writer.place(hold)
+        return await self.writer.settle(charge)
 
     async def free(self, prediction_id: UUID, reason: str, *, patience: float = PATIENCE_SECONDS) -> bool:
         """Release the hold. True: nothing was charged, and nothing will be. False: the outcome is unknown.
@@ -168,6 +179,7 @@ class Books:
             _, late = await asyncio.wait(self._tasks, timeout=seconds)
             for task in late:
                 task.cancel()
+        await self.writer.close()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import AsyncConnection
 from psycopg.rows import class_row, dict_row
+from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import Price
 from marketplace.gateway.cache import TtlCache
@@ -81,10 +81,10 @@ class Offers:
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
 
     async def find(
-        self, connection: AsyncConnection[Any], name: ModelName, *, consumer_organization_id: uuid.UUID
+        self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer_organization_id: uuid.UUID
     ) -> Offer:
         """Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked."""
-        row = await self._rows.get(name, lambda: self._load(connection, name))
+        row = await self._rows.get(name, lambda: self._load(database, name))
         if row is None:
             raise not_found(str(name))
         if row["visibility"] == "private" and row["creator_organization_id"] != consumer_organization_id:
@@ -108,35 +108,38 @@ class Offers:
             ),
         )
 
-    async def _load(self, connection: AsyncConnection[Any], name: ModelName) -> dict[str, Any] | None:
-        async with connection.cursor(row_factory=dict_row) as cursor:
+    async def _load(self, database: AsyncConnectionPool[Any], name: ModelName) -> dict[str, Any] | None:
+        async with database.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(
                 _OFFER_SQL, {"organization": name.organization, "slug": name.slug, "version": name.version}
             )
             return await cursor.fetchone()
 
-    async def replicas(self, connection: AsyncConnection[Any], offer: Offer) -> list[ReplicaAddress]:
+    async def replicas(self, database: AsyncConnectionPool[Any], offer: Offer) -> list[ReplicaAddress]:
         """Live replicas of the offer's base, best first. Raises Refusal 503 when there is none.
 
         Rendezvous hashing on the adapter keeps its requests, and so its weights and prefix cache, on one replica.
         """
         found = await self._replicas.get(
-            offer.base_fingerprint, lambda: self._load_replicas(connection, offer.base_fingerprint)
+            offer.base_fingerprint, lambda: self._load_replicas(database, offer.base_fingerprint)
         )
         if not found:
             raise unavailable("No replica is serving this model's base right now. Nothing was charged; try again.")
         adapter = (offer.digest or "base").encode()
         return sorted(found, key=lambda one: hashlib.sha256(adapter + one.name.encode()).digest())
 
-    async def _load_replicas(self, connection: AsyncConnection[Any], fingerprint: str) -> list[ReplicaAddress]:
-        async with connection.cursor(row_factory=class_row(ReplicaAddress)) as cursor:
+    async def _load_replicas(self, database: AsyncConnectionPool[Any], fingerprint: str) -> list[ReplicaAddress]:
+        async with (
+            database.connection() as connection,
+            connection.cursor(row_factory=class_row(ReplicaAddress)) as cursor,
+        ):
             await cursor.execute(_REPLICA_SQL, (fingerprint, REPLICA_SILENT_SECONDS))
             return await cursor.fetchall()
 
     async def listing(
-        self, connection: AsyncConnection[Any], *, consumer_organization_id: uuid.UUID
+        self, database: AsyncConnectionPool[Any], *, consumer_organization_id: uuid.UUID
     ) -> list[dict[str, Any]]:
         """Return rows of `GET /v1/models`: everything public, and the caller's own."""
-        async with connection.cursor(row_factory=dict_row) as cursor:
+        async with database.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_LIST_SQL, (consumer_organization_id,))
             return await cursor.fetchall()

@@ -101,8 +101,9 @@ class Prediction:
             self._slot = self.parts.log.open(self.id)
         except LogFull:
             raise unavailable("This gateway is busy. Nothing was charged; try again.", code="busy") from None
+        self._terms = self._hold_request(idempotency_key, replica)
         try:
-            await asyncio.shield(self.parts.books.place(self._hold_request(idempotency_key, replica)))
+            await asyncio.shield(self.parts.books.place(self._terms))
         except DuplicateRequest as refusal:
             refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
             self._close()
@@ -207,7 +208,7 @@ class Prediction:
         try:
             return await asyncio.shield(
                 self.parts.books.settle(
-                    self.id, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
+                    self._terms, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
                 )
             )
         except BillingError as error:  # a hold that was released, for example

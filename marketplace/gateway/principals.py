@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
 
 from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
@@ -55,8 +55,11 @@ class Authenticator:
         self._pepper = pepper
         self._keys: TtlCache[str, _KeyRow | None] = TtlCache(seconds=2, size=10_000)
 
-    async def authenticate(self, connection: AsyncConnection[Any], authorization: bytes | None) -> Principal:
-        """Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope)."""
+    async def authenticate(self, database: AsyncConnectionPool[Any], authorization: bytes | None) -> Principal:
+        """Return the caller, from the database where it is not cached.
+
+        Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope).
+        """
         if not authorization:
             raise unauthorized("No API key: send 'Authorization: Bearer ik_…'. Create one under Dashboard → API keys.")
         scheme, _, credential = authorization.decode("latin-1").partition(" ")
@@ -64,11 +67,11 @@ class Authenticator:
             raise unauthorized("The Authorization header must be 'Bearer <API key>'.")
         credential = credential.strip()
         if credential.startswith(PLAYGROUND_PREFIX):
-            return await self._playground(connection, credential)
+            return await self._playground(database, credential)
         prefix = parse_api_key(credential)
         if prefix is None:
             raise unauthorized("This is not an API key of this platform; keys begin with 'ik_'.")
-        row = await self._keys.get(prefix, lambda: self._load(connection, prefix))
+        row = await self._keys.get(prefix, lambda: self._load(database, prefix))
         given = digest_api_key(credential, self._pepper)
         if row is None or not hmac.compare_digest(given, row.digest):
             raise unauthorized("This API key is not valid.")
@@ -81,18 +84,21 @@ class Authenticator:
             raise NotAllowed("This API key may not make predictions.", code="missing_scope")
         return Principal(row.organization_id, row.organization_slug, row.id)
 
-    async def _load(self, connection: AsyncConnection[Any], prefix: str) -> _KeyRow | None:
-        found = await (await connection.execute(_KEY_SQL, (prefix,))).fetchone()
-        if found is None:
-            return None
-        last_used = found[7]
-        if last_used is None or datetime.now(UTC) - last_used > timedelta(minutes=1):
-            await connection.execute(_TOUCH_SQL, (found[0],))
+    async def _load(self, database: AsyncConnectionPool[Any], prefix: str) -> _KeyRow | None:
+        async with database.connection() as connection:
+            found = await (await connection.execute(_KEY_SQL, (prefix,))).fetchone()
+            if found is None:
+                return None
+            last_used = found[7]
+            if last_used is None or datetime.now(UTC) - last_used > timedelta(minutes=1):
+                await connection.execute(_TOUCH_SQL, (found[0],))
         return _KeyRow(found[0], bytes(found[1]), found[2], found[3], tuple(found[4]), found[5], found[6])
 
-    async def _playground(self, connection: AsyncConnection[Any], token: str) -> Principal:
+    async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)
-        row = await (await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id))).fetchone()
+        async with database.connection() as connection:
+            found = await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id))
+            row = await found.fetchone()
         if row is None:
             raise unauthorized("You are no longer a member of this organization.")
         return Principal(claims.organization_id, row[0], None)

@@ -1,33 +1,46 @@
-"""Request rate per organization: one Lua call to Valkey (GCRA, a token bucket that stores a single number)."""
+"""Request rate per organization: one Lua call to Valkey (GCRA, a token bucket that stores a single number).
+
+Requests that come while a call is under way are counted together by the next one.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from marketplace.accounts.errors import Refusal
+from marketplace.gateway.batches import Batches
 
 logger = logging.getLogger(__name__)
 
-REQUESTS_PER_SECOND = 100
-BURST = 500
+BURST_SECONDS = 5  # an organization that was idle may send the requests of so many seconds at once
+_MOST = 500  # requests of one call
 
-# KEYS[1]: the theoretical arrival time, µs. ARGV: µs between requests, burst. Returns {allowed, remaining, retry µs}.
+# KEYS: of each request the theoretical arrival time, µs. ARGV: µs between requests, burst.
+# Returns, for each request, allowed (0 or 1), remaining, retry µs.
 _SCRIPT = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
-local arrival = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now)
-local earliest = arrival + interval - burst * interval
-if earliest > now then return {0, 0, earliest - now} end
-local after = arrival + interval
-redis.call('SET', KEYS[1], string.format('%.0f', after), 'PX', math.ceil((after - now) / 1000) + 1)
-return {1, math.floor((now - earliest) / interval), 0}
+local answers = {}
+for i, key in ipairs(KEYS) do
+    local arrival = math.max(tonumber(redis.call('GET', key) or now), now)
+    local earliest = arrival + interval - burst * interval
+    if earliest > now then
+        answers[3 * i - 2], answers[3 * i - 1], answers[3 * i] = 0, 0, earliest - now
+    else
+        local after = arrival + interval
+        redis.call('SET', key, string.format('%.0f', after), 'PX', math.ceil((after - now) / 1000) + 1)
+        answers[3 * i - 2], answers[3 * i - 1], answers[3 * i] = 1, math.floor((now - earliest) / interval), 0
+    end
+end
+return answers
 """
 
 
@@ -36,35 +49,45 @@ class RateState:
     """The state of an organization's rate, for the response headers."""
 
     remaining: int
+    burst: int
 
     def headers(self) -> dict[str, str]:
-        return {"ratelimit-limit": str(BURST), "ratelimit-remaining": str(self.remaining)}
+        return {"ratelimit-limit": str(self.burst), "ratelimit-remaining": str(self.remaining)}
 
 
 class RateLimiter:
-    """Checks one organization's rate."""
+    """Checks that an organization sends at most `per_second` requests, and a burst of BURST_SECONDS."""
 
-    def __init__(self, valkey: Redis) -> None:
+    def __init__(self, valkey: Redis, per_second: int) -> None:
         self._script = valkey.register_script(_SCRIPT)
+        self._per_second = per_second
+        self._burst = per_second * BURST_SECONDS
+        self._batches: Batches[uuid.UUID, RateState] = Batches(self._check, most=_MOST)
 
     async def check(self, organization_id: uuid.UUID) -> RateState:
-        """Raises Refusal 429 with Retry-After.
+        """Count a request. Raises Refusal 429 with Retry-After.
 
         When Valkey is away the request passes, with a logged warning: holds still bound what can be spent.
         """
+        return await self._batches.put(organization_id)
+
+    async def _check(self, organizations: list[uuid.UUID]) -> Sequence[RateState | Exception]:
+        keys = [f"rate:{organization_id}" for organization_id in organizations]
         try:
-            allowed, remaining, retry_us = await self._script(
-                keys=[f"rate:{organization_id}"], args=[1_000_000 // REQUESTS_PER_SECOND, BURST]
-            )
+            answers = await self._script(keys=keys, args=[1_000_000 // self._per_second, self._burst])
         except RedisError as error:
             logger.warning("rate limit not checked: %s", type(error).__name__)
-            return RateState(BURST)
-        if not allowed:
-            wait = math.ceil(retry_us / 1e6)
-            raise Refusal(
-                f"More than {REQUESTS_PER_SECOND} requests per second. Nothing was charged; wait {wait} s.",
-                code="rate_limited",
-                status=429,
-                headers={"retry-after": str(wait), **RateState(0).headers()},
-            )
-        return RateState(int(remaining))
+            return [RateState(self._burst, self._burst)] * len(organizations)
+        return [
+            RateState(int(remaining), self._burst) if allowed else self._refusal(retry_us)
+            for allowed, remaining, retry_us in zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+        ]
+
+    def _refusal(self, retry_us: float) -> Refusal:
+        wait = math.ceil(retry_us / 1e6)
+        return Refusal(
+            f"More than {self._per_second} requests per second. Nothing was charged; wait {wait} s.",
+            code="rate_limited",
+            status=429,
+            headers={"retry-after": str(wait), **RateState(0, self._burst).headers()},
+        )

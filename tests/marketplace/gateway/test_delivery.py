@@ -11,10 +11,12 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 
+from billing.hotpath import HoldRequest
 from billing.models import Hold, Incident, Refund, Usage
 from marketplace.gateway import books
 from marketplace.gateway.http import Client
 from marketplace.gateway.offers import Offers
+from marketplace.gateway.writer import Writer
 from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import (
     FUNDS,
@@ -248,12 +250,12 @@ async def test_a_client_that_leaves_while_its_hold_is_placed_reaches_no_replica(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placing, left = asyncio.Event(), asyncio.Event()
-    place_hold = books.place_hold
+    place_hold = Writer.place
 
-    async def slowly(*arguments: Any) -> Any:
+    async def slowly(writer: Writer, request: HoldRequest) -> None:
         placing.set()
         await left.wait()
-        return await place_hold(*arguments)
+        await place_hold(writer, request)
 
     gone: list[Client] = []
     watched = Client.__enter__
@@ -262,7 +264,7 @@ async def test_a_client_that_leaves_while_its_hold_is_placed_reaches_no_replica(
         gone.append(client)
         return watched(client)
 
-    monkeypatch.setattr(books, "place_hold", slowly)
+    monkeypatch.setattr(Writer, "place", slowly)
     monkeypatch.setattr(Client, "__enter__", watch)
     call = asyncio.create_task(world.http.post("/v1/chat/completions", json=world.body()))
     await placing.wait()

@@ -11,8 +11,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from billing.hotpath import Charge, HoldRequest, Settlement
 from billing.models import Hold
-from marketplace.gateway import app, books
+from marketplace.gateway import app
+from marketplace.gateway.writer import Writer
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money, until, until_closed
 from tests.marketplace.gateway.test_predictions import COST
 
@@ -23,17 +25,17 @@ pytestmark = pytest.mark.asyncio
 async def test_an_answer_that_is_delivered_while_the_database_is_away_is_charged_later(
     world: World, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle_hold = books.settle_hold
+    settle_hold = Writer.settle
     calls = 0
 
-    async def settle(*arguments: Any, **options: Any) -> Any:
+    async def settle(writer: Writer, charge: Charge) -> Settlement:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise psycopg.OperationalError("the database is away")
-        return await settle_hold(*arguments, **options)
+        return await settle_hold(writer, charge)
 
-    monkeypatch.setattr(books, "settle_hold", settle)
+    monkeypatch.setattr(Writer, "settle", settle)
     answer = await world.http.post("/v1/chat/completions", json=world.body(stream=stream))
     assert answer.status == 200 and "42" in await answer.text()
     after = await until_closed(world)
@@ -43,13 +45,13 @@ async def test_an_answer_that_is_delivered_while_the_database_is_away_is_charged
 async def test_a_hold_whose_placement_is_not_known_is_free_and_may_be_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place_hold = books.place_hold
+    place_hold = Writer.place
 
-    async def place(*arguments: Any) -> None:
-        await place_hold(*arguments)
+    async def place(writer: Writer, request: HoldRequest) -> None:
+        await place_hold(writer, request)
         raise psycopg.OperationalError("the connection was lost before the answer")
 
-    monkeypatch.setattr(books, "place_hold", place)
+    monkeypatch.setattr(Writer, "place", place)
     answer = await world.http.post("/v1/chat/completions", json=world.body())
     error = (await answer.json())["error"]
     assert answer.status == 503 and error["code"] == "database" and "x-should-retry" not in answer.headers
