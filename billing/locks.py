@@ -10,12 +10,18 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import Account, LedgerCheckpoint, LedgerTransaction, Outbox, TopUp
+from billing.models import Account, LedgerCheckpoint, LedgerTransaction, Outbox, Payout, TopUp
 
 
 def lock_top_up(top_up_id: UUID) -> TopUp | None:
     """Lock the top-up with its organization loaded: events about one payment take turns."""
     return TopUp.objects.select_for_update().select_related("organization").filter(pk=top_up_id).first()
+
+
+def lock_payout(payout_id: UUID) -> Payout:
+    """Lock the payout with its organization loaded: what Stripe says about one payout takes turns."""
+    locked = Payout.objects.select_for_update(of=("self",)).select_related("organization")
+    return locked.get(pk=payout_id)
 
 
 def lock_ledger_transaction(transaction_id: int) -> LedgerTransaction:

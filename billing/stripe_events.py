@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from billing.models import TopUp
+from billing.models import Payout, PayoutAccount, TopUp
+from billing.payouts.accounts import refresh_account
+from billing.payouts.services import advance_payout
 from billing.stripe import StripeGateway
 from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee
 
@@ -28,6 +30,24 @@ def _charge_event(charge_id: str, gateway: StripeGateway) -> None:
         record_stripe_fee(fee=charge.fee)
 
 
+def _account_event(account_id: str, gateway: StripeGateway) -> None:
+    account = PayoutAccount.objects.filter(stripe_account_id=account_id).first()
+    if account is not None:
+        refresh_account(organization_id=account.pk, gateway=gateway)
+
+
+def _transfer_event(transfer_id: str, gateway: StripeGateway) -> None:
+    payout = Payout.objects.filter(transfer_id=transfer_id).first()
+    if payout is not None:
+        advance_payout(payout_id=payout.pk, gateway=gateway)
+
+
+def _bank_payout_event(bank_payout_id: str, gateway: StripeGateway) -> None:
+    payout = Payout.objects.filter(bank_payout_id=bank_payout_id).first()
+    if payout is not None:  # one whose id is not known yet is asked about by `advance_payouts`
+        advance_payout(payout_id=payout.pk, gateway=gateway)
+
+
 # The webhook endpoint at Stripe subscribes to these types, and catch-up asks for them.
 HANDLERS: dict[str, Handler] = {
     "checkout.session.completed": _session_event,
@@ -35,4 +55,9 @@ HANDLERS: dict[str, Handler] = {
     "checkout.session.async_payment_failed": _failed_session_event,
     "checkout.session.expired": _session_event,
     "charge.updated": _charge_event,
+    "account.updated": _account_event,
+    "transfer.reversed": _transfer_event,
+    "payout.paid": _bank_payout_event,
+    "payout.failed": _bank_payout_event,
+    "payout.canceled": _bank_payout_event,
 }

@@ -7,6 +7,7 @@ from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
 from billing.models.lots import Lot
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
 from billing.models.payments import StripeEvent, TopUp
+from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
 from billing.models.splits import Split, SplitPart
 from billing.models.usage import Usage
@@ -27,6 +28,8 @@ __all__ = [
     "LedgerTransaction",
     "Lot",
     "Outbox",
+    "Payout",
+    "PayoutAccount",
     "Period",
     "PeriodBalance",
     "PeriodMovement",

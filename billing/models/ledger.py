@@ -106,6 +106,13 @@ class LedgerTransaction(models.Model):
         REVERSAL = "reversal"  # the whole of a transaction undone, before there were corrections
         CORRECTION = "correction"  # reference: chosen by the caller; `corrects` names the original
         EXPIRY = "expiry"  # reference: lot id and time
+        RESERVE_RELEASE = "reserve_release"  # reference: account and number of its last entry
+        NETTING = "netting"  # earnings set against a debt; reference: random
+        PAYOUT = "payout"  # reference of this and the four below: payout id
+        PAYOUT_TRANSFER = "payout_transfer"
+        PAYOUT_PAID = "payout_paid"
+        PAYOUT_FAILED = "payout_failed"
+        PAYOUT_RETURNED = "payout_returned"
 
     kind = models.CharField(max_length=24)  # one of Kind
     reference = models.CharField(max_length=255)

@@ -16,6 +16,8 @@ class Outbox(models.Model):
         PREDICTION_SETTLED = "prediction.settled"
         PREDICTION_REFUNDED = "prediction.refunded"
         TOP_UP_CREDITED = "top_up.credited"
+        PAYOUT_PAID = "payout.paid"
+        PAYOUT_RETURNED = "payout.returned"
 
     topic = models.CharField(max_length=40)  # one of Topic
     key = models.CharField(max_length=64)  # receivers drop repeats by (topic, key)
@@ -41,6 +43,7 @@ class Incident(models.Model):
         CHARGE_MISMATCH = "charge_mismatch"  # hold, usage, entries and refund of a prediction do not say the same
         POSTING_MISMATCH = "posting_mismatch"  # postings or a closed month do not say what the entries say
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
+        PAYOUT_MISMATCH = "payout_mismatch"  # Stripe, a payout and the books do not say the same
         STRIPE_EVENT = "stripe_event"  # an event fails again and again; closed when it is processed
         RECEIPT_REFUSED = "receipt_refused"  # a replica's receipt breaks a rule: nothing was charged on it
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it

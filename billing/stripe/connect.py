@@ -37,7 +37,15 @@ class PayoutRefused(BillingError):
 
 
 class PayoutPostponed(BillingError):
-    """Stripe refused for now: nothing moved. Stripe repeats the refusal for this key, so the next try has another."""
+    """Stripe refused for now: nothing moved. Stripe repeats the refusal for this key, so the next try has another.
+
+    `reason` is Stripe's code.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Keep Stripe's code."""
+        super().__init__(f"Stripe refused for now: {reason}")
+        self.reason = reason
 
 
 class AccountUnknown(BillingError):
@@ -216,7 +224,7 @@ class Connect:
         account: Any = {"stripe_account": account_id}
         listed = self._client.v1.payouts.list({"created": {"gte": int(since.timestamp()) - 60}}, account)
         for found, _number in zip(pages(listed), range(_MAX_LISTED), strict=False):
-            if (found.metadata or {}).get("payout_id") == str(payout_id):
+            if getattr(found.metadata, "payout_id", None) == str(payout_id):
                 return _bank_payout(found)
         made = self._client.v1.payouts.create(
             {"amount": amount_cents, "currency": CURRENCY, "metadata": {"payout_id": str(payout_id)}},

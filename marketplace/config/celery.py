@@ -44,6 +44,14 @@ app.conf.update(
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
+        "advance payouts": {
+            "task": "billing.payouts.tasks.advance_payouts",
+            "schedule": 5.0,
+            "options": {"expires": 10.0},
+        },
+        "start scheduled payouts": {"task": "billing.payouts.tasks.start_scheduled_payouts", "schedule": 3600.0},
+        "settle creators' balances": {"task": "billing.payouts.tasks.settle_creators", "schedule": 3600.0},
+        "check payouts": {"task": "billing.payouts.tasks.check_payouts", "schedule": 3600.0},
         "resume stuck verifications": {
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
@@ -55,7 +63,9 @@ app.conf.update(
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
 )
-app.autodiscover_tasks(["billing", "marketplace.publishing", "marketplace.vault", "marketplace.gateway"])
+app.autodiscover_tasks(
+    ["billing", "billing.payouts", "marketplace.publishing", "marketplace.vault", "marketplace.gateway"]
+)
 
 
 @worker_init.connect

@@ -43,6 +43,14 @@ def _integer(source: Mapping[str, str], name: str, default: int, low: int, high:
     return int(raw)
 
 
+def _reserve_days(source: Mapping[str, str]) -> int | None:
+    if not source.get("PAYOUT_RESERVE_DAYS", ""):
+        return None
+    # A demonstration pays out what it has just earned; real money waits until disputes are known.
+    least = 0 if source.get("STRIPE_API_BASE", "") else 7
+    return _integer(source, "PAYOUT_RESERVE_DAYS", 14, least, 14)
+
+
 def _networks(source: Mapping[str, str], name: str, default: str) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(part.strip()) for part in (source.get(name, "") or default).split(","))
@@ -79,6 +87,8 @@ class Env:
     stripe_webhook_secret: str  # STRIPE_WEBHOOK_SECRET
     rate_limit: int  # RATE_LIMIT: predictions per second of one organization; five times as many at once
     platform_fee_bps: int  # PLATFORM_FEE_BPS: the platform's share of each prediction, basis points
+    payout_reserve_days: int | None  # PAYOUT_RESERVE_DAYS: 7 to 14; empty: by the creator's record; 0: double alone
+    payout_minimum_cents: int  # PAYOUT_MINIMUM_CENTS: the least that one payout to a creator carries
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
@@ -109,6 +119,8 @@ class Env:
             stripe_webhook_secret=_need(source, "STRIPE_WEBHOOK_SECRET"),
             rate_limit=_integer(source, "RATE_LIMIT", 100, 1, 100_000),
             platform_fee_bps=_integer(source, "PLATFORM_FEE_BPS", 2000, 0, 10_000),
+            payout_reserve_days=_reserve_days(source),
+            payout_minimum_cents=_integer(source, "PAYOUT_MINIMUM_CENTS", 2_500, 1, 100_000),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,

@@ -44,6 +44,8 @@ TABLES = {
     "billing_ledgertransaction": APPEND,
     "billing_lot": "SELECT, INSERT",
     "billing_outbox": "SELECT, INSERT, UPDATE (delivered_at), DELETE",
+    "billing_payout": "SELECT, INSERT, UPDATE",
+    "billing_payoutaccount": "SELECT, INSERT, UPDATE",
     "billing_period": READ,
     "billing_periodbalance": READ,
     "billing_periodmovement": READ,

@@ -1,0 +1,64 @@
+"""Why nothing can be paid out now: a payout that waits says which of these reasons it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import models
+
+from billing.models import Account, Incident, PayoutAccount
+from marketplace.accounts.models import Organization
+
+# Contradictions about money: as long as one of them is open, no money leaves.
+FREEZING_INCIDENTS = (
+    Incident.Kind.LEDGER_SUM,
+    Incident.Kind.BALANCE_CACHE,
+    Incident.Kind.CHARGE_MISMATCH,
+    Incident.Kind.POSTING_MISMATCH,
+    Incident.Kind.PAYMENT_MISMATCH,
+    Incident.Kind.PAYOUT_MISMATCH,
+)
+
+
+class Code(models.TextChoices):
+    """Why a payout waits; `Payout.frozen_by` keeps it. The label is the sentence that the creator reads."""
+
+    NO_ACCOUNT = "no_account", "Set up payouts first: Stripe asks for your details and your bank account."
+    ACCOUNT = "account", "Stripe does not pay out to your account until it has what it asks for."
+    INCIDENT = "incident", "Our books and Stripe's do not agree, and a person is looking at it; no payout leaves now."
+    DISPUTE = "dispute", "Customers dispute payments of more than your reserve; payouts wait for the banks' decision."
+    OWED = "owed", "Earnings that were taken back after they had been paid out are set against new ones first."
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """One reason."""
+
+    code: Code
+
+    @property
+    def sentence(self) -> str:
+        return str(self.code.label)
+
+
+def freezes(organization: Organization) -> list[Freeze]:
+    """Return every reason for which nothing can be paid to `organization` now; empty: payouts leave."""
+    found = [_account_freeze(organization)]
+    if Incident.objects.filter(kind__in=FREEZING_INCIDENTS, resolved_at=None).exists():
+        found.append(Code.INCIDENT)
+    if balance(organization, Account.Kind.RECEIVABLE) < 0:
+        found.append(Code.OWED)
+    return [Freeze(code) for code in found if code is not None]
+
+
+def balance(organization: Organization, kind: Account.Kind) -> int:
+    """Return the balance of one account of `organization`, 0 before it is open."""
+    posted = Account.objects.filter(organization=organization, kind=kind).values_list("posted", flat=True).first()
+    return posted or 0
+
+
+def _account_freeze(organization: Organization) -> Code | None:
+    account = PayoutAccount.objects.filter(organization=organization).first()
+    if account is None or account.state == PayoutAccount.State.STARTED:
+        return Code.NO_ACCOUNT
+    return None if account.state == PayoutAccount.State.ACTIVE else Code.ACCOUNT
