@@ -1,4 +1,7 @@
-"""allauth's hook into sign-up by form: a new user gets a personal organization."""
+"""allauth's hook into sign-up by form: a new user gets a personal organization.
+
+The address of the form may name the organization that refers the new one: `?ref=slug`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from allauth.account.adapter import DefaultAccountAdapter
 from django.db import transaction
 from django.http import HttpRequest
 
-from marketplace.accounts import services
+from marketplace.accounts import selectors, services
 from marketplace.accounts.models import User
 
 
@@ -20,5 +23,6 @@ class AccountAdapter(DefaultAccountAdapter):
         with transaction.atomic():
             saved: User = super().save_user(request, user, form, commit)
             if commit:
-                services.create_personal_organization(user=saved)
+                referrer = selectors.organization_named(request.GET.get("ref", ""))
+                services.create_personal_organization(user=saved, referred_by=referrer)
         return saved

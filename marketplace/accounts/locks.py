@@ -7,7 +7,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  2. user                                 `accounts.locks.lock_user`
  3. organization                         `accounts.locks.lock_organization`
  4. API key                              `accounts.locks.lock_api_key`
- 5. model                                `catalog.locks.lock_model`
+ 5. model                                `catalog.locks.lock_model`, `catalog.locks.lock_models`
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
  7. enrolled replica                     `vault.locks.lock_enrolled_replica`
  8. creator key                          `vault.locks.lock_creator_key`

@@ -54,6 +54,18 @@ class Organization(models.Model):
     name = models.CharField(max_length=100)
     created_at = models.DateTimeField(auto_now_add=True)
     members = models.ManyToManyField(User, through="Membership", related_name="organizations")
+    # The organization that brought this one, which earns on what this one spends until then. A trigger keeps both.
+    referred_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="referrals")
+    referral_ends_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(referred_by__isnull=True, referral_ends_at__isnull=True)
+                | models.Q(referred_by__isnull=False, referral_ends_at__isnull=False),
+                name="organization_referral_has_an_end",
+            )
+        ]
 
     def __str__(self) -> str:
         return self.slug

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from protocol.names import SLUG
 
 
 def memberships_of(*, user: User) -> QuerySet[Membership]:
     """Return the user's memberships with their organizations, oldest first."""
     return Membership.objects.filter(user=user).select_related("organization").order_by("created_at", "id")
+
+
+def organization_named(slug: str) -> Organization | None:
+    """Return the organization with this slug, a stranger's too, or None: for naming one, not for reading from it."""
+    return Organization.objects.filter(slug=slug).first() if re.fullmatch(SLUG, slug) else None
 
 
 def membership_in(*, user: User, slug: str) -> Membership | None:

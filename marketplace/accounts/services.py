@@ -23,6 +23,7 @@ from marketplace.accounts.models import ApiKey, Membership, Organization, User
 MAX_ORGANIZATIONS_PER_USER = 20
 MAX_ACTIVE_KEYS = 100
 ROTATION_OVERLAP = timedelta(hours=24)
+REFERRAL_LASTS = timedelta(days=365)
 # `last_used_at` is for people: writing it once a minute keeps a busy key from becoming a hot row.
 LAST_USED_PRECISION = timedelta(minutes=1)
 
@@ -38,10 +39,14 @@ def authenticate_user(*, email: str, password: str) -> User:
 
 
 @transaction.atomic
-def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bool = False) -> Organization:
+def create_organization(
+    *, owner: User, slug: str, name: str, allow_reserved: bool = False, referred_by: Organization | None = None
+) -> Organization:
     """Create an organization owned by `owner`. Its ledger accounts open with the first money that moves.
 
-    Raises InvalidInput for a bad or reserved slug, Conflict for a taken one, NotAllowed past the limit per user.
+    `referred_by` brought it, and earns a share of the platform's fee on what it spends for a year. Raises InvalidInput
+    for a bad or reserved slug, or an organization that would refer its own member; Conflict for a taken slug;
+    NotAllowed past the limit per user.
     """
     if not allow_reserved and slug in policies.RESERVED_SLUGS:
         raise InvalidInput(f"the name {slug!r} is reserved; choose another", code="reserved", field="slug")
@@ -50,6 +55,11 @@ def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bo
     if Membership.objects.filter(user=owner, role=Membership.Role.OWNER).count() >= MAX_ORGANIZATIONS_PER_USER:
         raise NotAllowed(f"a user may own {MAX_ORGANIZATIONS_PER_USER} organizations", code="too_many_organizations")
     organization = Organization(slug=slug, name=name)
+    if referred_by is not None:
+        if Membership.objects.filter(organization=referred_by, user=owner).exists():
+            raise InvalidInput("an organization cannot refer its own members", field="referred_by")
+        organization.referred_by = referred_by
+        organization.referral_ends_at = timezone.now() + REFERRAL_LASTS
     try:
         organization.full_clean(validate_unique=False)
     except ValidationError as error:
@@ -63,7 +73,7 @@ def create_organization(*, owner: User, slug: str, name: str, allow_reserved: bo
     return organization
 
 
-def create_personal_organization(*, user: User) -> Organization:
+def create_personal_organization(*, user: User, referred_by: Organization | None = None) -> Organization:
     """Create the organization that every user starts with; its slug comes from the e-mail's local part."""
     local = (
         re.sub(r"[^a-z0-9]+", "-", user.email.partition("@")[0].lower()).strip("-")[:30].strip("-") or "organization"
@@ -71,7 +81,7 @@ def create_personal_organization(*, user: User) -> Organization:
     slug = local
     for _ in range(8):
         try:
-            return create_organization(owner=user, slug=slug, name=local)
+            return create_organization(owner=user, slug=slug, name=local, referred_by=referred_by)
         except (Conflict, InvalidInput):  # taken, or reserved
             slug = f"{local}-{secrets.token_hex(3)}"
     raise Conflict("no free name was found for the organization", code="slug_taken", field="email")

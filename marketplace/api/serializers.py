@@ -129,6 +129,13 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
     tags = serializers.ListField(child=serializers.CharField())
     visibility = serializers.CharField()
     price = ModelPrice(source="facts.price", allow_null=True)
+    derived_from = serializers.CharField(
+        source="derived_from.full_name", allow_null=True, help_text="the model whose creator gets `royalty_bps`"
+    )
+    royalty_bps = serializers.IntegerField(help_text="basis points of this model's earnings that go to `derived_from`")
+    derivative_royalty_bps = serializers.IntegerField(
+        allow_null=True, help_text="what models derived from this one owe; null: none may be declared"
+    )
     newest_version = serializers.IntegerField(source="facts.newest.number", allow_null=True)
     evaluation = ModelEvaluation(source="facts.evaluation", allow_null=True)
     created_at = serializers.DateTimeField()

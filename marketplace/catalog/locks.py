@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 from marketplace.catalog.models import Model, Version
@@ -10,6 +11,11 @@ from marketplace.catalog.models import Model, Version
 def lock_model(model_id: UUID) -> Model:
     """Lock the model: version numbers are given one at a time."""
     return Model.objects.select_for_update().get(pk=model_id)
+
+
+def lock_models(model_ids: Collection[UUID]) -> None:
+    """Lock models in the order of their ids: one waits while the other's chain of derivation changes."""
+    list(Model.objects.select_for_update().filter(pk__in=model_ids).order_by("pk"))
 
 
 def lock_version(version_id: UUID) -> Version:

@@ -21,6 +21,7 @@ MAX_FREE_NANO_USD = 10**12  # $1,000 for each consumer
 MIN_CLASS_BPS, MAX_CLASS_BPS = 100, 100_000  # a latency class costs 0.01 to 10 times as much as standard
 _at_most_maximum = MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)
 _at_most_gift = MaxValueValidator(MAX_FREE_NANO_USD)
+_at_most_everything = MaxValueValidator(BASIS_POINTS)
 _multiplier = [MinValueValidator(MIN_CLASS_BPS), MaxValueValidator(MAX_CLASS_BPS)]
 
 
@@ -59,11 +60,26 @@ class Model(models.Model):
     tags = ArrayField(models.CharField(max_length=30), default=list, blank=True, size=10)
     visibility = models.CharField(max_length=8, choices=Visibility, default=Visibility.PUBLIC)
     example_messages = models.JSONField(default=list, blank=True)  # prefilled in the playground
+    # What others owe who derive a model from this one, of what they earn with it; null: nobody may declare it.
+    derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
+    # The model that this one is derived from, and the royalty at which that was declared. A trigger keeps both.
+    derived_from = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="derivatives"
+    )
+    royalty_bps = models.PositiveIntegerField(default=0, db_default=0, validators=[_at_most_everything])
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["organization", "slug"], name="model_unique_in_org")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "slug"], name="model_unique_in_org"),
+            models.CheckConstraint(
+                condition=models.Q(royalty_bps__lte=BASIS_POINTS)
+                & (models.Q(derivative_royalty_bps__isnull=True) | models.Q(derivative_royalty_bps__lte=BASIS_POINTS))
+                & (models.Q(derived_from__isnull=False) | models.Q(royalty_bps=0)),
+                name="model_royalty_fits",
+            ),
+        ]
 
     @property
     def full_name(self) -> str:

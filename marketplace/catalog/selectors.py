@@ -152,7 +152,7 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
         .order_by(F("version").desc(nulls_last=True), *_LATEST)
     )
     return (
-        models.select_related("organization", "base_model")
+        models.select_related("organization", "base_model", "derived_from__organization")
         .prefetch_related(
             Prefetch("prices", queryset=price, to_attr="current_prices"),
             Prefetch("versions", queryset=version, to_attr="newest_versions"),

@@ -89,6 +89,9 @@ class Env:
     platform_fee_bps: int  # PLATFORM_FEE_BPS: the platform's share of each prediction, basis points
     payout_reserve_days: int | None  # PAYOUT_RESERVE_DAYS: 7 to 14; empty: by the creator's record; 0: double alone
     payout_minimum_cents: int  # PAYOUT_MINIMUM_CENTS: the least that one payout to a creator carries
+    referral_bps: (
+        int  # REFERRAL_BPS: what a referrer gets of each prediction, out of the platform's share; basis points
+    )
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
@@ -121,6 +124,7 @@ class Env:
             platform_fee_bps=_integer(source, "PLATFORM_FEE_BPS", 2000, 0, 10_000),
             payout_reserve_days=_reserve_days(source),
             payout_minimum_cents=_integer(source, "PAYOUT_MINIMUM_CENTS", 2_500, 1, 100_000),
+            referral_bps=_integer(source, "REFERRAL_BPS", 500, 0, 10_000),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from django.conf import settings
 from psycopg.rows import class_row, dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from billing.pricing import Price
+from billing.pricing import BASIS_POINTS, Price
+from marketplace.accounts.errors import NotFound
+from marketplace.catalog.shares import Share, shares
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
 from protocol.names import ModelName
@@ -20,20 +25,34 @@ REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.organization_id AS creator_organization_id,
        v.id AS version_id, v.number, v.state, v.package_digest, b.fingerprint, b.context_length,
-       coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*
+       coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*, r.*
 FROM catalog_model m
 JOIN accounts_organization o ON o.id = m.organization_id
 JOIN catalog_basemodel b ON b.id = m.base_model_id
 JOIN catalog_version v ON v.model_id = m.id
 JOIN LATERAL (
-    SELECT input_micro_usd_per_mtok, cached_input_micro_usd_per_mtok, output_micro_usd_per_mtok, per_prediction_nano_usd
-    FROM catalog_price WHERE model_id = m.id ORDER BY id DESC LIMIT 1) p ON true
+    SELECT id AS price_id, input_micro_usd_per_mtok, cached_input_micro_usd_per_mtok, output_micro_usd_per_mtok,
+        embedding_micro_usd_per_mtok, per_prediction_nano_usd, interactive_bps, batch_bps, monthly_free_nano_usd,
+        intro_free_nano_usd
+    FROM catalog_price
+    WHERE model_id = m.id AND (version_id = v.id OR version_id IS NULL) AND effective_at <= now()
+    ORDER BY version_id IS NULL, effective_at DESC, id DESC LIMIT 1) p ON true
+JOIN LATERAL (
+    WITH RECURSIVE above AS (
+        SELECT d.organization_id, m.royalty_bps, d.derived_from_id, d.royalty_bps AS next_bps, 1 AS n
+        FROM catalog_model d WHERE d.id = m.derived_from_id
+        UNION ALL
+        SELECT d.organization_id, above.next_bps, d.derived_from_id, d.royalty_bps, above.n + 1
+        FROM above JOIN catalog_model d ON d.id = above.derived_from_id)
+    SELECT coalesce(array_agg(organization_id ORDER BY n), '{}') AS upstreams,
+        coalesce(array_agg(royalty_bps ORDER BY n), '{}') AS royalties FROM above) r ON true
 WHERE o.slug = %(organization)s AND m.slug = %(slug)s
   AND (%(version)s::int IS NULL OR v.number = %(version)s)
   AND v.state IN ('published', 'retired', 'revoked')
 ORDER BY (v.state = 'published') DESC, v.number DESC
 LIMIT 1
 """
+_REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _REPLICA_SQL = """
 SELECT id, name, url, receipt_public_key FROM vault_replica
 WHERE gone_at IS NULL AND base_fingerprint = %s AND last_seen_at > now() - make_interval(secs => %s)
@@ -49,6 +68,22 @@ GROUP BY o.slug, m.slug ORDER BY 1
 
 
 @dataclass(frozen=True)
+class Terms:
+    """A row of the catalogue's prices. What is free is free for each customer: so much a month, and so much once."""
+
+    completions: Mapping[str, Price]  # by latency class: interactive, standard, batch
+    embeddings: Mapping[str, Price]  # empty: none are sold
+    monthly_free_nano_usd: int
+    intro_free_nano_usd: int
+
+    def price(self, latency_class: str, *, embedding: bool = False) -> Price:
+        """Return the price of one latency class. Raises Refusal 404 for embeddings of a model that sells none."""
+        if embedding and not self.embeddings:
+            raise NotFound("This model sells no embeddings.", code="not_offered")
+        return (self.embeddings if embedding else self.completions)[latency_class]
+
+
+@dataclass(frozen=True)
 class Offer:
     """One sellable version at its price of this moment."""
 
@@ -60,7 +95,14 @@ class Offer:
     creator_organization_id: uuid.UUID
     base_fingerprint: str
     context_length: int
-    price: Price
+    price_id: int
+    terms: Terms
+    shares: tuple[Share, ...]  # who is paid when this customer buys
+
+    @property
+    def price(self) -> Price:
+        """Return the price of completions in the class standard."""
+        return self.terms.price("standard")
 
 
 @dataclass(frozen=True)
@@ -78,6 +120,8 @@ class Offers:
 
     def __init__(self) -> None:
         self._rows: TtlCache[ModelName, dict[str, Any] | None] = TtlCache(seconds=1, size=10_000)
+        # A referral never changes; only its end comes.
+        self._referrers: TtlCache[uuid.UUID, uuid.UUID | None] = TtlCache(seconds=60, size=10_000)
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
 
     async def find(
@@ -91,6 +135,9 @@ class Offers:
             raise not_found(str(name))
         if row["state"] != "published":
             raise revoked(f"The model {str(name)!r} was withdrawn and answers no more requests.")
+        referrer = await self._referrers.get(
+            consumer_organization_id, lambda: self._load_referrer(database, consumer_organization_id)
+        )
         return Offer(
             model_id=row["model_id"],
             version_id=row["version_id"],
@@ -100,12 +147,9 @@ class Offers:
             creator_organization_id=row["creator_organization_id"],
             base_fingerprint=row["fingerprint"],
             context_length=row["context_length"],
-            price=Price(
-                input_micro_usd_per_mtok=row["input_micro_usd_per_mtok"],
-                cached_input_micro_usd_per_mtok=row["cached_input_micro_usd_per_mtok"],
-                output_micro_usd_per_mtok=row["output_micro_usd_per_mtok"],
-                per_prediction_nano_usd=row["per_prediction_nano_usd"],
-            ),
+            price_id=row["price_id"],
+            terms=row["terms"],
+            shares=_shares(row["creator_organization_id"], row["royalties"], referrer),
         )
 
     async def _load(self, database: AsyncConnectionPool[Any], name: ModelName) -> dict[str, Any] | None:
@@ -113,7 +157,15 @@ class Offers:
             await cursor.execute(
                 _OFFER_SQL, {"organization": name.organization, "slug": name.slug, "version": name.version}
             )
-            return await cursor.fetchone()
+            row = await cursor.fetchone()
+        if row is not None:
+            row |= {"terms": _terms(row), "royalties": tuple(zip(row["upstreams"], row["royalties"], strict=True))}
+        return row
+
+    async def _load_referrer(self, database: AsyncConnectionPool[Any], organization_id: uuid.UUID) -> uuid.UUID | None:
+        async with database.connection() as connection:
+            found = await (await connection.execute(_REFERRER_SQL, (organization_id,))).fetchone()
+        return found[0] if found else None
 
     async def replicas(self, database: AsyncConnectionPool[Any], offer: Offer) -> list[ReplicaAddress]:
         """Live replicas of the offer's base, best first. Raises Refusal 503 when there is none.
@@ -143,3 +195,30 @@ class Offers:
         async with database.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_LIST_SQL, (consumer_organization_id,))
             return await cursor.fetchall()
+
+
+def _terms(row: dict[str, Any]) -> Terms:
+    multipliers = {"interactive": row["interactive_bps"], "standard": BASIS_POINTS, "batch": row["batch_bps"]}
+    flat, embedding = row["per_prediction_nano_usd"], row["embedding_micro_usd_per_mtok"]
+    plain, cached, output = (row[f"{kind}_micro_usd_per_mtok"] for kind in ("input", "cached_input", "output"))
+    return Terms(
+        completions={name: Price(plain, cached, output, flat, bps) for name, bps in multipliers.items()},
+        embeddings={}
+        if embedding is None
+        else {name: Price(embedding, embedding, 0, flat, bps) for name, bps in multipliers.items()},
+        monthly_free_nano_usd=row["monthly_free_nano_usd"],
+        intro_free_nano_usd=row["intro_free_nano_usd"],
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _shares(
+    creator: uuid.UUID, royalties: tuple[tuple[uuid.UUID, int], ...], referrer: uuid.UUID | None
+) -> tuple[Share, ...]:
+    return shares(
+        creator=creator,
+        royalties=royalties,
+        fee_bps=settings.ENV.platform_fee_bps,
+        referrer=referrer,
+        referral_bps=settings.ENV.referral_bps,
+    )

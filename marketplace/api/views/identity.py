@@ -112,6 +112,7 @@ class OrganizationsView(ControlView):
     class CreateOrganization(serializers.Serializer):
         slug = SlugField()
         name = serializers.CharField(max_length=100)
+        referred_by = SlugField(required=False, help_text="the organization that brought this one")
 
     @extend_schema(operation_id="create_organization", request=CreateOrganization, responses={201: Organizations})
     def post(self, request: Request) -> Response:
@@ -119,7 +120,14 @@ class OrganizationsView(ControlView):
         if self.caller.user is None or self.caller.key is not None:
             raise NotAllowed("sign in on the web site to create an organization", code="session_required")
         wanted = self.parse(self.CreateOrganization)
-        organization = services.create_organization(owner=self.caller.user, slug=wanted["slug"], name=wanted["name"])
+        referrer = None
+        if "referred_by" in wanted:
+            referrer = selectors.organization_named(wanted["referred_by"])
+            if referrer is None:
+                raise InvalidInput("there is no such organization", field="referred_by")
+        organization = services.create_organization(
+            owner=self.caller.user, slug=wanted["slug"], name=wanted["name"], referred_by=referrer
+        )
         own = Membership(organization=organization, role=Membership.Role.OWNER)
         return Response(self.show(Organizations, own), status=201)
 

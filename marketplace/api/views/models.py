@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.db import transaction
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -26,6 +27,19 @@ from marketplace.catalog.models import (
     Model,
 )
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
+
+DERIVED_FROM = serializers.CharField(
+    max_length=81,
+    required=False,
+    help_text="org/slug of the model that this one is derived from, at the royalty it asks now; declared once",
+)
+ROYALTY = serializers.IntegerField(
+    min_value=0,
+    max_value=BASIS_POINTS,
+    required=False,
+    allow_null=True,
+    help_text="basis points of their earnings that models derived from this one owe; null: none may be declared",
+)
 
 
 class ListingFields(serializers.Serializer):
@@ -55,6 +69,8 @@ class ModelsView(ControlView):
 
     class CreateModel(ListingFields):
         slug = SlugField()
+        derived_from = DERIVED_FROM
+        derivative_royalty_bps = ROYALTY
         base = serializers.CharField(
             max_length=100, required=False, help_text="name or fingerprint; may be left out while there is one base"
         )
@@ -79,12 +95,14 @@ class ModelsView(ControlView):
     def post(self, request: Request) -> Response:
         """Create a listing. It is seen by others once a version of it is published."""
         wanted = self.parse(self.CreateModel)
-        model = services.create_model(
-            organization=self.organization,
-            slug=wanted["slug"],
-            base_model=_chosen_base(wanted.get("base")),
-            text=_listing_text(wanted),
-        )
+        with transaction.atomic():
+            model = services.create_model(
+                organization=self.organization,
+                slug=wanted["slug"],
+                base_model=_chosen_base(wanted.get("base")),
+                text=_listing_text(wanted),
+            )
+            _set_royalties(model, wanted)
         return Response(self.show(ModelPage, self.owned_model(self.organization.slug, model.slug)), status=201)
 
 
@@ -96,6 +114,8 @@ class ModelView(ControlView):
 
     class UpdateModel(ListingFields):
         title = serializers.CharField(max_length=120, required=False)
+        derived_from = DERIVED_FROM
+        derivative_royalty_bps = ROYALTY
 
     @extend_schema(operation_id="get_model", responses=ModelPage, auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
@@ -109,7 +129,10 @@ class ModelView(ControlView):
     def patch(self, request: Request, org: str, slug: str) -> Response:
         """Change what the listing says; fields left out stay."""
         model = self.owned_model(org, slug)
-        services.update_model(model=model, text=_listing_text(self.parse(self.UpdateModel)))
+        wanted = self.parse(self.UpdateModel)
+        with transaction.atomic():
+            services.update_model(model=model, text=_listing_text(wanted))
+            _set_royalties(model, wanted)
         return Response(self.show(ModelPage, self.owned_model(org, slug)))
 
 
@@ -208,6 +231,13 @@ def _listing_text(wanted: dict[str, Any]) -> ListingText:
         **{name: wanted[name] for name in names if name in wanted},
         example_messages=None if examples is None else [ExampleMessage(**example) for example in examples],
     )
+
+
+def _set_royalties(model: Model, wanted: dict[str, Any]) -> None:
+    if "derived_from" in wanted:
+        services.derive_from(model=model, upstream_name=wanted["derived_from"])
+    if "derivative_royalty_bps" in wanted:
+        services.offer_derivation(model=model, royalty_bps=wanted["derivative_royalty_bps"])
 
 
 def _chosen_base(name: str | None) -> BaseModel:

@@ -1,12 +1,15 @@
-"""Writes. `listings`: models and evaluations; `prices`: their prices; `bases`: base models."""
+"""Writes. `listings`: models and evaluations; `prices`: their prices; `derivation`: royalties; `bases`: base models."""
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
+from marketplace.catalog.services.derivation import derive_from, offer_derivation
 from marketplace.catalog.services.listings import create_model, record_evaluation, update_model
 from marketplace.catalog.services.prices import set_price
 
 __all__ = [
     "create_model",
+    "derive_from",
     "list_base_model",
+    "offer_derivation",
     "record_evaluation",
     "register_base",
     "register_base_directory",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.db import IntegrityError, transaction
 from django.test import Client
+from django.utils import timezone
 
 from billing.models import Account
 from billing.selectors import wallet
@@ -76,8 +80,39 @@ def test_an_address_signs_up_once_in_any_case() -> None:
     assert User.objects.count() == Organization.objects.count() == 1
 
 
+def test_a_new_organization_is_referred_by_the_one_that_the_form_names() -> None:
+    referrer = make_organization("bringer")
+    form = {"email": "ada@example.com", "password1": PASSWORD}
+    assert b"?ref=bringer" in Client().get("/accounts/signup/?ref=bringer").content
+    assert Client().post("/accounts/signup/?ref=bringer", form).status_code == 302
+    brought = Organization.objects.get(slug="ada")
+    assert brought.referred_by == referrer and brought.referral_ends_at is not None
+    assert timedelta(days=364) < brought.referral_ends_at - timezone.now() <= timedelta(days=365)
+    for change in ({"referred_by": None, "referral_ends_at": None}, {"referral_ends_at": timezone.now()}):
+        with pytest.raises(IntegrityError, match="stands"), transaction.atomic():
+            Organization.objects.filter(pk=brought.pk).update(**change)
+    with pytest.raises(IntegrityError, match="stands"), transaction.atomic():
+        Organization.objects.filter(pk=referrer.pk).update(referred_by=brought, referral_ends_at=timezone.now())
+
+
+@pytest.mark.parametrize("ref", ["nobody", "x" * 300, "%00", "%F0%9F", "../admin"])
+def test_a_referrer_that_is_none_is_forgotten(ref: str) -> None:
+    form = {"email": "ada@example.com", "password1": PASSWORD}
+    assert Client().get(f"/accounts/signup/?ref={ref}").status_code == 200
+    assert Client().post(f"/accounts/signup/?ref={ref}", form).status_code == 302
+    assert Organization.objects.get(slug="ada").referred_by is None
+
+
+def test_an_organization_refers_no_member_of_its_own() -> None:
+    user = make_user()
+    referrer = make_organization("bringer", owner=user)
+    with pytest.raises(InvalidInput):
+        services.create_organization(owner=user, slug="second", name="Second", referred_by=referrer)
+    assert not Organization.objects.filter(slug="second").exists()
+
+
 def test_if_the_organization_cannot_be_made_nothing_remains(monkeypatch) -> None:
-    def broken(*, user: User) -> Organization:
+    def broken(*, user: User, referred_by: Organization | None) -> Organization:
         raise RuntimeError(user.email)
 
     monkeypatch.setattr(services, "create_personal_organization", broken)
