@@ -27,7 +27,7 @@ def begun(announced: Price) -> None:
     with as_owner(), connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("ALTER TABLE catalog_price DISABLE TRIGGER catalog_price_guard")
-        cursor.execute("UPDATE catalog_price SET effective_at = now() WHERE id = %s", [announced.pk])
+        cursor.execute("UPDATE catalog_price SET effective_at = clock_timestamp() WHERE id = %s", [announced.pk])
         cursor.execute("ALTER TABLE catalog_price ENABLE TRIGGER catalog_price_guard")
 
 
