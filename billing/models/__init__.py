@@ -6,6 +6,7 @@ from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
 from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
 from billing.models.lots import Lot
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
+from billing.models.papers import BillingProfile, Paper, PaperNumber, PaymentDetail
 from billing.models.payments import StripeEvent, TopUp
 from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
@@ -16,6 +17,7 @@ __all__ = [
     "Account",
     "AccountKind",
     "Allowance",
+    "BillingProfile",
     "BudgetNode",
     "Correction",
     "Entry",
@@ -30,6 +32,9 @@ __all__ = [
     "Outbox",
     "Payout",
     "PayoutAccount",
+    "Paper",
+    "PaperNumber",
+    "PaymentDetail",
     "Period",
     "PeriodBalance",
     "PeriodMovement",
