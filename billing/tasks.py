@@ -20,6 +20,7 @@ from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepa
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
+from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
 from billing.stripe import stripe_gateway
 from billing.stripe_events import HANDLERS
@@ -149,6 +150,12 @@ def create_usage_partitions() -> None:
 def post_new_entries() -> None:
     """Give entries committed since the last run their number and month (statements read them)."""
     post_entries()
+
+
+@shared_task
+def issue_papers() -> None:
+    """Issue the papers of payments that have none yet."""
+    issue_due_receipts()
 
 
 @shared_task

@@ -7,6 +7,7 @@ customer coming back) leads to `credit_top_up`, which moves a top-up only forwar
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -17,7 +18,7 @@ from django.utils import timezone
 from billing.errors import InvalidTopUpAmount, PaymentMismatch
 from billing.ledger import get_account, post_transaction, record_incident
 from billing.locks import lock_stripe_cash, lock_top_up
-from billing.models import Account, Incident, LedgerTransaction, Outbox, TopUp
+from billing.models import Account, Incident, LedgerTransaction, Outbox, PaymentDetail, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
@@ -153,6 +154,11 @@ def _credit(top_up: TopUp, session: CheckoutSession) -> None:
         memo=session.id,
     )
     top_up.tax_cents = session.amount_tax_cents
+    PaymentDetail.objects.create(  # the receipt says it (billing/papers)
+        top_up=top_up,
+        payer=asdict(session.payer) if session.payer else None,
+        taxes=[asdict(tax) for tax in session.taxes],
+    )
     top_up.state = TopUp.State.CREDITED
     top_up.credited_at = timezone.now()
     Outbox.objects.create(

@@ -38,8 +38,8 @@ class PaymentDetail(models.Model):
     """What Stripe says about the payer and the tax of one paid top-up; written once, when it is credited."""
 
     top_up = models.OneToOneField(TopUp, on_delete=models.PROTECT, primary_key=True, related_name="payment_detail")
-    payer = models.JSONField()  # fields of `billing.stripe.checkout.Payer`, or null
-    taxes = models.JSONField()  # a list of fields of `billing.stripe.checkout.TaxAmount`
+    payer = models.JSONField(null=True)  # fields of `billing.stripe.tax.Payer`
+    taxes = models.JSONField()  # a list of fields of `billing.stripe.tax.TaxAmount`
 
 
 class PaperNumber(models.Model):

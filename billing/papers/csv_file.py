@@ -17,14 +17,17 @@ def safe_text(text: str) -> str:
     Spaces before such a sign do not help: some programs trim them. A full-width sign counts as the plain one.
     """
     start = text.lstrip(" \u00a0\u3000\ufeff")[:1].translate({0xFF1D: "=", 0xFF0B: "+", 0xFF0D: "-", 0xFF20: "@"})
-    return f"'{text}" if start in FORMULA_STARTS and start or text[:1] in ("\t", "\r", "\n") else text
+    return f"'{text}" if (start and start in FORMULA_STARTS) or text[:1] in ("\t", "\r", "\n") else text
 
 
 def csv_file(document: Document, *, number: str, issued_on: date | None) -> str:
     """Return the document as CSV (RFC 4180). `section` names the table of a line; a total's is "total of" it."""
     tables = [table for table in document.tables if table.rows or table.totals]
-    names = dict.fromkeys(f"{column.name} (USD)" if column.kind == "money" else column.name
-                          for table in tables for column in table.columns)
+    names = dict.fromkeys(
+        f"{column.name} (USD)" if column.kind == "money" else column.name
+        for table in tables
+        for column in table.columns
+    )
     out = io.StringIO()
     writer = csv.DictWriter(out, ["document", "number", "issued", "section", "item", *names], restval="")
     head = {"document": safe_text(document.title), "number": number, "issued": f"{issued_on or ''}"}

@@ -1,4 +1,4 @@
-"""What a paper says, as values: parties, facts, tables, notes. Amounts are integer nano-dollars until they are printed."""
+"""What a paper says, as values: parties, facts, tables, notes. Amounts are integer nano-dollars until printed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Letters that papers can print, and the font of each.
 
-DejaVu Sans is embedded in every paper. Chinese, Japanese and Korean letters use the fonts that PDF names for them, which
-readers bring along (an embedded one would be 16 MB).
+DejaVu Sans is embedded in every paper. Chinese, Japanese and Korean letters use the fonts that PDF names for them,
+which readers bring along (an embedded one would be 16 MB).
 """
 
 from __future__ import annotations

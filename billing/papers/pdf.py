@@ -90,7 +90,7 @@ def _paragraph(
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Any:
     rows = [[_paragraph(label, colour=SOFT), _paragraph(value)] for label, value in facts]
-    return _grid(rows, [130.0, WIDTH - 130.0], padding=1.5)
+    return _grid(rows, [130.0, WIDTH - 130.0], padding=0)
 
 
 def _parties(parties: Sequence[Party]) -> Any:
@@ -110,23 +110,31 @@ def _table(table: Table, decimals: int) -> list[Any]:
     heading.keepWithNext = True
     if not table.rows and not table.totals:
         return [Spacer(1, 10), heading, _paragraph(table.empty, colour=SOFT)]
-    texts = [[_text(column, cell, decimals) for column, cell in zip(table.columns, row, strict=True)]
-             for row in (*table.rows[:MAX_ROWS], *table.totals)]
+    texts = [
+        [_text(column, cell, decimals) for column, cell in zip(table.columns, row, strict=True)]
+        for row in (*table.rows[:MAX_ROWS], *table.totals)
+    ]
     first_total = min(len(table.rows), MAX_ROWS) + 1  # row 0 is the header
     widths = _widths(table.columns, texts)
     rows = [[_paragraph(c.name, size=7.5, colour=SOFT, right=c.kind != "text") for c in table.columns]]
     for number, row in enumerate(texts, start=1):
         bold = number >= first_total
-        rows.append([_paragraph(text, size=8.5, bold=bold, right=column.kind != "text")
-                     for column, text in zip(table.columns, row, strict=True)])
+        rows.append(
+            [
+                _paragraph(text, size=8.5, bold=bold, right=column.kind != "text")
+                for column, text in zip(table.columns, row, strict=True)
+            ]
+        )
     lines = [
         ("LINEBELOW", (0, 0), (-1, 0), 0.8, HexColor(INK)),
         ("LINEBELOW", (0, 1), (-1, -1), 0.4, HexColor(LINE)),
         ("VALIGN", (0, 0), (-1, 0), "BOTTOM"),
     ]
     if first_total < len(rows):
-        lines += [("BACKGROUND", (0, first_total), (-1, -1), HexColor(BAND)),
-                  ("LINEABOVE", (0, first_total), (-1, first_total), 0.8, HexColor(INK))]
+        lines += [
+            ("BACKGROUND", (0, first_total), (-1, -1), HexColor(BAND)),
+            ("LINEABOVE", (0, first_total), (-1, first_total), 0.8, HexColor(INK)),
+        ]
     story = [Spacer(1, 10), heading, _grid(rows, widths, padding=PADDING, lines=lines, repeat=1)]
     if len(table.rows) > MAX_ROWS:
         story.append(_paragraph(f"{len(table.rows) - MAX_ROWS:,} more lines are in the CSV file.", colour=SOFT))
@@ -134,7 +142,12 @@ def _table(table: Table, decimals: int) -> list[Any]:
 
 
 def _grid(
-    rows: list[list[Any]], widths: list[float], *, padding: float, lines: Sequence[tuple[Any, ...]] = (), repeat: int = 0
+    rows: list[list[Any]],
+    widths: list[float],
+    *,
+    padding: float,
+    lines: Sequence[tuple[Any, ...]] = (),
+    repeat: int = 0,
 ) -> Any:
     from reportlab.platypus import Table as Grid
 
@@ -182,7 +195,7 @@ def _numbering_canvas(document: Document, number: str) -> Any:
 
     seller = document.parties[0].name if document.parties else ""
 
-    class Numbering(Canvas):  # type: ignore[misc]
+    class Numbering(Canvas):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._pages: list[dict[str, Any]] = []
@@ -199,7 +212,9 @@ def _numbering_canvas(document: Document, number: str) -> Any:
             super().save()
 
         def _foot(self, page: str) -> None:
-            left = _paragraph(" · ".join(part for part in (seller, document.title, number) if part), size=7.5, colour=SOFT)
+            left = _paragraph(
+                " · ".join(part for part in (seller, document.title, number) if part), size=7.5, colour=SOFT
+            )
             left.wrapOn(self, WIDTH - 90, 12)
             left.drawOn(self, MARGIN, MARGIN - 12)
             self.setFont(REGULAR, 7.5)

@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-EU = frozenset(
-    "AT BE BG CY CZ DE DK EE ES FI FR GR HR HU IE IT LT LU LV MT NL PL PT RO SE SI SK".split()
-)
+_EU = "AT BE BG CY CZ DE DK EE ES FI FR GR HR HU IE IT LT LU LV MT NL PL PT RO SE SI SK"
+EU = frozenset(_EU[place : place + 2] for place in range(0, len(_EU), 3))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from billing.stripe import tax
 from billing.stripe.calls import CURRENCY, reference_id, translated
 from billing.stripe.charges import Charge, parse_charge
 
 if TYPE_CHECKING:
     import stripe
+    from stripe.params.checkout import SessionCreateParams
 
 logger = logging.getLogger(__name__)
 
-_EXPAND = ["payment_intent.latest_charge.balance_transaction"]
+_EXPAND = ["payment_intent.latest_charge.balance_transaction", *tax.EXPAND]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class CheckoutSession:
     payment_intent_id: str | None
     charge: Charge | None
     amount_tax_cents: int = 0  # the part of the total that Stripe added as tax
+    taxes: tuple[tax.TaxAmount, ...] = ()
+    payer: tax.Payer | None = None
 
 
 class Checkout:
@@ -40,8 +44,9 @@ class Checkout:
     All raise PaymentProviderUnavailable.
     """
 
-    def __init__(self, client: stripe.StripeClient) -> None:
+    def __init__(self, client: stripe.StripeClient, *, reckons_tax: bool) -> None:
         self._client = client
+        self._tax_parameters: SessionCreateParams = tax.PARAMETERS if reckons_tax else {}
 
     @translated
     def create(
@@ -69,6 +74,7 @@ class Checkout:
                 "payment_intent_data": {"metadata": metadata},
                 "success_url": success_url,
                 "cancel_url": cancel_url,
+                **self._tax_parameters,
             },
             {"idempotency_key": f"top-up:{top_up_id}"},
         )
@@ -103,6 +109,8 @@ def _parse(session: Any) -> CheckoutSession:
         payment_status=session.payment_status,
         amount_total_cents=session.amount_total or 0,
         amount_tax_cents=_tax_cents(session),
+        taxes=tax.parse_taxes(session),
+        payer=tax.parse_payer(session),
         currency=session.currency or "",
         client_reference_id=session.client_reference_id or "",
         payment_intent_id=reference_id(intent),

@@ -26,8 +26,8 @@ class StripeGateway:
     Each call raises PaymentProviderUnavailable when Stripe cannot be reached or refuses.
     """
 
-    def __init__(self, client: stripe.StripeClient, *, webhook_secret: str) -> None:
-        self.checkout = Checkout(client)
+    def __init__(self, client: stripe.StripeClient, *, webhook_secret: str, reckons_tax: bool = True) -> None:
+        self.checkout = Checkout(client, reckons_tax=reckons_tax)
         self.charges = Charges(client)
         self.connect = Connect(client)
         self.events = Events(client, webhook_secret=webhook_secret)
@@ -45,4 +45,4 @@ def stripe_gateway() -> StripeGateway:
         http_client=stripe.RequestsClient(timeout=(CONNECT_SECONDS, READ_SECONDS)),
         max_network_retries=NETWORK_RETRIES,
     )
-    return StripeGateway(client, webhook_secret=env.stripe_webhook_secret)
+    return StripeGateway(client, webhook_secret=env.stripe_webhook_secret, reckons_tax=env.stripe_tax)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from stripe.params import checkout
 
-from devstack.stripe_double import payments
+from devstack.stripe_double import payments, tax
 from devstack.stripe_double.messages import JsonObject, Refused, Response, invalid, missing
 from devstack.stripe_double.objects import base
 from devstack.stripe_double.pages import checkout_page, success_url
@@ -39,8 +39,9 @@ def _create(double: StripeDouble, _id: str, parameters: JsonObject, _key: str | 
     if customer is not None:
         double.find("customer", customer)
     amount, currency = _total(parameters["line_items"])
-    tax = amount * double.tax_percent // 100
-    session = double.add(_session(double, parameters, amount=amount, tax=tax, currency=currency))
+    added = amount * double.tax_percent // 100
+    session = double.add(_session(double, parameters, amount=amount, tax=added, currency=currency))
+    session["automatic_tax"]["enabled"] = tax.wanted(parameters)
     return double.shown(session, parameters)
 
 
@@ -75,6 +76,7 @@ def pay(double: StripeDouble, session_id: str) -> JsonObject | None:
     with double.turn():
         session = _find(double, session_id)
         if session is not None and session["status"] == "open":
+            tax.reckon(double, session)
             intent = payments.take(double, session)
             session |= {"payment_intent": intent["id"], "payment_status": "paid", "status": "complete", "url": None}
             double.emit("checkout.session.completed", session)
@@ -118,10 +120,12 @@ def _session(double: StripeDouble, params: JsonObject, *, amount: int, tax: int,
         double.now(),
         amount_subtotal=amount,
         amount_total=amount + tax,
+        automatic_tax={"enabled": False, "liability": None, "provider": None, "status": None},
         cancel_url=params.get("cancel_url"),
         client_reference_id=params.get("client_reference_id"),
         currency=currency,
         customer=params.get("customer"),
+        customer_details=None,
         customer_email=params.get("customer_email"),
         expires_at=params.get("expires_at", double.now() + SESSION_SECONDS),
         metadata=params.get("metadata", {}),
@@ -131,7 +135,7 @@ def _session(double: StripeDouble, params: JsonObject, *, amount: int, tax: int,
         payment_status="unpaid",
         status="open",
         success_url=params["success_url"],
-        total_details={"amount_discount": 0, "amount_shipping": 0, "amount_tax": tax},
+        total_details={"amount_discount": 0, "amount_shipping": 0, "amount_tax": tax, "breakdown": None},
         # Not part of Stripe's object: the payment copies the metadata, and the page shows the description.
         _payment_intent_metadata=params.get("payment_intent_data", {}).get("metadata", {}),
         _description=params["line_items"][0]["price_data"]["product_data"]["name"],
@@ -166,6 +170,7 @@ ROUTES = (
         "/v1/checkout/sessions",
         checkout.SessionCreateParams,
         {
+            *tax.PARAMETERS,
             "mode",
             "line_items",
             "success_url",

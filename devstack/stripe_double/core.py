@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stripe import api_version
 
-from devstack.stripe_double import listing, objects, registry
+from devstack.stripe_double import listing, objects, registry, tax
 from devstack.stripe_double.faults import FaultPlan
 from devstack.stripe_double.messages import JsonObject, Refused, Request, Response, invalid, json_response
 from devstack.stripe_double.parameters import decode_form, parse_parameters
@@ -30,7 +30,7 @@ MAX_ATTEMPTS = 200
 class StripeDouble:
     """One account at Stripe. `base_url` is where its checkout pages are reached; `clock` gives unix time.
 
-    `tax_percent` is added to each page, as an account with automatic tax does.
+    `payer` is who pays its pages. `tax_percent` is added to each page, whatever the payer's country.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class StripeDouble:
     ) -> None:
         self.faults = FaultPlan()
         self.tax_percent = 0
+        self.payer = tax.payer()
         self.base_url = base_url
         self.state = State.load(state_file)
         self.acting_account: str | None = None  # the connected account that the request in progress acts for
