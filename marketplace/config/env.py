@@ -85,11 +85,8 @@ class Env:
     stripe_api_key: str  # STRIPE_API_KEY
     stripe_api_base: str  # STRIPE_API_BASE: empty for Stripe itself, the double's URL in the local stack
     stripe_webhook_secret: str  # STRIPE_WEBHOOK_SECRET
-<<<<<<< HEAD
     rate_limit: int  # RATE_LIMIT: predictions per second of one organization; five times as many at once
-=======
     stripe_tax: bool  # STRIPE_TAX: 0 if the account at Stripe has no Stripe Tax; receipts then show no tax
->>>>>>> d0901ca (A payment has a receipt: numbered without a gap, with Stripe's tax by rate, the same bytes for ever)
     platform_fee_bps: int  # PLATFORM_FEE_BPS: the platform's share of each prediction, basis points
     payout_reserve_days: int | None  # PAYOUT_RESERVE_DAYS: 7 to 14; empty: by the creator's record; 0: double alone
     payout_minimum_cents: int  # PAYOUT_MINIMUM_CENTS: the least that one payout to a creator carries
@@ -124,11 +121,8 @@ class Env:
             stripe_api_key=_need(source, "STRIPE_API_KEY"),
             stripe_api_base=_url(source, "STRIPE_API_BASE", ("http", "https", ""), default=""),
             stripe_webhook_secret=_need(source, "STRIPE_WEBHOOK_SECRET"),
-<<<<<<< HEAD
             rate_limit=_integer(source, "RATE_LIMIT", 100, 1, 100_000),
-=======
             stripe_tax=source.get("STRIPE_TAX", "1") == "1",
->>>>>>> d0901ca (A payment has a receipt: numbered without a gap, with Stripe's tax by rate, the same bytes for ever)
             platform_fee_bps=_integer(source, "PLATFORM_FEE_BPS", 2000, 0, 10_000),
             payout_reserve_days=_reserve_days(source),
             payout_minimum_cents=_integer(source, "PAYOUT_MINIMUM_CENTS", 2_500, 1, 100_000),
