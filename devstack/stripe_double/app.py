@@ -25,7 +25,7 @@ from protocol.errors import BodyTooLarge, BodyTooSlow, ClientGone
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 6 * 1024 * 1024  # a file of evidence has up to 5 MiB
 WEBHOOK_SECONDS = 5.0
 POLL_SECONDS = 0.1
 

@@ -17,14 +17,17 @@ from pathlib import Path
 
 from stripe import api_version
 
-from devstack.stripe_double import listing, objects, registry, tax
+from devstack.stripe_double import listing, objects, registry, responses, tax
 from devstack.stripe_double.faults import FaultPlan
 from devstack.stripe_double.messages import JsonObject, Refused, Request, Response, invalid, json_response
-from devstack.stripe_double.parameters import decode_form, parse_parameters
+from devstack.stripe_double.parameters import decode, parse_parameters
+from devstack.stripe_double.resource import Route
 from devstack.stripe_double.state import Delivery, State
 
 RETRY_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60)  # between attempts at a webhook; Stripe takes hours, tests do not
 MAX_ATTEMPTS = 200
+# Answers that say that nothing was executed; every other is kept for its idempotency key, errors too, as at Stripe.
+NOT_KEPT = frozenset({400, 404, 409, 429})
 
 
 class StripeDouble:
@@ -60,7 +63,6 @@ class StripeDouble:
         with self._lock:
             try:
                 self._authorize(request)
-                self.faults.before_commit(request)
                 response = self._answer(request)
             except Refused as refusal:
                 return refusal.response()
@@ -81,26 +83,38 @@ class StripeDouble:
             raise Refused(404, "invalid_request_error", f"Unrecognized request URL ({request.method}: {request.path}).")
         route, object_id = found
         self.acting_account = self._connected_account(request)
-        encoded = request.query if request.method == "GET" else request.body.decode("utf-8", "replace")
         key = request.headers.get("idempotency-key") if request.method == "POST" else None
-        fingerprint = hashlib.sha256(f"{self.acting_account} {request.path}?{encoded}".encode()).hexdigest()
+        given = decode(request)
+        fingerprint = hashlib.sha256(f"{self.acting_account} {request.path}?{given}".encode()).hexdigest()
         if key is not None and key in self.state.answers:
             answer = self.state.answers[key]
             if answer["fingerprint"] != fingerprint:
                 message = f"Keys for idempotent requests can only be used with the same parameters: {key}"
                 raise Refused(400, "idempotency_error", message)
-            return json_response(200, answer["body"], idempotent_replayed="true")
-        parameters = parse_parameters(route.shape, decode_form(encoded))
+            return json_response(answer["status"], answer["body"], idempotent_replayed="true")
+        parameters = parse_parameters(route.shape, given)
         for name in parameters:
             if name not in route.supported:
                 raise invalid(name, f"Stripe knows {name}, its double does not: teach it first")
-        registry.let_time_pass(self)
-        body = route.run(self, object_id, parameters, key)
-        if key is not None:
-            self.state.answers[key] = {"fingerprint": fingerprint, "body": body}
+        status, body = self._run(route, request, object_id, parameters, key)
+        if key is not None and status not in NOT_KEPT:
+            self.state.answers[key] = {"fingerprint": fingerprint, "status": status, "body": body}
         if request.method == "POST":
             self.state.save()
-        return json_response(200, body, request_id=objects.new_id("req"))
+        return json_response(status, body, request_id=objects.new_id("req"))
+
+    def _run(
+        self, route: Route, request: Request, object_id: str, parameters: JsonObject, key: str | None
+    ) -> tuple[int, JsonObject]:
+        """Return status and body, also those of a refusal. Raises ConnectionDropped, and WrongAnswer."""
+        registry.let_time_pass(self)
+        try:
+            self.faults.before_commit(request)
+            body = route.run(self, object_id, parameters, key)
+        except Refused as refusal:
+            return refusal.status, refusal.body()
+        responses.check(body)
+        return 200, body
 
     def _connected_account(self, request: Request) -> str | None:
         account_id = request.headers.get("stripe-account")
@@ -118,6 +132,7 @@ class StripeDouble:
             due = [
                 self.state.objects[delivery.event_id] for delivery in self.state.deliveries if delivery.due <= latest
             ]
+            due = [event for event in due if event["type"] not in self.faults.webhooks.lost]
             return copy.deepcopy(self.faults.webhooks.apply(due))
 
     def signed_webhook(self, event: JsonObject) -> tuple[bytes, str]:

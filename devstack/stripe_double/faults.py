@@ -18,7 +18,9 @@ class FaultKind(StrEnum):
     DROP_AFTER_COMMIT = "drop_after_commit"  # it happened, the answer is lost
     CONFLICT = "conflict"  # 409
     RATE_LIMIT = "rate_limit"  # 429
-    SERVER_ERROR = "server_error"  # 500
+    SERVER_ERROR = "server_error"  # 500, and again for as long as the same idempotency key comes
+    DECLINE = "decline"  # the bank refuses the card
+    AUTHENTICATION = "authentication"  # the bank wants to ask the card's holder (3-D Secure)
 
 
 _REFUSALS = {
@@ -30,7 +32,10 @@ _REFUSALS = {
 
 @dataclass
 class Fault:
-    """A fault for the next `times` requests of `method` whose path contains `path`."""
+    """A fault for the next `times` requests of `method` whose path contains `path`.
+
+    A bank's decision is a fault of the next `times` payments, also of those on a page.
+    """
 
     kind: FaultKind
     path: str = "/v1/"
@@ -40,12 +45,13 @@ class Fault:
 
 @dataclass
 class WebhookFaults:
-    """The faults of every batch of webhooks. `seed` makes the shuffling repeatable."""
+    """The faults of every batch of webhooks. `seed` makes the shuffling repeatable; `lost` types never arrive."""
 
     copies: int = 1
     delay_seconds: float = 0.0
     shuffle: bool = False
     seed: int = 0
+    lost: Sequence[str] = ()
 
     def apply(self, batch: Sequence[T]) -> list[T]:
         """Return the batch as it will be sent."""
@@ -76,9 +82,15 @@ class FaultPlan:
         if self._take(request, frozenset({FaultKind.DROP_AFTER_COMMIT})) is not None:
             raise ConnectionDropped
 
-    def _take(self, request: Request, kinds: frozenset[FaultKind]) -> FaultKind | None:
+    def injected(self, kind: FaultKind) -> bool:
+        """Return whether the next payment meets this decision of a bank, and use it up."""
+        return self._take(None, frozenset({kind})) is not None
+
+    def _take(self, request: Request | None, kinds: frozenset[FaultKind]) -> FaultKind | None:
         for fault in self.requests:
-            if fault.kind in kinds and fault.method == request.method and fault.path in request.path:
+            if fault.kind in kinds and (
+                request is None or (fault.method == request.method and fault.path in request.path)
+            ):
                 fault.times -= 1
                 if fault.times <= 0:
                     self.requests.remove(fault)

@@ -35,22 +35,27 @@ class ConnectionDropped(Exception):
 
 
 class Refused(Exception):
-    """An error in Stripe's shape: {"error": {"type", "code", "message", "param"}}."""
+    """An error in Stripe's shape: {"error": {"type", "code", "message", "param", …}}; `more` are further fields."""
 
-    def __init__(self, status: int, kind: str, message: str, *, code: str | None = None, param: str | None = None):
+    def __init__(
+        self, status: int, kind: str, message: str, *, code: str | None = None, param: str | None = None, **more: Any
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.message = message
         self.code = code
         self.param = param
+        self.more = more
+
+    def body(self) -> JsonObject:
+        """Return the refusal as Stripe would send it."""
+        error = {"type": self.kind, "message": self.message, "code": self.code, "param": self.param, **self.more}
+        return {"error": {name: value for name, value in error.items() if value is not None}}
 
     def response(self) -> Response:
-        """Return the refusal as Stripe would send it."""
-        error = {"type": self.kind, "message": self.message, "code": self.code, "param": self.param}
-        return json_response(
-            self.status, {"error": {name: value for name, value in error.items() if value is not None}}
-        )
+        """Return the refusal as an HTTP response."""
+        return json_response(self.status, self.body())
 
 
 def json_response(status: int, value: JsonObject, **headers: str) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from devstack.stripe_double.cards import TEST_CARDS
 from devstack.stripe_double.messages import JsonObject, Response
 
 _HEADERS = {
@@ -29,6 +30,10 @@ h1 { margin: 0; font-size: 1rem; font-weight: 500; color: var(--soft); }
 .amount { margin: .1rem 0 1.25rem; font-size: 2.25rem; font-weight: 650; font-variant-numeric: tabular-nums; }
 dl { margin: 0 0 1.5rem; display: grid; grid-template-columns: auto 1fr; gap: .35rem 1rem; }
 dt { color: var(--soft); } dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
+fieldset { margin: 0 0 1.25rem; padding: .5rem .8rem; border: 1px solid var(--line); border-radius: .5rem; }
+legend { color: var(--soft); font-size: .9rem; } small { color: var(--soft); }
+label { display: flex; gap: .6rem; align-items: baseline; padding: .25rem 0; cursor: pointer; }
+.refused { margin: 0 0 1rem; padding: .6rem .8rem; border: 1px solid currentColor; border-radius: .5rem; }
 button, .button { display: block; width: 100%; padding: .75rem; border: 1px solid transparent; border-radius: .5rem;
   font: inherit; font-weight: 600; text-align: center; text-decoration: none; cursor: pointer; }
 .pay { background: var(--go); color: var(--go-ink); }
@@ -51,8 +56,8 @@ def plain_page(status: int, title: str, content: str) -> Response:
     return Response(status, text.encode(), _HEADERS)
 
 
-def checkout_page(session: JsonObject | None) -> Response:
-    """Return the page of a session in any state; 404 for None."""
+def checkout_page(session: JsonObject | None, *, refused: str = "") -> Response:
+    """Return the page of a session in any state; 404 for None. `refused` is what the bank said to the last try."""
     if session is None:
         return plain_page(404, "No such page", "<h1>There is no such checkout page.</h1>")
     if session["status"] == "expired":
@@ -64,18 +69,47 @@ def checkout_page(session: JsonObject | None) -> Response:
     if session["status"] == "complete":
         done = f'<h1>This is paid.</h1><a class="button pay" href="{escape(success_url(session))}">Continue</a>'
         return plain_page(200, "Paid", done)
-    dollars = f"${session['amount_total'] // 100:,}.{session['amount_total'] % 100:02d}"
+    amount = session["amount_total"]
+    action = "Save this card" if amount is None else f"Pay {_dollars(amount)}"
+    choices = "".join(
+        f'<label><input type="radio" name="card" value="{escape(name)}"{" checked" if name == "pm_card_visa" else ""}>'
+        f"<span>•••• {card.last4} <small>{escape(card.label)}</small></span></label>"
+        for name, card in TEST_CARDS.items()
+    )
     return plain_page(
-        200,
-        f"Pay {dollars} · test double",
+        200 if not refused else 402,
+        f"{action} · test double",
         f"""<h1>{escape(session["_description"])}</h1>
-<p class="amount">{dollars}</p>
-<dl><dt>Card</dt><dd>4242 4242 4242 4242 (test)</dd><dt>Reference</dt>
-<dd>{escape(session["client_reference_id"] or session["id"])}</dd></dl>
+{"" if amount is None else f'<p class="amount">{_dollars(amount)}</p>'}
+{f'<p class="refused" role="alert">{escape(refused)}</p>' if refused else ""}
+<dl><dt>Reference</dt><dd>{escape(session["client_reference_id"] or session["id"])}</dd></dl>
 <form method="post" action="/checkout/{escape(session["id"])}">
-<button class="pay" id="pay">Pay {dollars}</button></form>
+<fieldset><legend>Test card</legend>{choices}</fieldset>
+<button class="pay" id="pay">{action}</button></form>
 {_back(session, "Cancel and go back")}""",
     )
+
+
+def bank_page(session: JsonObject, card: str) -> Response:
+    """Return the question of the card's bank (3-D Secure)."""
+    answers = "".join(
+        f'<button class="{look}" name="approve" value="{value}" id="{name}">{text}</button>'
+        for look, value, name, text in (
+            ("pay", "yes", "approve", "Yes, it is me"),
+            ("cancel", "no", "refuse", "No, refuse it"),
+        )
+    )
+    return plain_page(
+        200,
+        "Your bank asks · test double",
+        f"""<h1>Your bank asks: are you paying {_dollars(session["amount_total"])}?</h1>
+<form method="post" action="/checkout/{escape(session["id"])}">
+<input type="hidden" name="card" value="{escape(card)}">{answers}</form>""",
+    )
+
+
+def _dollars(cents: int) -> str:
+    return f"${cents // 100:,}.{cents % 100:02d}"
 
 
 def success_url(session: JsonObject) -> str:

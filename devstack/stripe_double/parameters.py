@@ -10,18 +10,43 @@ import functools
 import re
 import sys
 import types
+from email.parser import BytesParser
+from email.policy import HTTP
 from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import parse_qsl
 
 from stripe import RequestOptions
 from typing_extensions import get_type_hints, is_typeddict  # the module with which stripe declares its types
 
-from devstack.stripe_double.messages import JsonObject, Refused, invalid
+from devstack.stripe_double.messages import JsonObject, Refused, Request, invalid
 
 MAX_PARAMETERS = 1_000
 _KEY = re.compile(r"^([^\[\]]+)((?:\[[^\[\]]*\])*)$")
 # They describe the call, not the request: the client library strips them before sending.
 _OPTIONS = frozenset(RequestOptions.__annotations__)
+
+
+def decode(request: Request) -> JsonObject:
+    """Parse the parameters of a request, of its address or of its body. Raises Refused."""
+    if request.method == "GET":
+        return decode_form(request.query)
+    kind = request.headers.get("content-type", "")
+    if kind.startswith("multipart/form-data"):
+        return _decode_multipart(kind, request.body)
+    return decode_form(request.body.decode("utf-8", "replace"))
+
+
+def _decode_multipart(kind: str, body: bytes) -> JsonObject:
+    """Parse an upload: a file is its bytes, everything else is text."""
+    message = BytesParser(policy=HTTP).parsebytes(b"content-type: " + kind.encode() + b"\r\n\r\n" + body)
+    decoded: JsonObject = {}
+    for part in message.iter_parts():
+        content = part.get_payload(decode=True)
+        name = part.get_param("name", header="content-disposition")
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise Refused(400, "invalid_request_error", "The request body is not a form of parts.")
+        decoded[name] = content if part.get_filename() else content.decode("utf-8", "replace")
+    return decoded
 
 
 def decode_form(text: str) -> JsonObject:
@@ -79,6 +104,8 @@ def parse_parameters(shape: type, given: JsonObject, *, prefix: str = "") -> Jso
 
 
 def _convert(hint: Any, value: Any, param: str) -> Any:
+    if isinstance(value, bytes):
+        return value  # a file
     origin = get_origin(hint)
     arguments = get_args(hint)
     if origin in (Union, types.UnionType):

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from devstack.stripe_double import checkout, connect, connect_money, customers, events, payments
+from devstack.stripe_double import (
+    balance,
+    cards,
+    checkout,
+    connect,
+    connect_money,
+    customers,
+    disputes,
+    events,
+    payments,
+    refunds,
+)
 from devstack.stripe_double.resource import Page, Route
 
 if TYPE_CHECKING:
     from devstack.stripe_double.core import StripeDouble
 
-MODULES: tuple[Any, ...] = (checkout, connect, connect_money, customers, events, payments)
+MODULES: tuple[Any, ...] = (
+    balance,
+    cards,
+    checkout,
+    connect,
+    connect_money,
+    customers,
+    disputes,
+    events,
+    payments,
+    refunds,
+)
 
 _ROUTES: tuple[Route, ...] = tuple(route for module in MODULES for route in module.ROUTES)
 _PAGES: tuple[Page, ...] = tuple(page for module in MODULES for page in getattr(module, "PAGES", ()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from devstack.private_file import write_private
 from devstack.stripe_double.messages import JsonObject
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass

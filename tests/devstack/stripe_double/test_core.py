@@ -10,29 +10,9 @@ import pytest
 import stripe
 
 from devstack.stripe_double import checkout
-from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
-from devstack.stripe_double.http_client import DoubleHTTPClient
 from devstack.stripe_double.payments import card_fee_cents
-
-KEY = "sk_test_double"
-SECRET = "whsec_double"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_double(**options: Any) -> StripeDouble:
-    return StripeDouble(api_key=KEY, webhook_secret=SECRET, base_url="http://double", **options)
-
-
-def client_of(double: StripeDouble, *, key: str = KEY, retries: int = 0) -> stripe.StripeClient:
-    return stripe.StripeClient(key, http_client=DoubleHTTPClient(double), max_network_retries=retries)
+from tests.devstack.stripe_double.support import SECRET, Clock, client_of, make_double
 
 
 def session_parameters(**changes: Any) -> Any:
