@@ -89,7 +89,6 @@ def onboard(double: StripeDouble, account_id: str, *, number: str = "00012345678
         account["details_submitted"] = True
         banks = account["external_accounts"]
         banks["data"] = [_bank_account(account_id, number)]
-        banks["total_count"] = 1
         account["_bank_failure"] = BANKS[number]
         _judge(account, [] if verified else ["individual.verification.document"])
         double.emit("account.updated", account)
@@ -177,12 +176,18 @@ def _account(now: int, parameters: JsonObject) -> JsonObject:
         default_currency="usd",
         details_submitted=False,
         email=parameters.get("email"),
-        external_accounts={"object": "list", "data": [], "has_more": False, "total_count": 0, "url": ""},
+        external_accounts={"object": "list", "data": [], "has_more": False, "url": ""},
         future_requirements=_requirements([]),
         metadata=parameters.get("metadata", {}),
         payouts_enabled=False,
         requirements=_requirements(_DUE_AT_FIRST),
-        settings={"payouts": {"debit_negative_balances": False, "schedule": {"delay_days": 2, "interval": interval}}},
+        settings={
+            "branding": {},
+            "card_payments": {},
+            "dashboard": {},
+            "payments": {},
+            "payouts": {"debit_negative_balances": False, "schedule": {"delay_days": 2, "interval": interval}},
+        },
         type="express",
         _bank_failure=None,
     )

@@ -59,7 +59,7 @@ def _create_transfer(double: StripeDouble, _id: str, parameters: JsonObject, key
             destination=account["id"],
             destination_payment=new_id("py"),
             metadata=parameters.get("metadata", {}),
-            reversals={"object": "list", "data": [], "has_more": False, "total_count": 0, "url": ""},
+            reversals={"object": "list", "data": [], "has_more": False, "url": ""},
             reversed=False,
             source_transaction=None,
             source_type="card",
@@ -103,7 +103,6 @@ def _create_reversal(double: StripeDouble, transfer_id: str, parameters: JsonObj
     transfer["amount_reversed"] += amount
     transfer["reversed"] = transfer["amount_reversed"] == transfer["amount"]
     transfer["reversals"]["data"].insert(0, reversal)
-    transfer["reversals"]["total_count"] += 1
     double.emit("transfer.reversed", transfer, key)
     return double.shown(reversal, parameters)
 
