@@ -20,6 +20,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
     `Account.Kind`                       `billing_settle_hold`, `billing.payouts.books.lock_balances`
 15. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
+Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.
 Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.
 """
 

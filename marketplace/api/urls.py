@@ -1,9 +1,11 @@
 """Addresses below /api/v1/. None ends in a slash."""
 
+from datetime import date
+
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from marketplace.api.views import custody, identity, keys, models, money, schema, statements, versions
+from marketplace.api.views import custody, identity, keys, models, money, receipts, schema, statements, versions
 from marketplace.api.views.base import UnknownPath
 from protocol.names import SLUG
 
@@ -14,7 +16,22 @@ class NameConverter(StringConverter):
     regex = SLUG
 
 
+class DayConverter(StringConverter):
+    """A day as YYYY-MM-DD; another text is no such address."""
+
+    regex = "20[0-9]{2}-[0-9]{2}-[0-9]{2}"
+
+    def to_python(self, value: str) -> date:
+        """Return the day; ValueError, which Django takes as no match, if the calendar has none."""
+        return date.fromisoformat(value)
+
+    def to_url(self, value: date) -> str:
+        """Return the day's text."""
+        return value.isoformat()
+
+
 register_converter(NameConverter, "name")
+register_converter(DayConverter, "day")
 
 app_name = "api"
 urlpatterns = [
@@ -48,6 +65,10 @@ urlpatterns = [
     path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
     path("statements", statements.StatementsView.as_view(), name="statements"),
     path("statements/lines", statements.StatementLinesView.as_view(), name="statement-lines"),
+    path("receipts/keys", receipts.ReceiptKeysView.as_view(), name="receipt-keys"),
+    path("receipts/days", receipts.ReceiptDaysView.as_view(), name="receipt-days"),
+    path("receipts/days/<day:day>/consistency", receipts.ReceiptConsistencyView.as_view(), name="receipt-consistency"),
+    path("receipts/<uuid:prediction_id>", receipts.ReceiptView.as_view(), name="receipt"),
     path("earnings", money.EarningsView.as_view(), name="earnings"),
     path("platform/statements", statements.PlatformStatementsView.as_view(), name="platform-statements"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),

@@ -60,12 +60,25 @@ app.conf.update(
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
+        # The last head of a day follows within the hour after its end.
+        "publish roots of receipts": {
+            "task": "marketplace.receipts.tasks.publish_days",
+            "schedule": 3600.0,
+            "options": {"expires": 3000.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
 )
 app.autodiscover_tasks(
-    ["billing", "billing.payouts", "marketplace.publishing", "marketplace.vault", "marketplace.gateway"]
+    [
+        "billing",
+        "billing.payouts",
+        "marketplace.publishing",
+        "marketplace.vault",
+        "marketplace.receipts",
+        "marketplace.gateway",
+    ]
 )
 
 

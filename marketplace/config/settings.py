@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "marketplace.accounts",
     "marketplace.catalog",
     "marketplace.vault",
+    "marketplace.receipts",
     "marketplace.api",
     "marketplace.web",
     "billing",

@@ -5,6 +5,7 @@ from django.urls import include, path
 urlpatterns = [
     path("accounts/", include("allauth.account.urls")),
     path("api/v1/", include("marketplace.api.urls")),
+    path(".well-known/", include("marketplace.receipts.urls")),
     path("internal/v1/", include("marketplace.vault.urls")),
     path("webhooks/stripe", include("billing.urls")),
     path("", include("marketplace.web.urls")),

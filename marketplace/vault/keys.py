@@ -5,6 +5,7 @@ After a key is rotated the processes must be restarted: they keep using what the
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,8 @@ from django.conf import settings
 
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.vault.models import PlatformKey
+from protocol.encoding import encode_base64url
+from protocol.proofs.keys import PublishedKey
 from sealed_weights import FileKeyProvider, PlatformKeypair
 
 _lock = threading.Lock()
@@ -89,3 +92,30 @@ def ticket_public_keys() -> dict[str, bytes]:
     """Return {kid: 32 bytes} of every ticket key that is not retired."""
     rows = PlatformKey.objects.filter(purpose=PlatformKey.Purpose.TICKET, retired_at__isnull=True)
     return {str(row.id): bytes(row.public_key) for row in rows}
+
+
+def receipt_keys() -> tuple[PublishedKey, ...]:
+    """Return every key that ever signed receipts, oldest first, with its time; raises NotBootstrapped if there is none.
+
+    Times are whole seconds, widened to both sides: a signature names the second in which it was made.
+    """
+    rows = PlatformKey.objects.filter(purpose=PlatformKey.Purpose.RECEIPT).order_by("created_at", "id")
+    found = tuple(
+        PublishedKey(
+            kid=str(row.id),
+            public_key=encode_base64url(bytes(row.public_key)),
+            valid_from=first_second(row),
+            valid_until=math.ceil(row.retired_at.timestamp()) if row.retired_at else None,
+            endorsed_by=str(row.endorsed_by_id) if row.endorsed_by_id else None,
+            endorsement=encode_base64url(bytes(row.endorsement)) if row.endorsement else None,
+        )
+        for row in rows
+    )
+    if not found:
+        current_row(PlatformKey.Purpose.RECEIPT)
+    return found
+
+
+def first_second(row: PlatformKey) -> int:
+    """Return the unix second from which a key is valid."""
+    return math.floor(row.created_at.timestamp())

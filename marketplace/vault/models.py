@@ -17,6 +17,7 @@ class PlatformKey(models.Model):
         INTAKE = "intake"  # HPKE MLKEM768-X25519: creators wrap data keys to it
         TICKET = "ticket"  # Ed25519: signs tickets to replicas
         VAULT = "vault"  # Ed25519: signs leases and release-log checkpoints
+        RECEIPT = "receipt"  # Ed25519: signs receipts and the roots of their trees; its history is public
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     purpose = models.CharField(max_length=8, choices=Purpose)
@@ -24,6 +25,9 @@ class PlatformKey(models.Model):
     wrapped_private_key = models.BinaryField()  # by the root key, context = purpose and id
     created_at = models.DateTimeField(auto_now_add=True)
     retired_at = models.DateTimeField(null=True, blank=True)
+    # A later receipt key is signed by the one before it (protocol/proofs/keys.py).
+    endorsed_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    endorsement = models.BinaryField(max_length=64, null=True)
 
 
 class SigningKey(models.Model):

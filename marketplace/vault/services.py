@@ -25,6 +25,7 @@ from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPacka
 from marketplace.vault.locks import lock_bootstrap, lock_creator_key, lock_version_of_package
 from marketplace.vault.models import CreatorKey, DataKey, Lease, PlatformKey, Release, Replica, SigningKey
 from marketplace.vault.policies import ENDED_STATES, release_allowed
+from protocol.proofs.keys import endorse
 from sealed_weights import (
     LeaseGrant,
     PlatformKeypair,
@@ -48,27 +49,48 @@ MAX_SIGNING_KEYS = 20  # of one organization
 
 
 def bootstrap_platform_keys() -> list[PlatformKey]:
-    """Make the intake, ticket and vault keys that do not exist yet; return the new rows. Safe to run at any time, also
-    twice at once."""
-    created = []
+    """Make the intake, ticket, vault and receipt keys that do not exist yet; return the new rows. Safe to run at any
+    time, also twice at once."""
     with transaction.atomic():
         lock_bootstrap()
-        for purpose in PlatformKey.Purpose.values:
-            if PlatformKey.objects.filter(purpose=purpose, retired_at__isnull=True).exists():
-                continue
-            key_id = uuid.uuid4()
-            pair = PlatformKeypair.generate() if purpose == PlatformKey.Purpose.INTAKE else _SigningKeypair()
-            private = bytearray(pair.private_bytes())
-            try:
-                wrapped = keys.root_key().wrap(private, keys.platform_key_context(purpose, key_id))
-            finally:
-                wipe(private)
-            created.append(
-                PlatformKey.objects.create(
-                    id=key_id, purpose=purpose, public_key=pair.public_bytes(), wrapped_private_key=wrapped
-                )
-            )
-    return created
+        return [
+            _make_platform_key(purpose)
+            for purpose in PlatformKey.Purpose.values
+            if not PlatformKey.objects.filter(purpose=purpose, retired_at__isnull=True).exists()
+        ]
+
+
+def rotate_receipt_key() -> PlatformKey:
+    """Retire the receipt key and return its successor, which it endorses. Raises NotBootstrapped."""
+    with transaction.atomic():
+        lock_bootstrap()
+        retired = keys.current_row(PlatformKey.Purpose.RECEIPT)
+        pair = keys.signing_pair(PlatformKey.Purpose.RECEIPT)
+        successor = _make_platform_key(PlatformKey.Purpose.RECEIPT)
+        successor.endorsed_by = retired
+        successor.endorsement = endorse(
+            pair.private,
+            kid=str(successor.id),
+            public_key=bytes(successor.public_key),
+            valid_from=keys.first_second(successor),
+        )
+        successor.save(update_fields=["endorsed_by", "endorsement"])
+        retired.retired_at = successor.created_at
+        retired.save(update_fields=["retired_at"])
+    return successor
+
+
+def _make_platform_key(purpose: str) -> PlatformKey:
+    key_id = uuid.uuid4()
+    pair = PlatformKeypair.generate() if purpose == PlatformKey.Purpose.INTAKE else _SigningKeypair()
+    private = bytearray(pair.private_bytes())
+    try:
+        wrapped = keys.root_key().wrap(private, keys.platform_key_context(purpose, key_id))
+    finally:
+        wipe(private)
+    return PlatformKey.objects.create(
+        id=key_id, purpose=purpose, public_key=pair.public_bytes(), wrapped_private_key=wrapped
+    )
 
 
 class _SigningKeypair:

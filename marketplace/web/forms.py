@@ -12,6 +12,7 @@ from django.utils import timezone
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from marketplace.accounts.models import ApiKey
 from marketplace.catalog.models import MAX_PRICE_MICRO_USD_PER_MTOK
+from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
 NANO_PER_USD = 10**9
 MICRO_PER_USD = 10**6
@@ -30,6 +31,20 @@ class PlainForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("label_suffix", "")
         super().__init__(*args, **kwargs)
+
+
+class ReceiptForm(PlainForm):
+    """A receipt file to check."""
+
+    file = forms.FileField(label="Receipt file", help_text="A file of the page of a prediction, or of the API.")
+
+    def clean_file(self) -> bytes:
+        """Return the file's bytes; a file larger than any receipt is refused unread."""
+        found = self.cleaned_data["file"]
+        if found.size > MAX_DOCUMENT_BYTES:
+            raise forms.ValidationError(f"A receipt has at most {MAX_DOCUMENT_BYTES // 1024} KiB.")
+        data: bytes = found.read()
+        return data
 
 
 class KeyForm(PlainForm):

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.web.views import creator, dashboard, keys, public, staff, statements, wallet
+from marketplace.web.views import creator, dashboard, keys, public, receipts, staff, statements, wallet
 
 app_name = "web"
 urlpatterns = [
@@ -17,7 +17,9 @@ urlpatterns = [
     path("dashboard/keys", keys.keys, name="keys"),
     path("dashboard/keys/<uuid:key_id>/revoke", keys.revoke_key, name="revoke_key"),
     path("dashboard/usage", dashboard.usage, name="usage"),
-    path("dashboard/receipts/<uuid:prediction_id>", dashboard.receipt, name="receipt"),
+    path("dashboard/receipts/<uuid:prediction_id>", receipts.receipt, name="receipt"),
+    path("dashboard/receipts/<uuid:prediction_id>.json", receipts.receipt_file, name="receipt_file"),
+    path("receipts/", receipts.verify, name="verify_receipt"),
     path("dashboard/wallet", wallet.wallet, name="wallet"),
     path("dashboard/wallet/<uuid:top_up_id>/cancel", wallet.cancel, name="cancel_top_up"),
     path("dashboard/statements", statements.statements, name="statements"),

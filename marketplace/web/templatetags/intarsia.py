@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django import template
@@ -86,3 +87,21 @@ def words(identifier: Any) -> str:
 def tone(state: Any) -> str:
     """Return the class that colours the tag of a version's or a top-up's state; empty for a plain tag."""
     return TONES.get(str(state), "")
+
+
+@register.filter
+def unix(seconds: Any) -> datetime:
+    """The moment of a unix time."""
+    return datetime.fromtimestamp(int(seconds), tz=UTC)
+
+
+@register.filter
+def bps(points: Any) -> str:
+    """A factor in basis points, exactly: 15000 → 1.5."""
+    return f"{int(points) / 10_000:.4f}".rstrip("0").rstrip(".")
+
+
+@register.filter
+def percent_bps(points: Any) -> str:
+    """A share in basis points, exactly: 8050 → 80.5%."""
+    return f"{int(points) / 100:.2f}".rstrip("0").rstrip(".") + "%"

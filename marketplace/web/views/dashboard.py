@@ -1,10 +1,9 @@
-"""The consumer's pages: overview, usage, receipts, playground tokens, choice of organization."""
+"""The consumer's pages: overview, usage, playground tokens, choice of organization."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from uuid import UUID
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -61,22 +60,6 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
         "ranges": RANGES,
     }
     return render(request, "web/usage.html", context)
-
-
-@require_safe
-@never_cache
-@member_page()
-def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpResponse:
-    """One prediction: what it cost, why, and the replica's signature over it."""
-    row = billing.usage_row(acting.organization, prediction_id)
-    if row is None:
-        raise Http404("no such receipt")
-    context = {
-        "row": row,
-        "checked": queries.checked_receipt(row),
-        "uncached_tokens": row.prompt_tokens - row.cached_tokens,
-    }
-    return render(request, "web/receipt.html", context)
 
 
 @require_POST

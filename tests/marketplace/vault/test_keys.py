@@ -19,9 +19,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_bootstrap_makes_each_key_once() -> None:
-    assert {row.purpose for row in services.bootstrap_platform_keys()} == {"intake", "ticket", "vault"}
+    assert {row.purpose for row in services.bootstrap_platform_keys()} == {"intake", "ticket", "vault", "receipt"}
     assert services.bootstrap_platform_keys() == []
-    assert PlatformKey.objects.count() == 3
+    assert PlatformKey.objects.count() == 4
 
 
 @pytest.mark.django_db(transaction=True)
@@ -35,12 +35,12 @@ def test_bootstrap_run_twice_at_once_makes_each_key_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert PlatformKey.objects.count() == 3
+    assert PlatformKey.objects.count() == 4
 
 
 def test_the_command_says_what_it_made(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("bootstrap_vault")
-    assert capsys.readouterr().out == "vault keys: intake, ticket, vault\n"
+    assert capsys.readouterr().out == "vault keys: intake, ticket, vault, receipt\n"
     call_command("bootstrap_vault")
     assert capsys.readouterr().out == "vault keys: nothing new\n"
 

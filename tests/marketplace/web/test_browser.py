@@ -160,6 +160,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("usage", world.consumer, "/dashboard/usage"),
         ("usage-empty", world.stranger, "/dashboard/usage"),
         ("receipt", world.consumer, receipt),
+        ("verify-receipt", None, "/receipts/"),
         ("wallet", world.consumer, "/dashboard/wallet"),
         ("statements", world.consumer, "/dashboard/statements"),
         ("my-models", world.creator, "/dashboard/models"),

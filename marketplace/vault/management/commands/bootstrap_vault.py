@@ -11,7 +11,7 @@ from sealed_weights import SealError
 
 
 class Command(BaseCommand):
-    """Make the root key file and the intake, ticket and vault keys where they do not exist. Safe to repeat."""
+    """Make the root key file and the intake, ticket, vault and receipt keys where they do not exist. Safe to repeat."""
 
     help = "Make the root key file and the platform's key pairs where they do not exist yet."
 

@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class ReceiptsConfig(AppConfig):
+    name = "marketplace.receipts"
+    label = "receipts"
