@@ -16,7 +16,7 @@ class NameConverter(StringConverter):
     regex = SLUG
 
 
-class DayConverter(StringConverter):
+class DayConverter:
     """A day as YYYY-MM-DD; another text is no such address."""
 
     regex = "20[0-9]{2}-[0-9]{2}-[0-9]{2}"

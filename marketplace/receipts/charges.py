@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from billing.models import Hold, Refund, Usage
@@ -17,7 +18,7 @@ from protocol.encoding import encode_base64url
 from protocol.proofs.charges import BPS, Charge, ChargePrice, Correction, Share
 from protocol.receipts import ReceiptRejected, receipt_replica_id
 
-LATENCY_CLASS, CLASS_BPS = "standard", BPS  # of every prediction so far
+LATENCY_CLASS: Final = "standard"  # of every prediction so far, at the list price
 
 
 def charges_of(rows: Sequence[Usage]) -> dict[UUID, Charge]:
@@ -86,7 +87,7 @@ def _charge(row: Usage, hold: Hold, signers: dict[UUID, str]) -> Charge:
         placed_at=micros(hold.created_at),
         charged_at=micros(row.created_at),
         latency_class=LATENCY_CLASS,
-        class_bps=CLASS_BPS,
+        class_bps=BPS,
         price=ChargePrice(
             input_micro_usd_per_mtok=price.input_micro_usd_per_mtok,
             cached_input_micro_usd_per_mtok=price.cached_input_micro_usd_per_mtok,
