@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import aiohttp
 import orjson
 
 from marketplace.gateway.dispatch import LOST
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.http import Client
 from marketplace.gateway.prediction import Prediction, SignedReceipt, charged_usage, describe
+from marketplace.gateway.replicas import Answer
 from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
@@ -20,12 +20,10 @@ from protocol.receipts import ReceiptRejected
 logger = logging.getLogger(__name__)
 
 
-async def relay_whole(
-    prediction: Prediction, response: aiohttp.ClientResponse, client: Client, headers: dict[str, str]
-) -> None:
+async def relay_whole(prediction: Prediction, response: Answer, client: Client, headers: dict[str, str]) -> None:
     """Relay a non-streaming answer. Raises ClientGone while nothing is charged, and Refusal when the replica broke."""
     try:
-        raw = await client.unless_gone(collect_stream(response.content.iter_any(), limit=MAX_ANSWER_BYTES))
+        raw = await client.unless_gone(collect_stream(response.chunks(), limit=MAX_ANSWER_BYTES))
         answer, signed = _opened(prediction, raw)
     except (*LOST, orjson.JSONDecodeError) as error:
         logger.error("prediction %s: %s %s", prediction.id, type(error).__name__, error)

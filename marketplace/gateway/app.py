@@ -8,7 +8,6 @@ import uuid
 from dataclasses import asdict
 from typing import Any
 
-import aiohttp
 import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -30,6 +29,7 @@ from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.ratelimit import RateLimiter
+from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.writer import Writer
@@ -197,7 +197,7 @@ class Gateway:
         await presence.beat()  # before the first hold, which a silent gateway's would be
         self._parts = Parts(
             books=books,
-            replicas=aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False),
+            replicas=Replicas(),
             signer=signer,
             log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
             creator_bps=BASIS_POINTS - settings.ENV.platform_fee_bps,
@@ -211,7 +211,7 @@ class Gateway:
             self._presence.cancel()
         if self._parts is not None:
             await self._parts.books.close(STOP_SECONDS)
-            await self._parts.replicas.close()
+            self._parts.replicas.close()
             self._parts.log.close()
             await self._parts.books.database.close()
             self._parts = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -19,14 +20,24 @@ class TtlCache(Generic[Key, Value]):
         self._size = size
         self._clock = clock
         self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+        self._loading: dict[Key, asyncio.Task[Value]] = {}
 
     async def get(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:
-        """The cached value, or what `load` gives (whose exceptions are not cached)."""
+        """The cached value, or what `load` gives (whose exceptions are not cached). One load serves all who wait."""
         found = self._entries.get(key)
-        now = self._clock()
-        if found is not None and now - found[0] < self._seconds:
+        if found is not None and self._clock() - found[0] < self._seconds:
             return found[1]
-        value = await load()
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load(key, load))
+        return await asyncio.shield(loading)
+
+    async def _load(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:
+        now = self._clock()  # before the load: what changes meanwhile is not missed for longer
+        try:
+            value = await load()
+        finally:
+            del self._loading[key]
         self._entries[key] = (now, value)
         self._entries.move_to_end(key)
         while len(self._entries) > self._size:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-import aiohttp
-
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
 from marketplace.gateway.http import Client
 from marketplace.gateway.offers import ReplicaAddress
 from marketplace.gateway.prediction import DEADLINE_SECONDS, Prediction
+from marketplace.gateway.replicas import Answer, NotReached, ReplicaLost
 from protocol.bodies import collect_stream
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import OpenAIError, OpenAIErrorAnswer, decode
@@ -25,10 +24,7 @@ from protocol.tickets import TICKET_HEADER
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 2
-NOT_REACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-# aiohttp raises RuntimeError when it reads from a connection that has just been closed.
-LOST = (aiohttp.ClientError, TimeoutError, OSError, RuntimeError, ProtocolError)
+LOST = (ReplicaLost, ProtocolError)
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class _Refused:
 
 async def dispatch(
     prediction: Prediction, client: Client, path: str, candidates: list[ReplicaAddress], request_id: str
-) -> aiohttp.ClientResponse:
+) -> Answer:
     """Return the 200 response of the first replica that takes the prediction, body unread. It logs `request_id`.
 
     Raises ClientGone, and Refusal: the last replica's, or 502 or 503. The hold is then released, or the refusal says
@@ -57,14 +53,14 @@ async def dispatch(
         prediction.replica = replica
         try:
             answer = await client.unless_gone(_ask(prediction, replica, path, request_id), _discard)
-        except NOT_REACHED:
+        except NotReached:
             continue
         except LOST as error:
             logger.warning("prediction %s: %s", prediction.id, type(error).__name__)
             prediction.parts.books.later(prediction.cancel(0))
             refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
             break
-        if isinstance(answer, aiohttp.ClientResponse):
+        if isinstance(answer, Answer):
             return answer
         refusal = _refusal(answer)
         if answer.error is None:  # it may be at work all the same
@@ -74,33 +70,31 @@ async def dispatch(
     raise await prediction.refused(refusal, "refused")
 
 
-async def _ask(
-    prediction: Prediction, replica: ReplicaAddress, path: str, request_id: str
-) -> aiohttp.ClientResponse | _Refused:
+async def _ask(prediction: Prediction, replica: ReplicaAddress, path: str, request_id: str) -> Answer | _Refused:
     response = await prediction.parts.replicas.post(
         replica.url + path,
-        data=prediction.body,
-        headers={
+        prediction.body,
+        {
             "content-type": "application/json",
             TICKET_HEADER: prediction.ticket(replica),
             REQUEST_ID_HEADER: request_id,
         },
-        timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS + 5, sock_connect=CONNECT_SECONDS),
+        seconds=DEADLINE_SECONDS + 5,
     )
     if response.status == 200:
         return response
     retry_after = response.headers.get("retry-after")
     try:
-        error = decode(await collect_stream(response.content.iter_any()), OpenAIErrorAnswer).error
+        error = decode(await collect_stream(response.chunks()), OpenAIErrorAnswer).error
     except LOST:
         return _Refused(response.status, None, retry_after)
     finally:
-        response.release()
+        response.close()
     return _Refused(response.status, error, retry_after)
 
 
-def _discard(answer: aiohttp.ClientResponse | _Refused) -> None:
-    if isinstance(answer, aiohttp.ClientResponse):
+def _discard(answer: Answer | _Refused) -> None:
+    if isinstance(answer, Answer):
         answer.close()
 
 

@@ -90,17 +90,34 @@ class Client:
 
         `discard` takes a result that came too late.
         """
-        task = asyncio.create_task(work)
+        task = asyncio.current_task()
+        assert task is not None
+        working, cancelled = True, False
+
+        def cancel(_: object) -> None:
+            nonlocal cancelled
+            if working:
+                cancelled = task.cancel()
+
+        self._watch.add_done_callback(cancel)
         try:
-            await self.wait(task)
+            result = await work
+        except BaseException as error:
+            others = task.uncancel() if cancelled else 0
+            if isinstance(error, asyncio.CancelledError) and (others or not cancelled):
+                raise  # the request itself is cancelled: the server is shutting down
+            if not self.gone:
+                raise
+            raise ClientGone from None
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+            working = False
+            self._watch.remove_done_callback(cancel)
         if not self.gone:
-            return task.result()
-        if not task.cancelled() and task.exception() is None and discard is not None:
-            discard(task.result())
+            return result
+        if cancelled:
+            task.uncancel()
+        if discard is not None:
+            discard(result)
         raise ClientGone
 
     async def start(self, status: int, headers: dict[str, str]) -> None:

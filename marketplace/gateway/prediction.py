@@ -8,7 +8,6 @@ same facts for the case that this process is killed.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -16,8 +15,6 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-import aiohttp
 
 from billing.errors import BillingError, DuplicateRequest
 from billing.hotpath import HoldRequest, Settlement
@@ -28,6 +25,7 @@ from marketplace.gateway.delivery_log import DeliveryLog, LogFull, Slot
 from marketplace.gateway.errors import outcome_unknown, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
+from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.requests import PredictionRequest
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
@@ -47,7 +45,7 @@ class Parts:
     """Books, pool, signer, delivery log and the creators' share: used by every prediction."""
 
     books: Books
-    replicas: aiohttp.ClientSession
+    replicas: Replicas
     signer: TicketSigner
     log: DeliveryLog
     creator_bps: int
@@ -103,7 +101,7 @@ class Prediction:
             raise unavailable("This gateway is busy. Nothing was charged; try again.", code="busy") from None
         self._terms = self._hold_request(idempotency_key, replica)
         try:
-            await asyncio.shield(self.parts.books.place(self._terms))
+            await self.parts.books.place(self._terms)
         except DuplicateRequest as refusal:
             refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
             self._close()
@@ -206,10 +204,8 @@ class Prediction:
         """Charge what the receipt says. None: the books refuse it for good (`closed`), or the database is away."""
         assert self.replica is not None
         try:
-            return await asyncio.shield(
-                self.parts.books.settle(
-                    self._terms, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
-                )
+            return await self.parts.books.settle(
+                self._terms, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
             )
         except BillingError as error:  # a hold that was released, for example
             logger.error("prediction %s is not charged: %s", self.id, error)
@@ -286,14 +282,14 @@ class Prediction:
         body = encode(CancelRequest(jti=str(self.id), attempt=self.attempt, delivered_tokens=tokens))
         ticket = self.parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
         try:
-            async with self.parts.replicas.post(
+            answer = await self.parts.replicas.post(
                 self.replica.url + ADMIN_PATH.format(action="cancel"),
-                data=body,
-                headers={"content-type": "application/json", TICKET_HEADER: ticket},
-                timeout=aiohttp.ClientTimeout(total=CANCEL_SECONDS),
-            ):
-                pass
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                body,
+                {"content-type": "application/json", TICKET_HEADER: ticket},
+                seconds=CANCEL_SECONDS,
+            )
+            answer.close()
+        except (NotReached, ReplicaLost) as error:
             logger.warning("prediction %s not cancelled: %s", self.id, type(error).__name__)
 
     def _close(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 
-import aiohttp
-
+from marketplace.gateway.replicas import ReplicaLost
 from protocol.bodies import MAX_EVENT_BYTES
 
 
@@ -13,11 +12,11 @@ class StreamBroken(Exception):
     """The replica's stream ended before its last event, or sent what is no event stream."""
 
 
-async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """Raw events, each with its closing blank line. Raises StreamBroken on a lost connection or a runaway event."""
     buffer = bytearray()
     try:
-        async for chunk in content.iter_any():
+        async for chunk in chunks:
             buffer += chunk
             begin = 0
             while (end := buffer.find(b"\n\n", begin)) >= 0:
@@ -28,8 +27,7 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             del buffer[:begin]
             if len(buffer) > MAX_EVENT_BYTES:
                 raise StreamBroken("an event is too large")
-    # aiohttp raises RuntimeError when it reads from a connection that has just been closed.
-    except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
+    except ReplicaLost as error:
         raise StreamBroken(type(error).__name__) from error
     if buffer.strip():
         raise StreamBroken("the stream ended inside an event")

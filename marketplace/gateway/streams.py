@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import Any
 
-import aiohttp
 import orjson
 
 from marketplace.accounts.errors import Refusal
@@ -14,6 +13,7 @@ from marketplace.gateway import sse
 from marketplace.gateway.errors import error_answer
 from marketplace.gateway.http import Client
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, SignedReceipt, charged_usage, describe
+from marketplace.gateway.replicas import Answer
 from protocol.errors import ProtocolError
 from protocol.events import DONE, event_data, event_tokens, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra, to_fields
@@ -31,9 +31,7 @@ _HEADERS = {
 }
 
 
-async def relay_stream(
-    prediction: Prediction, response: aiohttp.ClientResponse, client: Client, headers: dict[str, str]
-) -> None:
+async def relay_stream(prediction: Prediction, response: Answer, client: Client, headers: dict[str, str]) -> None:
     """Relay a streaming answer. Never refuses: once the stream has begun, an error is its last event."""
     await client.start(200, {**_HEADERS, **headers})
     stream = _Stream(prediction, response, client)
@@ -59,7 +57,7 @@ def _forget(reading: asyncio.Task[SignedReceipt]) -> None:
 class _Stream:
     """One stream in progress. `sent`: the tokens of the events that were sent; `safe`: of those the kernel has."""
 
-    def __init__(self, prediction: Prediction, response: aiohttp.ClientResponse, client: Client) -> None:
+    def __init__(self, prediction: Prediction, response: Answer, client: Client) -> None:
         self._prediction, self._response, self._client = prediction, response, client
         self._loop = asyncio.get_running_loop()
         self._last: dict[str, Any] = {}
@@ -68,7 +66,7 @@ class _Stream:
 
     async def read(self) -> SignedReceipt:
         """Forward events until the one with the receipt, and return it. Raises StreamBroken and ProtocolError."""
-        async for raw in sse.events(self._response.content):
+        async for raw in sse.events(self._response.chunks()):
             if _EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
                 self._last = orjson.loads(data)
                 if (extra := take_prediction_extra(self._last)) is not None:

@@ -51,10 +51,9 @@ class Response:
     """A replica's stream: a token, and another one in whose moment the client's connection begins to close."""
 
     def __init__(self, connection: Connection) -> None:
-        self.content = self
         self._connection = connection
 
-    async def iter_any(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         yield format_event(b"{}", 3)
         self._connection.is_closed = True
         yield format_event(b"{}", 4)
