@@ -156,6 +156,14 @@ class ControlApi:
         Reader(value, "earnings").integer("total_nano_usd")
         return dict(value)
 
+    def receipt(self, prediction_id: UUID) -> bytes:
+        """Return the receipt document of a prediction that the organization paid for."""
+        return self._http.request("GET", f"receipts/{prediction_id}").body
+
+    def receipt_keys(self) -> bytes:
+        """Return the platform's key file of receipts. Needs no token."""
+        return self._http.request("GET", "receipts/keys").body
+
     def _act(self, version_id: UUID, verb: str, payload: Mapping[str, Any] | None = None) -> Version:
         return Version.parse(self._post(f"versions/{version_id}/{verb}", payload or {}, repeatable=True).json())
 

@@ -56,6 +56,7 @@ COMMANDS = (
         "Pull the kill switch: replicas refuse the version, cut off its predictions, wipe it, and confirm that.",
     ),
     LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
+    LazyCommand("receipt", "receipts", "Keep the platform's receipt keys, fetch receipts, and verify them offline."),
     LazyCommand(
         "custody", "custody", "Show who held the keys of a model, and when: intarsia custody ORG/SLUG [--export FILE]."
     ),

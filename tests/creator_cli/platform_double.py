@@ -17,6 +17,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.encoding import decode_base64url, encode_base64url
+from protocol.proofs.keys import KeyFile
 from sealed_weights import (
     GENESIS_HASH,
     BaseSpec,
@@ -31,6 +32,7 @@ from sealed_weights import (
 from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
 from tests.creator_cli.platform_bodies import NOW, earnings_body, model_body, shown, version_body
+from tests.protocol.proofs import made
 
 EMAIL = "ada@acme.example"
 PASSWORD = "correct horse battery staple"
@@ -64,6 +66,8 @@ class Platform:
     versions: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, bytearray] = field(default_factory=dict)
     chain: list[ReleaseEntry] = field(default_factory=list)
+    receipt_keys: KeyFile = field(default_factory=made.key_file)
+    receipt: bytes = field(default_factory=made.document)
     prices_set: int = 0
     prices: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)

@@ -11,8 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
 from tests.creator_cli.platform_double import Platform, Refuse
+from tests.protocol.proofs import made
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -32,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
                 if left and method == self.command and re.search(pattern, path):
                     platform.failures[wanted] -= 1
                     raise Refuse(503, "unavailable", "come back later")
-            if path not in ("tokens", "vault/intake-key", "bases"):
+            if path not in ("tokens", "vault/intake-key", "bases", "receipts/keys"):
                 token = self.headers.get("Authorization", "").removeprefix("Bearer ")
                 if token not in platform.tokens:
                     raise Refuse(401, "invalid_key", "this key is not valid")
@@ -110,6 +113,8 @@ class Handler(BaseHTTPRequestHandler):
             "GET vault/intake-key": lambda: (200, platform.intake_json()),
             "GET custody": platform.export,
             "GET earnings": platform.earnings,
+            "GET receipts/keys": lambda: (200, json.loads(msgspec.json.encode(platform.receipt_keys))),
+            f"GET receipts/{made.PREDICTION}": lambda: (200, json.loads(platform.receipt)),
             f"DELETE keys/{platform.key_id}": platform.delete_key,
         }
         if f"{method} {path}" not in simple:
