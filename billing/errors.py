@@ -116,6 +116,35 @@ class InvalidTopUpAmount(BillingError):
         self.maximum = maximum
 
 
+class CardNotFound(BillingError):
+    """The organization has no such saved card."""
+
+    code = "not_found"
+    status = 404
+
+    def __init__(self) -> None:
+        """Name no card: its id may belong to another organization."""
+        super().__init__("there is no such card", field="card_id")
+
+
+class CardInUse(BillingError):
+    """The card cannot be saved or removed now; nothing changed."""
+
+    code = "card_in_use"
+    status = 409
+
+
+class InvalidAutoTopUp(BillingError):
+    """A figure of the automatic top-up is outside its range; nothing changed."""
+
+    code = "invalid"
+    status = 400
+
+    def __init__(self, field: str, message: str) -> None:
+        """Name the field."""
+        super().__init__(message, field=field)
+
+
 class PaymentMismatch(BillingError):
     """Stripe reports another amount, currency or reference than the top-up asked for. Nothing was credited."""
 

@@ -10,12 +10,18 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import Account, LedgerCheckpoint, LedgerTransaction, Outbox, Payout, TopUp
+from billing.models import Account, AutoTopUp, LedgerCheckpoint, LedgerTransaction, Outbox, Payout, TopUp
 
 
 def lock_top_up(top_up_id: UUID) -> TopUp | None:
     """Lock the top-up with its organization loaded: events about one payment take turns."""
     return TopUp.objects.select_for_update().select_related("organization").filter(pk=top_up_id).first()
+
+
+def lock_auto_top_up(organization_id: UUID) -> AutoTopUp | None:
+    """Lock the organization's automatic top-up: one payment is begun at a time."""
+    locked = AutoTopUp.objects.select_for_update(of=("self",)).select_related("card", "organization")
+    return locked.filter(pk=organization_id).first()
 
 
 def lock_payout(payout_id: UUID) -> Payout:

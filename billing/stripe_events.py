@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from billing.auto_top_ups import take_card_payment
+from billing.cards import save_card
 from billing.models import Payout, PayoutAccount, TopUp
 from billing.payouts.accounts import refresh_account
 from billing.payouts.services import advance_payout
@@ -14,7 +16,15 @@ Handler = Callable[[str, StripeGateway], None]  # takes the id of the event's ob
 
 
 def _session_event(session_id: str, gateway: StripeGateway) -> None:
-    credit_top_up(session=gateway.checkout.retrieve(session_id))
+    session = gateway.checkout.retrieve(session_id)
+    if session.mode == "setup":
+        save_card(session_id=session_id, gateway=gateway)
+        return
+    credit_top_up(session=session)
+
+
+def _card_payment_event(intent_id: str, gateway: StripeGateway) -> None:
+    take_card_payment(payment=gateway.cards.retrieve_payment(intent_id), gateway=gateway)
 
 
 def _failed_session_event(session_id: str, gateway: StripeGateway) -> None:
@@ -55,6 +65,8 @@ HANDLERS: dict[str, Handler] = {
     "checkout.session.async_payment_failed": _failed_session_event,
     "checkout.session.expired": _session_event,
     "charge.updated": _charge_event,
+    "payment_intent.succeeded": _card_payment_event,
+    "payment_intent.payment_failed": _card_payment_event,
     "account.updated": _account_event,
     "transfer.reversed": _transfer_event,
     "payout.paid": _bank_payout_event,

@@ -15,6 +15,7 @@ from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from billing.auto_top_ups import charge_if_low, due_organizations, refresh_card_top_up
 from billing.errors import PaymentMismatch
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
@@ -74,10 +75,24 @@ def process_stripe_event(event_id: str) -> None:
 def check_top_up(top_up_id: str) -> None:
     """Ask Stripe about one top-up that waits: every event about it may be lost, and its payment still counts."""
     try:
+        refresh_card_top_up(top_up_id=UUID(top_up_id))
         refresh_top_up(top_up_id=UUID(top_up_id))
     except PaymentMismatch:
         # An incident is open; asking again cannot help.
         TopUp.objects.filter(pk=top_up_id).update(next_check_at=None)
+
+
+@shared_task
+def top_up_low_wallets() -> None:
+    """Charge the saved cards of organizations whose credit is below the threshold that they set."""
+    for organization_id in due_organizations():
+        top_up_wallet.delay(str(organization_id))
+
+
+@shared_task
+def top_up_wallet(organization_id: str) -> None:
+    """Begin one automatic top-up, if credit is still low."""
+    charge_if_low(organization_id=UUID(organization_id))
 
 
 @shared_task

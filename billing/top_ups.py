@@ -7,7 +7,7 @@ customer coming back) leads to `credit_top_up`, which moves a top-up only forwar
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -18,11 +18,12 @@ from django.utils import timezone
 from billing.errors import InvalidTopUpAmount, PaymentMismatch
 from billing.ledger import get_account, post_transaction, record_incident
 from billing.locks import lock_stripe_cash, lock_top_up
-from billing.models import Account, Incident, LedgerTransaction, Outbox, PaymentDetail, TopUp
+from billing.models import Account, AutoTopUp, Incident, LedgerTransaction, Outbox, PaymentDetail, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
-from billing.stripe import StripeGateway, stripe_gateway
+from billing.stripe import StripeGateway, stripe_gateway, tax
 from billing.stripe.calls import CURRENCY
+from billing.stripe.cards import CardPayment
 from billing.stripe.charges import StripeFee
 from billing.stripe.checkout import CheckoutSession
 from marketplace.accounts.models import Organization
@@ -71,7 +72,7 @@ def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> 
     top_up = TopUp.objects.get(pk=top_up_id)
     if top_up.checkout_session_id is None:
         # The answer of Stripe was lost, so the customer never saw a page; one that exists has closed by itself.
-        lost = TopUp.objects.filter(pk=top_up_id, state=TopUp.State.CREATED, checkout_session_id=None)
+        lost = TopUp.objects.filter(pk=top_up_id, state=TopUp.State.CREATED, checkout_session_id=None, card=None)
         lost.filter(created_at__lte=Now() - CHECKOUT_LIFETIME).update(state=TopUp.State.EXPIRED)
     elif top_up.state != TopUp.State.CREDITED:
         session = (gateway or stripe_gateway()).checkout.retrieve(top_up.checkout_session_id)
@@ -124,24 +125,84 @@ def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
             raise PaymentMismatch(f"top-up {top_up.pk} belongs to another checkout page than {session.id}")
         return top_up
     if session.payment_status == "paid" and top_up.state != TopUp.State.CREDITED:
-        _credit(top_up, session)
+        _credit(top_up, _paid_on_page(session))
     elif top_up.state in TopUp.WAITING:
         # A complete page that is not paid waits for a slow payment method.
         top_up.state = TopUp.State.EXPIRED if session.status == "expired" else TopUp.State.PENDING
     top_up.checkout_session_id = session.id
     top_up.payment_intent_id = session.payment_intent_id
     top_up.save()
+    if top_up.card_id is not None and top_up.state not in TopUp.WAITING:
+        # The page stood in for a card whose bank asked its holder: automatic top-ups go on, or stop.
+        paid = top_up.state == TopUp.State.CREDITED
+        AutoTopUp.objects.filter(pk=top_up.organization_id, state=AutoTopUp.State.WAITING).update(
+            state=AutoTopUp.State.ON if paid else AutoTopUp.State.STOPPED, failures=0
+        )
     if top_up.state == TopUp.State.CREDITED and session.charge is not None and session.charge.fee is not None:
         record_stripe_fee(fee=session.charge.fee)
     return top_up
 
 
-def _credit(top_up: TopUp, session: CheckoutSession) -> None:
-    net_cents = session.amount_total_cents - session.amount_tax_cents
-    if (net_cents, session.currency) != (top_up.amount_cents, CURRENCY) or session.amount_tax_cents < 0:
+def credit_card_payment(*, payment: CardPayment) -> TopUp | None:
+    """Credit the top-up of a payment with a saved card once, if it succeeded. Idempotent.
+
+    Returns the top-up as it is then, or None for a payment of none of ours. A payment of another amount credits
+    nothing, opens an incident and raises PaymentMismatch.
+    """
+    try:
+        top_up_id = UUID(payment.top_up_id)
+    except ValueError:
+        return None
+    try:
+        with transaction.atomic():
+            top_up = lock_top_up(top_up_id)
+            if top_up is None or top_up.card_id is None:
+                return None
+            if payment.succeeded and top_up.state != TopUp.State.CREDITED:
+                _credit(top_up, _Paid(payment.intent_id, payment.amount_cents, payment.currency))
+                top_up.payment_intent_id = payment.intent_id
+                top_up.save()
+            if payment.succeeded and top_up.payment_intent_id != payment.intent_id:
+                raise PaymentMismatch(f"top-up {top_up.pk} was paid twice, also by {payment.intent_id}")
+            if payment.charge is not None and payment.charge.fee is not None:
+                record_stripe_fee(fee=payment.charge.fee)
+            return top_up
+    except PaymentMismatch as error:
+        # Outside the transaction, which was rolled back.
+        detail = {"error": str(error)}
+        record_incident(kind=Incident.Kind.PAYMENT_MISMATCH, subject=payment.intent_id[:64], detail=detail)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Paid:
+    """Money that Stripe took for a top-up, in cents."""
+
+    reference: str  # the page or the payment at Stripe
+    total_cents: int
+    currency: str
+    tax_cents: int = 0
+    payer: tax.Payer | None = None
+    taxes: tuple[tax.TaxAmount, ...] = ()
+
+
+def _paid_on_page(session: CheckoutSession) -> _Paid:
+    return _Paid(
+        session.id,
+        session.amount_total_cents,
+        session.currency,
+        session.amount_tax_cents,
+        session.payer,
+        session.taxes,
+    )
+
+
+def _credit(top_up: TopUp, paid: _Paid) -> None:
+    net_cents = paid.total_cents - paid.tax_cents
+    if (net_cents, paid.currency) != (top_up.amount_cents, CURRENCY) or paid.tax_cents < 0:
         raise PaymentMismatch(
             f"top-up {top_up.pk} asked for {top_up.amount_cents} {CURRENCY} cents, "
-            f"Stripe took {session.amount_total_cents} {session.currency}, of which {session.amount_tax_cents} are tax"
+            f"Stripe took {paid.total_cents} {paid.currency}, of which {paid.tax_cents} are tax"
         )
     amount = top_up.amount_cents * NANO_PER_CENT
     top_up.ledger_transaction = post_transaction(
@@ -151,13 +212,13 @@ def _credit(top_up: TopUp, session: CheckoutSession) -> None:
             get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=top_up.organization): amount,
             get_account(kind=Account.Kind.STRIPE_CASH): -amount,
         },
-        memo=session.id,
+        memo=paid.reference,
     )
-    top_up.tax_cents = session.amount_tax_cents
+    top_up.tax_cents = paid.tax_cents
     PaymentDetail.objects.create(  # the receipt says it (billing/papers)
         top_up=top_up,
-        payer=asdict(session.payer) if session.payer else None,
-        taxes=[asdict(tax) for tax in session.taxes],
+        payer=asdict(paid.payer) if paid.payer else None,
+        taxes=[asdict(amount) for amount in paid.taxes],
     )
     top_up.state = TopUp.State.CREDITED
     top_up.credited_at = timezone.now()

@@ -1,6 +1,7 @@
 """Tables of billing, one module per noun. The rules of money are constraints and triggers of the database."""
 
 from billing.models.budgets import Allowance, BudgetNode
+from billing.models.cards import AutoTopUp, SavedCard, StripeCustomer
 from billing.models.corrections import Correction
 from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
 from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
@@ -10,6 +11,7 @@ from billing.models.papers import BillingProfile, Paper, PaperNumber, PaymentDet
 from billing.models.payments import StripeEvent, TopUp
 from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
+from billing.models.refunds import Dispute, StripeMovement, TopUpRefund
 from billing.models.splits import Split, SplitPart
 from billing.models.usage import Usage
 
@@ -17,9 +19,11 @@ __all__ = [
     "Account",
     "AccountKind",
     "Allowance",
+    "AutoTopUp",
     "BillingProfile",
     "BudgetNode",
     "Correction",
+    "Dispute",
     "Entry",
     "GatewayProcess",
     "Hold",
@@ -41,9 +45,13 @@ __all__ = [
     "Posting",
     "PostingMark",
     "Refund",
+    "SavedCard",
     "Split",
     "SplitPart",
+    "StripeCustomer",
     "StripeEvent",
+    "StripeMovement",
     "TopUp",
+    "TopUpRefund",
     "Usage",
 ]

@@ -38,6 +38,9 @@ class TopUp(models.Model):
     ledger_transaction = models.OneToOneField(
         LedgerTransaction, on_delete=models.PROTECT, null=True, related_name="top_up"
     )
+    # The saved card that is charged while its holder is away; null: the customer pays on a page.
+    card = models.ForeignKey("billing.SavedCard", on_delete=models.PROTECT, null=True, related_name="top_ups")
+    failure = models.CharField(max_length=64, blank=True, default="", db_default="")  # Stripe's code of a refusal
     tax_cents = models.PositiveIntegerField(default=0, db_default=0)  # paid on top of the amount; no credit
     created_at = models.DateTimeField(db_default=Now())
     credited_at = models.DateTimeField(null=True)

@@ -25,6 +25,7 @@ class CheckoutSession:
     """One checkout page."""
 
     id: str
+    mode: str  # payment, or setup: a card is saved
     url: str
     status: str  # open, complete, expired
     payment_status: str  # paid, unpaid, no_payment_required
@@ -104,6 +105,7 @@ def _parse(session: Any) -> CheckoutSession:
     charge = None if intent is None or isinstance(intent, str) else intent.latest_charge
     return CheckoutSession(
         id=session.id,
+        mode=session.mode,
         url=session.url or "",
         status=session.status,
         payment_status=session.payment_status,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
+from billing.stripe.cards import Cards
 from billing.stripe.charges import Charges
 from billing.stripe.checkout import Checkout
 from billing.stripe.connect import Connect
@@ -28,6 +29,7 @@ class StripeGateway:
 
     def __init__(self, client: stripe.StripeClient, *, webhook_secret: str, reckons_tax: bool = True) -> None:
         self.checkout = Checkout(client, reckons_tax=reckons_tax)
+        self.cards = Cards(client)
         self.charges = Charges(client)
         self.connect = Connect(client)
         self.events = Events(client, webhook_secret=webhook_secret)
@@ -39,9 +41,10 @@ def stripe_gateway() -> StripeGateway:
     import stripe
 
     env = settings.ENV
+    base = env.stripe_api_base.rstrip("/")
     client = stripe.StripeClient(
         env.stripe_api_key,
-        base_addresses={"api": env.stripe_api_base.rstrip("/")} if env.stripe_api_base else {},
+        base_addresses={"api": base, "files": base} if base else {},
         http_client=stripe.RequestsClient(timeout=(CONNECT_SECONDS, READ_SECONDS)),
         max_network_retries=NETWORK_RETRIES,
     )

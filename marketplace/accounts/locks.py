@@ -11,7 +11,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
  7. enrolled replica                     `vault.locks.lock_enrolled_replica`
  8. creator key                          `vault.locks.lock_creator_key`
- 9. top-up, payout                       `billing.locks.lock_top_up`, `billing.locks.lock_payout`
+ 9. top-up, its automatic rule, payout   `billing.locks.lock_top_up`, `.lock_auto_top_up`, `.lock_payout`
 10. hold                                 `billing_settle_hold`, `billing_release_hold` (billing/migrations/0006)
 11. ledger transaction to be reversed    `billing.locks.lock_ledger_transaction`
 12. ledger account: the customer's first `billing_place_hold`, and triggers on holds (billing/migrations/0003, 0006)

@@ -44,6 +44,7 @@ app.conf.update(
         "issue papers": {"task": "billing.tasks.issue_papers", "schedule": 10.0, "options": {"expires": 20.0}},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
+        "top up low wallets": {"task": "billing.tasks.top_up_low_wallets", "schedule": 30.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
         "advance payouts": {
             "task": "billing.payouts.tasks.advance_payouts",

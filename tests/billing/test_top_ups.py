@@ -150,7 +150,11 @@ def test_events_whose_webhook_never_came_are_caught_up(double: StripeDouble, org
     tasks.catch_up_stripe_events()
     assert_credited_once(organization, top_up)
     # Only what we act on is asked for.
-    assert set(StripeEvent.objects.values_list("type", flat=True)) == {"checkout.session.completed", "charge.updated"}
+    assert set(StripeEvent.objects.values_list("type", flat=True)) == {
+        "checkout.session.completed",
+        "charge.updated",
+        "payment_intent.succeeded",
+    }
 
 
 def test_an_event_that_cannot_be_processed_waits_and_is_tried_again(
@@ -243,6 +247,7 @@ def test_a_slow_payment_method_waits_then_fails_or_pays_and_never_moves_backward
     def report(**changes: Any) -> None:
         fields: dict[str, Any] = {
             "id": "cs_slow",
+            "mode": "payment",
             "url": "",
             "status": "complete",
             "payment_status": "unpaid",

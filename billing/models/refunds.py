@@ -1,0 +1,91 @@
+"""Money that goes back to a card: refunds of top-ups, and disputes that a customer's bank opened. Amounts are cents."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from billing.models.ledger import LedgerTransaction
+from billing.models.payments import TopUp
+
+
+class TopUpRefund(models.Model):
+    """A part of a top-up that goes back to the card. The credit is taken first, then Stripe is asked."""
+
+    class State(models.TextChoices):
+        REQUESTED = "requested"  # the credit is taken; Stripe may or may not know
+        SENT = "sent"  # Stripe has sent the money
+        FAILED = "failed"  # the money did not arrive, and the credit is back
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    top_up = models.ForeignKey(TopUp, on_delete=models.PROTECT, related_name="refunds")
+    amount_cents = models.PositiveIntegerField()  # of credit
+    tax_cents = models.PositiveIntegerField(default=0)  # the part of the tax that goes back with it
+    state = models.CharField(max_length=9, choices=State, default=State.REQUESTED)
+    stripe_refund_id = models.CharField(max_length=255, null=True, unique=True)
+    ledger_transaction = models.OneToOneField(LedgerTransaction, on_delete=models.PROTECT, related_name="top_up_refund")
+    created_at = models.DateTimeField(db_default=Now())
+    next_check_at = models.DateTimeField(db_default=Now())
+    checks = models.PositiveIntegerField(default=0, db_default=0)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(amount_cents__gt=0), name="billing_top_up_refund_gives_something")
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["next_check_at"], condition=Q(state="requested"), name="billing_refund_waiting")
+        ]
+
+
+class Dispute(models.Model):
+    """A payment that the customer's bank took back, until the bank decides."""
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        WON = "won"  # the money is back, and so is the credit
+        LOST = "lost"
+
+    id = models.CharField(primary_key=True, max_length=255)  # Stripe's
+    top_up = models.ForeignKey(TopUp, on_delete=models.PROTECT, related_name="disputes")
+    amount_cents = models.PositiveIntegerField()  # tax included
+    reason = models.CharField(max_length=64)
+    state = models.CharField(max_length=4, choices=State, default=State.OPEN)
+    status = models.CharField(max_length=32)  # Stripe's word for where it stands
+    frozen_nano_usd = models.BigIntegerField(default=0)  # credit set aside from the payment's lot
+    evidence_due_at = models.DateTimeField(null=True)
+    evidence_sent_at = models.DateTimeField(null=True)
+    opened_at = models.DateTimeField(db_default=Now())
+    closed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(state="open", closed_at__isnull=True) | (~Q(state="open") & Q(closed_at__isnull=False)),
+                name="billing_dispute_closed_at",
+            ),
+            models.CheckConstraint(condition=Q(frozen_nano_usd__gte=0), name="billing_dispute_frozen_not_negative"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["opened_at"], condition=Q(state="open"), name="billing_dispute_open")]
+
+
+class StripeMovement(models.Model):
+    """A balance transaction of Stripe, as reconciliation read it; matched when the books say the same."""
+
+    id = models.CharField(primary_key=True, max_length=255)  # Stripe's
+    kind = models.CharField(max_length=64)  # Stripe's type
+    source_id = models.CharField(max_length=255, blank=True)
+    amount_cents = models.BigIntegerField()
+    fee_cents = models.BigIntegerField()
+    net_cents = models.BigIntegerField()
+    booked_at = models.DateTimeField()  # by Stripe's clock
+    matched_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["booked_at"], name="billing_movement_time"),
+            models.Index(fields=["booked_at"], condition=Q(matched_at__isnull=True), name="billing_movement_unmatched"),
+        ]
