@@ -53,6 +53,7 @@ ORDER BY (v.state = 'published') DESC, v.number DESC
 LIMIT 1
 """
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
+_SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
 SELECT id, name, url, receipt_public_key FROM vault_replica
 WHERE gone_at IS NULL AND base_fingerprint = %s AND last_seen_at > now() - make_interval(secs => %s)
@@ -97,7 +98,7 @@ class Offer:
     context_length: int
     price_id: int
     terms: Terms
-    shares: tuple[Share, ...]  # who is paid when this customer buys
+    split_id: int  # who is paid when this customer buys
 
     @property
     def price(self) -> Price:
@@ -120,7 +121,8 @@ class Offers:
 
     def __init__(self) -> None:
         self._rows: TtlCache[ModelName, dict[str, Any] | None] = TtlCache(seconds=1, size=10_000)
-        # A referral never changes; only its end comes.
+        # Splits never change, and of a referral only the end comes.
+        self._splits: TtlCache[tuple[Share, ...], int] = TtlCache(seconds=3600, size=10_000)
         self._referrers: TtlCache[uuid.UUID, uuid.UUID | None] = TtlCache(seconds=60, size=10_000)
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
 
@@ -138,6 +140,7 @@ class Offers:
         referrer = await self._referrers.get(
             consumer_organization_id, lambda: self._load_referrer(database, consumer_organization_id)
         )
+        parts = _shares(row["creator_organization_id"], row["royalties"], referrer)
         return Offer(
             model_id=row["model_id"],
             version_id=row["version_id"],
@@ -149,7 +152,7 @@ class Offers:
             context_length=row["context_length"],
             price_id=row["price_id"],
             terms=row["terms"],
-            shares=_shares(row["creator_organization_id"], row["royalties"], referrer),
+            split_id=await self._splits.get(parts, lambda: self._load_split(database, parts)),
         )
 
     async def _load(self, database: AsyncConnectionPool[Any], name: ModelName) -> dict[str, Any] | None:
@@ -166,6 +169,13 @@ class Offers:
         async with database.connection() as connection:
             found = await (await connection.execute(_REFERRER_SQL, (organization_id,))).fetchone()
         return found[0] if found else None
+
+    async def _load_split(self, database: AsyncConnectionPool[Any], parts: tuple[Share, ...]) -> int:
+        columns = zip(*((part.organization_id, part.basis_points, part.reason) for part in parts), strict=True)
+        async with database.connection() as connection:
+            found = await (await connection.execute(_SPLIT_SQL, [list(column) for column in columns])).fetchone()
+        assert found is not None
+        return int(found[0])
 
     async def replicas(self, database: AsyncConnectionPool[Any], offer: Offer) -> list[ReplicaAddress]:
         """Live replicas of the offer's base, best first. Raises Refusal 503 when there is none.

@@ -11,12 +11,9 @@ from django.utils import timezone
 
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from marketplace.accounts.models import ApiKey
-from marketplace.catalog.models import MAX_PRICE_MICRO_USD_PER_MTOK
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
 NANO_PER_USD = 10**9
-MICRO_PER_USD = 10**6
-MAX_PER_PREDICTION_USD = 100
 
 SCOPE_LABELS = {
     ApiKey.Scope.PREDICT: "Predict: call models and spend the wallet",
@@ -102,60 +99,50 @@ class TopUpForm(PlainForm):
         return int(self.cleaned_data["amount"] * 100)
 
 
-def _per_million(label: str) -> forms.DecimalField:
-    return forms.DecimalField(
-        label=label,
-        min_value=Decimal(0),
-        max_value=Decimal(MAX_PRICE_MICRO_USD_PER_MTOK) / MICRO_PER_USD,
-        decimal_places=6,
-    )
-
-
-class PriceForm(PlainForm):
-    """Dollars per million tokens, and a flat price per prediction."""
-
-    FIELD_NAMES: ClassVar = {  # argument of `set_price` → field
-        "input_micro_usd_per_mtok": "input",
-        "cached_input_micro_usd_per_mtok": "cached_input",
-        "output_micro_usd_per_mtok": "output",
-        "per_prediction_nano_usd": "per_prediction",
-    }
-
-    input = _per_million("Input")
-    cached_input = _per_million("Cached input")
-    output = _per_million("Output")
-    per_prediction = forms.DecimalField(
-        label="Per prediction",
-        min_value=Decimal(0),
-        max_value=Decimal(MAX_PER_PREDICTION_USD),
-        decimal_places=9,
-        initial=0,
-    )
-
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        plain, cached = cleaned.get("input"), cleaned.get("cached_input")
-        if plain is not None and cached is not None and cached > plain:
-            self.add_error("cached_input", "Cached input must not cost more than input.")
-        return cleaned
-
-    def amounts(self) -> dict[str, Any]:
-        """Return the keyword arguments of `set_price`, in its integer units."""
-        data = self.cleaned_data
-        return {
-            "input_micro_usd_per_mtok": int(data["input"] * MICRO_PER_USD),
-            "cached_input_micro_usd_per_mtok": int(data["cached_input"] * MICRO_PER_USD),
-            "output_micro_usd_per_mtok": int(data["output"] * MICRO_PER_USD),
-            "per_prediction_nano_usd": int(data["per_prediction"] * NANO_PER_USD),
-        }
-
-
 class CalculatorForm(PlainForm):
     """One prediction's size, and how many a month."""
 
     prompt_tokens = forms.IntegerField(label="Prompt tokens", min_value=0, max_value=10**6, initial=120)
     answer_tokens = forms.IntegerField(label="Answer tokens", min_value=0, max_value=10**6, initial=24)
     predictions = forms.IntegerField(label="Predictions a month", min_value=1, max_value=10**9, initial=10_000)
+    cached_percent = forms.IntegerField(label="Prompt cached, %", min_value=0, max_value=100, initial=0, required=False)
+    latency_class = forms.ChoiceField(
+        label="Service tier",
+        choices=[("standard", "default"), ("interactive", "priority"), ("batch", "flex")],
+        initial="standard",
+        required=False,
+    )
+
+
+class RoyaltyForm(PlainForm):
+    """What derived models owe, and what this one is derived from (said once)."""
+
+    FIELD_NAMES: ClassVar = {"derivative_royalty_bps": "royalty_percent", "derived_from": "derived_from"}
+
+    royalty_percent = forms.DecimalField(
+        label="Derived models owe, %",
+        required=False,
+        min_value=Decimal(0),
+        max_value=Decimal(100),
+        decimal_places=2,
+        help_text="Of what they earn. Empty: others may not derive a model from this one.",
+    )
+    derived_from = forms.CharField(
+        label="Derived from",
+        required=False,
+        max_length=81,
+        help_text="organization/model; it stands once saved, at the royalty which that model asks now.",
+    )
+
+    def __init__(self, *args: Any, declared: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if declared:
+            del self.fields["derived_from"]
+
+    @property
+    def royalty_bps(self) -> int | None:
+        percent: Decimal | None = self.cleaned_data["royalty_percent"]
+        return None if percent is None else int(percent * 100)
 
 
 class RevokeForm(PlainForm):

@@ -28,6 +28,7 @@ urlpatterns = [
     ),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
+    path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
     re_path(
         r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",

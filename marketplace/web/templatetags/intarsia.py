@@ -58,6 +58,24 @@ def usd_micro(micro: Any) -> str:
     return "" if micro in (None, "") else format_usd(int(micro), digits=6)
 
 
+def _decimal(bps: int, digits: int) -> str:
+    """Return basis points as a decimal with `digits` places at most: 12500, 4 → 1.25."""
+    whole, fraction = divmod(int(bps), 10**digits)
+    return f"{whole:,}.{fraction:0{digits}d}".rstrip("0").rstrip(".")
+
+
+@register.filter
+def times(bps: Any) -> str:
+    """Return a multiplier in basis points: 15000 → 1.5 ×."""
+    return f"{_decimal(bps, 4)} ×"
+
+
+@register.filter
+def percent(bps: Any) -> str:
+    """Return a share in basis points: 1250 → 12.5 %."""
+    return f"{_decimal(bps, 2)} %"
+
+
 @register.filter
 def hexadecimal(value: Any) -> str:
     """Return bytes from the database as hex."""

@@ -7,8 +7,10 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -17,18 +19,20 @@ from billing import selectors as billing
 from marketplace import publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
-from marketplace.catalog.models import Model, Price, Version
+from marketplace.catalog.models import Model, Version
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
-from marketplace.web.forms import MICRO_PER_USD, NANO_PER_USD, PriceForm, RevokeForm
+from marketplace.web.forms import RevokeForm, RoyaltyForm
+from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
 
 DAYS = 30
 CUSTODY_ROWS = 200
+PRICE_ROWS = 50
 
 
 @require_safe
@@ -37,7 +41,13 @@ CUSTODY_ROWS = 200
 def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Every model of the organization, drafts too."""
     rows = [(model, model.facts) for model in selectors.models_of(organization=acting.organization)]
-    return render(request, "web/my_models.html", {"rows": rows, "commands": build_push_commands(**_creator(acting))})
+    context = {
+        "rows": rows,
+        "commands": build_push_commands(**_creator(acting)),
+        "referral_link": f"{settings.PUBLIC_URL}{reverse('account_signup')}?ref={acting.organization.slug}",
+        "referral_bps": min(settings.ENV.referral_bps, settings.ENV.platform_fee_bps),
+    }
+    return render(request, "web/my_models.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -46,14 +56,17 @@ def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
 def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Versions and price of one model; POST sets a new price."""
     model = _owned(acting, slug)
-    form = PriceForm(request.POST or None, initial=_price_initial(model.facts.price))
+    form = _price_form(model, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            services.set_price(model=model, **form.amounts())
+            price = services.set_price(model=model, **form.amounts())
         except Refusal as refusal:
             show_in_form(form, refusal, field_names=form.FIELD_NAMES)
         else:
-            messages.success(request, "The new price holds from the next prediction on. Running ones keep theirs.")
+            start = f"{price.effective_at:%-d %b %Y, %H:%M} UTC" if price.effective_at > timezone.now() else "now"
+            messages.success(
+                request, f"The new price holds from {start} on. Predictions keep the price that they started with."
+            )
             return redirect("web:my_model", slug=slug)
     return _model_page(request, model, form, RevokeForm(), status=400 if request.method == "POST" else 200)
 
@@ -89,6 +102,26 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
     except Refusal as refusal:
         show_as_message(request, refusal, prefix="Nothing changed.")
     return redirect("web:my_model", slug=slug)
+
+
+@require_POST
+@member_page("publish")
+def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
+    """Say what derived models owe, and what this one is derived from."""
+    model = _owned(acting, slug)
+    form = _royalty_form(model, request.POST)
+    if form.is_valid():
+        try:
+            with transaction.atomic():
+                if form.cleaned_data.get("derived_from"):
+                    services.derive_from(model=model, upstream_name=form.cleaned_data["derived_from"])
+                services.offer_derivation(model=model, royalty_bps=form.royalty_bps)
+        except Refusal as refusal:
+            show_in_form(form, refusal, field_names=form.FIELD_NAMES)
+        else:
+            messages.success(request, "Saved. Models that were derived before keep their terms.")
+            return redirect("web:my_model", slug=slug)
+    return _model_page(request, _owned(acting, slug), None, RevokeForm(), royalty_form=form, status=400)
 
 
 @require_safe
@@ -164,7 +197,13 @@ def _owned(acting: Acting, slug: str) -> Model:
 
 
 def _model_page(
-    request: HttpRequest, model: Model, price_form: PriceForm | None, revoke_form: RevokeForm, *, status: int
+    request: HttpRequest,
+    model: Model,
+    price_form: PriceForm | None,
+    revoke_form: RevokeForm,
+    *,
+    status: int,
+    royalty_form: RoyaltyForm | None = None,
 ) -> HttpResponse:
     facts = model.facts
     versions = [
@@ -175,22 +214,27 @@ def _model_page(
         "model": model,
         "facts": facts,
         "versions": versions,
-        "form": price_form or PriceForm(initial=_price_initial(facts.price)),
+        "form": price_form or _price_form(model, None),
+        "prices": selectors.prices_of(model=model)[:PRICE_ROWS],
+        "now": timezone.now(),
         "revoke_form": revoke_form,
+        "royalty_form": royalty_form or _royalty_form(model, None),
         "is_adapter": model.kind == Model.Kind.ADAPTER,
     }
     return render(request, "web/my_model.html", context, status=status)
 
 
+def _royalty_form(model: Model, data: QueryDict | None) -> RoyaltyForm:
+    owed = model.derivative_royalty_bps
+    initial = {"royalty_percent": None if owed is None else Decimal(owed) / 100}
+    return RoyaltyForm(data, initial=initial, declared=model.derived_from_id is not None)
+
+
+def _price_form(model: Model, data: QueryDict | None) -> PriceForm:
+    versions = list(selectors.versions_of(model=model, published_only=False)[:100])
+    return PriceForm(data, initial=price_initial(model.facts.price), versions=versions)
+
+
 _OFFERED_STEPS = (Version.State.PUBLISHED, Version.State.RETIRED, Version.State.REVOKED)
 
-
-def _price_initial(price: Price | None) -> dict[str, Decimal]:
-    if price is None:
-        return {}
-    return {
-        "input": Decimal(price.input_micro_usd_per_mtok) / MICRO_PER_USD,
-        "cached_input": Decimal(price.cached_input_micro_usd_per_mtok) / MICRO_PER_USD,
-        "output": Decimal(price.output_micro_usd_per_mtok) / MICRO_PER_USD,
-        "per_prediction": Decimal(price.per_prediction_nano_usd) / NANO_PER_USD,
-    }
+_OFFERED_STEPS = (Version.State.PUBLISHED, Version.State.RETIRED, Version.State.REVOKED)

@@ -10,7 +10,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from billing.pricing import Price as PricePoint
 from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
@@ -83,6 +82,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
         "user_message": next((m["content"] for m in messages if m["role"] == "user"), ""),
         "owner": owner,
+        "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
         **_calculate(request, facts.price),
     }
@@ -120,15 +120,17 @@ def _calculate(request: HttpRequest, price: Price | None) -> dict[str, Any]:
     form = CalculatorForm(request.GET if asked else {name: field.initial for name, field in _calculator_fields()})
     if price is None or not form.is_valid():
         return {"calculator": form, "one_nano_usd": None, "month_nano_usd": None}
-    point = PricePoint(
-        price.input_micro_usd_per_mtok,
-        price.cached_input_micro_usd_per_mtok,
-        price.output_micro_usd_per_mtok,
-        price.per_prediction_nano_usd,
-    )
     data = form.cleaned_data
-    one = cost_nano_usd(point, TokenUsage(data["prompt_tokens"], 0, data["answer_tokens"]))
-    return {"calculator": form, "one_nano_usd": one, "month_nano_usd": one * data["predictions"]}
+    cached = data["prompt_tokens"] * (data["cached_percent"] or 0) // 100
+    usage = TokenUsage(data["prompt_tokens"], cached, data["answer_tokens"])
+    one = cost_nano_usd(price.point(data["latency_class"] or "standard"), usage)
+    return {
+        "calculator": form,
+        "one_nano_usd": one,
+        # What is free in each month; what is free once is no part of a usual month.
+        "month_nano_usd": max(0, one * data["predictions"] - price.monthly_free_nano_usd),
+        "price": price,
+    }
 
 
 def _calculator_fields() -> Any:
