@@ -48,6 +48,13 @@ class BudgetExceeded(BillingError):
         self.needed = needed
 
 
+class BudgetTreeRefusal(BillingError):
+    """The tree of budgets cannot be changed in this way now; nothing changed."""
+
+    code = "budget_tree"
+    status = 409
+
+
 class DuplicateRequest(BillingError):
     """This prediction id or idempotency key was used before. `same_body` tells a retry (409) from a conflict (422)."""
 

@@ -10,7 +10,16 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import Account, AutoTopUp, LedgerCheckpoint, LedgerTransaction, Outbox, Payout, TopUp
+from billing.models import (
+    Account,
+    AutoTopUp,
+    BudgetNode,
+    LedgerCheckpoint,
+    LedgerTransaction,
+    Outbox,
+    Payout,
+    TopUp,
+)
 
 
 def lock_top_up(top_up_id: UUID) -> TopUp | None:
@@ -48,6 +57,12 @@ def claim_outbox_rows(limit: int) -> list[Outbox]:
     """Lock the oldest messages that wait, leaving out what another worker has claimed."""
     waiting = Outbox.objects.select_for_update(skip_locked=True).filter(delivered_at=None)
     return list(waiting.order_by("id")[:limit])
+
+
+def lock_budget_branch(node: BudgetNode) -> None:
+    """Lock a node of the tree of budgets and all below it, from the root down, as the hot path does."""
+    branch = BudgetNode.objects.filter(organization_id=node.organization_id, path__contains=[node.pk])
+    list(branch.select_for_update(no_key=True).order_by("path__len", "id").values_list("id", flat=True))
 
 
 def lock_ledger_checkpoint() -> LedgerCheckpoint:

@@ -1,5 +1,6 @@
 """Tables of billing, one module per noun. The rules of money are constraints and triggers of the database."""
 
+from billing.models.alerts import AlertDelivery, BudgetAlert, Webhook
 from billing.models.budgets import Allowance, BudgetNode
 from billing.models.cards import AutoTopUp, SavedCard, StripeCustomer
 from billing.models.corrections import Correction
@@ -18,9 +19,11 @@ from billing.models.usage import Usage
 __all__ = [
     "Account",
     "AccountKind",
+    "AlertDelivery",
     "Allowance",
     "AutoTopUp",
     "BillingProfile",
+    "BudgetAlert",
     "BudgetNode",
     "Correction",
     "Dispute",
@@ -54,4 +57,5 @@ __all__ = [
     "TopUp",
     "TopUpRefund",
     "Usage",
+    "Webhook",
 ]

@@ -16,6 +16,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
 11. ledger transaction to be reversed    `billing.locks.lock_ledger_transaction`
 12. ledger account: the customer's first `billing_place_hold`, and triggers on holds (billing/migrations/0003, 0006)
 13. key budget                           the functions of billing/migrations/0006
+    budget node, from the root down      `billing.locks.lock_budget_branch`
 14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_stripe_cash`,
     `Account.Kind`                       `billing_settle_hold`, `billing.payouts.books.lock_balances`
 15. progress of the books' check         `billing.locks.lock_ledger_checkpoint`

@@ -67,6 +67,11 @@ app.conf.update(
             "schedule": 3600.0,
             "options": {"expires": 3000.0},
         },
+        "alert budgets": {
+            "task": "billing.budgets.tasks.alert_budgets",
+            "schedule": 15.0,
+            "options": {"expires": 30.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -74,6 +79,7 @@ app.conf.update(
 app.autodiscover_tasks(
     [
         "billing",
+        "billing.budgets",
         "billing.payouts",
         "marketplace.publishing",
         "marketplace.vault",

@@ -53,7 +53,8 @@ def _reserve_days(source: Mapping[str, str]) -> int | None:
 
 def _networks(source: Mapping[str, str], name: str, default: str) -> tuple[Network, ...]:
     try:
-        return tuple(ip_network(part.strip()) for part in (source.get(name, "") or default).split(","))
+        parts = (source.get(name, "") or default).split(",")
+        return tuple(ip_network(part.strip()) for part in parts if part.strip())
     except ValueError as error:
         raise EnvError(f"{name} must be networks such as 10.0.0.0/8,fd00::/8: {error}") from None
 
@@ -73,9 +74,10 @@ class Env:
     database_url: str
     database_admin_url: str  # DATABASE_ADMIN_URL: the same database as its administrator; for `migrate` alone
     valkey_url: str  # VALKEY_URL: redis://… or unix://…?db=0, for Celery, rate limits and cache
-    secret_key: str  # SECRET_KEY: ≥ 32 characters; sessions, CSRF, playground tokens
+    secret_key: str  # SECRET_KEY: ≥ 32 characters; sessions, CSRF, playground tokens, secrets of webhooks
     api_key_pepper: str  # API_KEY_PEPPER: ≥ 32 characters; HMAC key over API-key secrets
     replica_networks: tuple[Network, ...]  # REPLICA_NETWORKS: comma-separated networks in which replicas may be
+    webhook_networks: tuple[Network, ...]  # WEBHOOK_NETWORKS: webhooks may be there besides public addresses; empty: no
     root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
     blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
     delivery_dir: (
@@ -114,6 +116,7 @@ class Env:
             secret_key=secrets["SECRET_KEY"],
             api_key_pepper=secrets["API_KEY_PEPPER"],
             replica_networks=_networks(source, "REPLICA_NETWORKS", PRIVATE_NETWORKS),
+            webhook_networks=_networks(source, "WEBHOOK_NETWORKS", ""),
             root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
             blob_dir=Path(_need(source, "BLOB_DIR")),
             delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),

@@ -29,8 +29,10 @@ TABLES = {
     "auth_permission": READ,
     "billing_account": APPEND,
     "billing_accountkind": READ,
+    "billing_alertdelivery": WRITE,
     "billing_autotopup": "SELECT, INSERT, UPDATE",
     "billing_allowance": READ,
+    "billing_budgetalert": "SELECT, INSERT, UPDATE (announced_at)",
     "billing_budgetnode": "SELECT, INSERT, DELETE, UPDATE (parent_id, name, path, per_request_limit_nano_usd, "
     "daily_limit_nano_usd, monthly_limit_nano_usd, total_limit_nano_usd, end_user_per_request_limit_nano_usd, "
     "end_user_daily_limit_nano_usd, end_user_monthly_limit_nano_usd, end_user_total_limit_nano_usd)",
@@ -67,6 +69,7 @@ TABLES = {
     "billing_topup": "SELECT, INSERT, UPDATE",
     "billing_topuprefund": "SELECT, INSERT, UPDATE",
     "billing_usage": READ,
+    "billing_webhook": WRITE,
     "catalog_basemodel": WRITE,
     "catalog_evaluation": WRITE,
     "catalog_model": WRITE,

@@ -1,0 +1,189 @@
+"""Webhooks reach public addresses alone, whatever a name resolves to or an answer redirects to, and are signed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+
+import pytest
+from aiohttp import web
+
+from billing.budgets import addresses, webhooks
+from billing.budgets.addresses import AddressRefused, checked_addresses, is_public
+from billing.models import BudgetAlert, Webhook
+from marketplace.accounts.errors import Conflict, InvalidInput
+from tests.billing.support import make_organization
+
+LOOPBACK = [ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")]
+PRIVATE = (
+    "0.0.0.0 10.0.0.1 100.64.0.1 127.0.0.1 169.254.169.254 172.16.0.1 192.0.0.8 192.168.1.1 198.18.0.1 224.0.0.1 "
+    "240.0.0.1 255.255.255.255 :: ::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 fe80::1 fc00::1 fd00:ec2::254 ff02::1 "
+    "2002:7f00:1:: 64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 64:ff9b:1::1 2001:0:7f00:1::ffff 2001:db8::1"
+)
+ALERT = BudgetAlert(
+    pk=7,
+    node_id=uuid.UUID(int=5),
+    node_kind="team",
+    node_name="research",
+    period="month",
+    period_start=date(2026, 11, 1),
+    percent=80,
+    limit_nano_usd=10,
+    spent_nano_usd=8,
+    created_at=datetime(2026, 11, 25, tzinfo=UTC),
+)
+
+
+@pytest.mark.parametrize("address", PRIVATE.split())
+def test_addresses_that_are_not_for_everybody_are_refused(address: str) -> None:
+    assert not is_public(ipaddress.ip_address(address))
+    public = ipaddress.ip_address("93.184.215.14")
+    with pytest.raises(AddressRefused):
+        found = [public, ipaddress.ip_address(address)]
+        checked_addresses("https://example.com", networks=(), resolver=lambda host: found)
+
+
+@pytest.mark.parametrize("address", ["93.184.215.14", "2606:4700::1111", "64:ff9b::5db8:d70e", "::ffff:93.184.215.14"])
+def test_public_addresses_are_called_with_https(address: str) -> None:
+    found = [ipaddress.ip_address(address)]
+    assert checked_addresses("https://example.com", networks=(), resolver=lambda host: found) == found
+    with pytest.raises(AddressRefused, match="https"):
+        checked_addresses("http://example.com", networks=(), resolver=lambda host: found)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]", "localhost"])
+def test_every_way_to_write_loopback_is_refused(host: str) -> None:
+    with pytest.raises(AddressRefused):
+        checked_addresses(f"https://{host}/", networks=())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://a.example", "https://", "https://u:p@a.example", "https://a.example/#x", "https://a.example/ x",
+     "https://a.example/\r\nhost: b", "https://a.example:0", "https://é.example", "https://a.example/" + "x" * 500],
+)  # fmt: off
+def test_what_is_no_plain_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        addresses.check_url(url)
+
+
+@asynccontextmanager
+async def receiver(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_message_is_signed_over_its_id_time_and_body() -> None:
+    seen: list[tuple[dict[str, str], bytes]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        seen.append(({name.lower(): value for name, value in request.headers.items()}, await request.read()))
+        return web.Response(status=204)
+
+    async with receiver(take) as port:
+        hook = Webhook(id=uuid.UUID(int=9), url=f"http://localhost:{port}/x")
+        assert await webhooks.post(hook, ALERT, networks=LOOPBACK) is None
+    ((headers, body),) = seen
+    key = base64.b64decode(webhooks.secret_of(hook).removeprefix("whsec_"))
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}" and headers["webhook-id"] == "alert_7"
+    assert headers["host"] == f"localhost:{port}"
+    message = json.loads(body)
+    assert message["type"] == "budget.alert" and message["data"] == {
+        "alert_id": 7, "budget_id": str(uuid.UUID(int=5)), "kind": "team", "name": "research", "period": "month",
+        "period_start": "2026-11-01", "percent": 80, "refused": False, "limit_nano_usd": 10, "spent_nano_usd": 8,
+    }  # fmt: off
+    assert webhooks.secret_of(Webhook(id=uuid.UUID(int=8))) != webhooks.secret_of(hook)
+
+
+async def test_a_redirect_is_no_delivery_and_is_not_followed() -> None:
+    asked: list[str] = []
+
+    async def redirect(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=307, headers={"location": "/inside"})
+
+    async with receiver(redirect) as port:
+        hook = Webhook(id=uuid.uuid4(), url=f"http://127.0.0.1:{port}/x")
+        assert await webhooks.post(hook, ALERT, networks=LOOPBACK) == "the receiver answered 307"
+    assert asked == ["/x"]
+
+
+async def test_a_name_is_resolved_once_and_the_checked_address_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that would lead elsewhere at a second look (DNS rebinding)."""
+    looks: list[str] = []
+
+    def resolve(host: str) -> list[addresses.Address]:
+        looks.append(host)
+        return [ipaddress.ip_address("127.0.0.1" if len(looks) == 1 else "127.0.0.99")]
+
+    async def take(request: web.Request) -> web.Response:
+        return web.Response()
+
+    def check(url: str, *, networks: Sequence[addresses.Network]) -> list[addresses.Address]:
+        return checked_addresses(url, networks=networks, resolver=resolve)
+
+    monkeypatch.setattr(webhooks, "checked_addresses", check)
+    async with receiver(take) as port:
+        hook = Webhook(id=uuid.uuid4(), url=f"http://rebinding.example:{port}/x")
+        assert await webhooks.post(hook, ALERT, networks=LOOPBACK) is None
+    assert looks == ["rebinding.example"]
+
+
+async def test_a_private_address_is_never_connected_to() -> None:
+    async def take(request: web.Request) -> web.Response:
+        raise AssertionError("a connection was made")
+
+    async with receiver(take) as port:
+        hook = Webhook(id=uuid.uuid4(), url=f"https://localhost:{port}/x")
+        assert await webhooks.post(hook, ALERT, networks=()) == "the host's address is not public"
+
+
+async def test_a_receiver_that_drips_or_is_away_costs_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "POST_SECONDS", 0.3)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(200):
+            writer.write(b"H")
+            await asyncio.sleep(0.05)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    hook = Webhook(id=uuid.uuid4(), url=f"http://127.0.0.1:{port}/")
+    assert "could not be reached" in (error := str(await webhooks.post(hook, ALERT, networks=LOOPBACK))) or (
+        "did not answer" in error
+    )
+    server.close()
+    assert await webhooks.post(hook, ALERT, networks=LOOPBACK) == "the receiver could not be reached"
+
+
+@pytest.mark.django_db
+def test_an_organization_has_few_webhooks_and_deletes_its_own_alone() -> None:
+    organization, stranger = make_organization(), make_organization()
+    made = [webhooks.create_webhook(organization=organization, url=f"https://a.example/{at}") for at in range(5)]
+    with pytest.raises(Conflict):
+        webhooks.create_webhook(organization=organization, url="https://a.example/more")
+    with pytest.raises(InvalidInput):
+        webhooks.create_webhook(organization=stranger, url="javascript:alert(1)")
+    assert not webhooks.delete_webhook(organization=stranger, webhook_id=made[0].pk)
+    assert webhooks.delete_webhook(organization=organization, webhook_id=made[0].pk)
+    with pytest.raises(InvalidInput, match="already"):
+        webhooks.create_webhook(organization=organization, url="https://a.example/1")
+    assert Webhook.objects.filter(organization=organization).count() == 4
