@@ -21,6 +21,7 @@ from marketplace.accounts.models import Organization
 
 logger = logging.getLogger(__name__)
 
+TAX_TABLE = "Tax by rate"
 MONEY = Column("Amount", "money")
 TAX_COLUMNS = (
     Column("Tax"),
@@ -60,11 +61,12 @@ def issue_due_receipts(*, limit: int = 200) -> int:
 
 def issue_receipt(top_up: TopUp, seller: Party) -> Paper:
     """Issue the receipt of one credited top-up, or return the one there is."""
-    assert top_up.state == TopUp.State.CREDITED, "only a payment that arrived has a receipt"
+    assert top_up.credited_at is not None, "only a payment that arrived has a receipt"
     return issue(
         Paper.Kind.RECEIPT,
         organization=top_up.organization,
         subject=str(top_up.pk),
+        period=top_up.credited_at.date().replace(day=1),
         document=receipt_document(top_up, seller),
         total_nano_usd=(top_up.amount_cents + top_up.tax_cents) * NANO_PER_CENT,
         tax_nano_usd=top_up.tax_cents * NANO_PER_CENT,
@@ -131,7 +133,7 @@ def tax_table(taxes: list[dict[str, Any]], *, sign: int = 1) -> tuple[Table, ...
         for tax in taxes
     ]
     total = sign * sum(tax["amount_cents"] for tax in taxes) * NANO_PER_CENT
-    return (Table("Tax by rate", TAX_COLUMNS, tuple(rows), (("Total tax", None, None, None, None, total),)),)
+    return (Table(TAX_TABLE, TAX_COLUMNS, tuple(rows), (("Total tax", None, None, None, None, total),)),)
 
 
 def tax_notes(taxes: list[dict[str, Any]]) -> tuple[str, ...]:

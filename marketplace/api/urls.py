@@ -5,7 +5,7 @@ from datetime import date
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from marketplace.api.views import custody, identity, keys, models, money, receipts, schema, statements, versions
+from marketplace.api.views import custody, identity, keys, models, money, papers, receipts, schema, statements, versions
 from marketplace.api.views.base import UnknownPath
 from protocol.names import SLUG
 
@@ -63,6 +63,10 @@ urlpatterns = [
     path("topups/<uuid:top_up_id>", money.TopUpView.as_view(), name="top-up"),
     path("usage", money.UsageView.as_view(), name="usage"),
     path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
+    path("billing-profile", papers.BillingProfileView.as_view(), name="billing-profile"),
+    path("papers", papers.PapersView.as_view(), name="papers"),
+    path("papers/<uuid:paper_id>/pdf", papers.PaperPdfView.as_view(), name="paper-pdf"),
+    path("papers/<uuid:paper_id>/csv", papers.PaperCsvView.as_view(), name="paper-csv"),
     path("statements", statements.StatementsView.as_view(), name="statements"),
     path("statements/lines", statements.StatementLinesView.as_view(), name="statement-lines"),
     path("receipts/keys", receipts.ReceiptKeysView.as_view(), name="receipt-keys"),

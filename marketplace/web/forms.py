@@ -10,6 +10,8 @@ from django import forms
 from django.utils import timezone
 
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
+from billing.papers.profiles import LIMITS
+from billing.papers.tax_ids import countries
 from marketplace.accounts.models import ApiKey
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
@@ -143,6 +145,30 @@ class RoyaltyForm(PlainForm):
     def royalty_bps(self) -> int | None:
         percent: Decimal | None = self.cleaned_data["royalty_percent"]
         return None if percent is None else int(percent * 100)
+
+
+class BillingProfileForm(PlainForm):
+    """The legal person on an organization's papers; `billing.papers.profiles` judges what is written."""
+
+    legal_name = forms.CharField(label="Legal name", max_length=LIMITS["legal_name"])
+    line1 = forms.CharField(label="Street and number", max_length=LIMITS["line1"])
+    line2 = forms.CharField(label="Addition", max_length=LIMITS["line2"], required=False)
+    postal_code = forms.CharField(label="Postal code", max_length=LIMITS["postal_code"], required=False)
+    city = forms.CharField(label="City", max_length=LIMITS["city"])
+    region = forms.CharField(label="State or region", max_length=LIMITS["region"], required=False)
+    country = forms.ChoiceField(label="Country")
+    tax_id = forms.CharField(
+        label="Tax id",
+        max_length=40,
+        required=False,
+        help_text="A VAT, GST or employer number, such as DE123456789.",
+    )
+    email = forms.EmailField(label="E-mail of accounting", max_length=LIMITS["email"], required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        named = sorted(countries().items(), key=lambda item: item[1])
+        self.fields["country"].choices = [("", "Choose a country"), *named]  # type: ignore[attr-defined]
 
 
 class RevokeForm(PlainForm):

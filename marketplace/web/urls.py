@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.web.views import creator, dashboard, keys, public, receipts, staff, statements, wallet
+from marketplace.web.views import creator, dashboard, keys, papers, public, receipts, staff, statements, wallet
 
 app_name = "web"
 urlpatterns = [
@@ -26,6 +26,16 @@ urlpatterns = [
     re_path(
         r"^dashboard/statements/(?P<month>20[0-9]{2}-[0-9]{2})\.csv$", statements.statement_csv, name="statement_csv"
     ),
+    re_path(
+        r"^dashboard/statements/(?P<month>20[0-9]{2}-[0-9]{2})\.pdf$", statements.statement_pdf, name="statement_pdf"
+    ),
+    path("dashboard/invoices", papers.papers, name="papers"),
+    path("dashboard/billing-profile", papers.billing_profile, name="billing_profile"),
+    re_path(
+        r"^dashboard/invoices/(?P<paper_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(?P<extension>pdf|csv)$",
+        papers.paper_file,
+        name="paper_file",
+    ),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
@@ -38,4 +48,9 @@ urlpatterns = [
     path("dashboard/earnings", creator.earnings, name="earnings"),
     path("dashboard/custody.json", creator.custody_export, name="custody_export"),
     path("platform/", staff.platform, name="platform"),
+    re_path(
+        r"^platform/statements/(?P<month>20[0-9]{2}-[0-9]{2})\.(?P<extension>pdf|csv)$",
+        staff.platform_statement_file,
+        name="platform_statement",
+    ),
 ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
@@ -12,22 +15,48 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from billing import selectors as billing
+from billing.papers.csv_file import csv_file
+from billing.papers.download import download
+from billing.papers.pdf import pdf_file
+from billing.papers.statements import platform_statement
 from marketplace.accounts.policies import is_operator
 from marketplace.vault.selectors import LIVE_SECONDS
 from marketplace.web import queries
+from marketplace.web.views.statements import parse_month
 
 
-@require_safe
-@never_cache
-@login_required
+def operator_page(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Decorate a page of the operator's: a stranger signs in, and everybody else finds nothing here."""
+
+    @require_safe
+    @never_cache
+    @login_required
+    @wraps(view)
+    def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not request.user.is_authenticated or not is_operator(user=request.user, key_organization_slug=None):
+            raise Http404("no such page")
+        return view(request, *args, **kwargs)
+
+    return inner
+
+
+@operator_page
 def platform(request: HttpRequest) -> HttpResponse:
     """Money, replicas and open incidents."""
-    if not request.user.is_authenticated or not is_operator(user=request.user, key_organization_slug=None):
-        raise Http404("no such page")
     alive_since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
     context = {
         "summary": billing.platform_summary(),
         "replicas": [(replica, replica.last_seen_at >= alive_since) for replica in queries.recent_replicas()],
         "incidents": queries.open_incidents(),
+        "month": timezone.now().date(),
     }
     return render(request, "web/platform.html", context)
+
+
+@operator_page
+def platform_statement_file(request: HttpRequest, month: str, extension: str) -> HttpResponse:
+    """A month of the whole platform as PDF or CSV: balances, movements by kind, tax."""
+    first = parse_month(month)
+    document = platform_statement(first)
+    print_as = pdf_file if extension == "pdf" else csv_file
+    return download(print_as(document, number="", issued_on=None), f"platform-{first:%Y-%m}.{extension}")

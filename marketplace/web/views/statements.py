@@ -14,6 +14,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from billing import account_statements as billing
+from billing.papers.csv_file import safe_text
+from billing.papers.document import dollars
+from billing.papers.download import download
+from billing.papers.pdf import pdf_file
+from billing.papers.statements import organization_statement
 from marketplace.accounts.errors import Refusal
 from marketplace.accounts.models import Organization
 from marketplace.web.acting import Acting, member_page
@@ -22,7 +27,6 @@ from marketplace.web.refusals import show_as_message
 # About 10 MB: larger months are read through the API, page by page.
 MAX_CSV_LINES = 100_000
 COLUMNS = ("number", "time_utc", "account", "kind", "reference", "memo", "amount_usd")
-NANO = 10**9
 
 
 @require_safe
@@ -31,7 +35,7 @@ NANO = 10**9
 def statements(request: HttpRequest, acting: Acting) -> HttpResponse:
     """One month of the organization's accounts; this month unless the address names another."""
     this_month = timezone.now().date().replace(day=1)
-    month = _parse(request.GET.get("month")) if "month" in request.GET else this_month
+    month = parse_month(request.GET.get("month")) if "month" in request.GET else this_month
     months = sorted({this_month, month, *billing.months(acting.organization)}, reverse=True)
     context = {
         "month": month,
@@ -47,19 +51,28 @@ def statements(request: HttpRequest, acting: Acting) -> HttpResponse:
 @member_page("account")
 def statement_csv(request: HttpRequest, acting: Acting, month: str) -> HttpResponse:
     """Every line of a month as CSV, each account between its opening and its closing balance."""
-    first = _parse(month)
+    first = parse_month(month)
     try:
         text = _csv(acting.organization, first)
     except TooManyLines as refusal:
         show_as_message(request, refusal, prefix="No file was made.")
         return redirect(f"{reverse('web:statements')}?month={first:%Y-%m}")
     name = f"{acting.organization.slug}-{first:%Y-%m}.csv"
-    return HttpResponse(
-        text, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{name}"'}
-    )
+    return download(text, name)
 
 
-def _parse(text: str | None) -> date:
+@require_safe
+@never_cache
+@member_page("account")
+def statement_pdf(request: HttpRequest, acting: Acting, month: str) -> HttpResponse:
+    """A month's balances, movements by kind, payments and tax as PDF."""
+    first = parse_month(month)
+    content = pdf_file(organization_statement(acting.organization, first), number="", issued_on=None)
+    return download(content, f"{acting.organization.slug}-{first:%Y-%m}.pdf")
+
+
+def parse_month(text: str | None) -> date:
+    """Return the first day of a month written as YYYY-MM. Raises Http404."""
     try:
         month = date.fromisoformat(f"{text}-01")
     except ValueError:
@@ -88,26 +101,15 @@ def _csv(organization: Organization, month: date) -> str:
     writer.writerow(COLUMNS)
     for statement in found:
         account = statement.account_kind
-        writer.writerow(("", "", account, "opening balance", "", "", _usd(statement.opening_nano_usd)))
+        writer.writerow(("", "", account, "opening balance", "", "", dollars(statement.opening_nano_usd)))
         # The balance is of this file's lines: a month that is open may have got more since its opening was read.
         after, balance = 0, statement.opening_nano_usd
         while lines := billing.statement_lines(organization, account, month, after=after, limit=billing.MAX_LINES):
             for line in lines:
                 time = line.booked_at.strftime("%Y-%m-%d %H:%M:%S")
-                texts = (_text(line.reference), _text(line.memo))
-                writer.writerow((line.sequence, time, account, line.kind, *texts, _usd(line.amount_nano_usd)))
+                texts = (safe_text(line.reference), safe_text(line.memo))
+                writer.writerow((line.sequence, time, account, line.kind, *texts, dollars(line.amount_nano_usd)))
                 balance += line.amount_nano_usd
             after = lines[-1].sequence
-        writer.writerow(("", "", account, "closing balance", "", "", _usd(balance)))
+        writer.writerow(("", "", account, "closing balance", "", "", dollars(balance)))
     return out.getvalue()
-
-
-def _usd(nano: int) -> str:
-    """Return dollars, exactly: a spreadsheet adds them up to the closing balance."""
-    sign = "-" if nano < 0 else ""
-    return f"{sign}{abs(nano) // NANO}.{abs(nano) % NANO:09d}"
-
-
-def _text(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

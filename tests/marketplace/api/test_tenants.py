@@ -10,7 +10,9 @@ import pytest
 from django.apps import apps
 from django.core import serializers as django_serializers
 
-from billing.models import TopUp, Usage
+from billing.models import Paper, TopUp, Usage
+from billing.papers.document import Document
+from billing.papers.issue import issue
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
@@ -32,6 +34,7 @@ class Victim:
     uploading: Version
     key: ApiKey
     top_up: TopUp
+    paper: Paper
 
 
 @pytest.fixture
@@ -44,7 +47,9 @@ def victim() -> Victim:
     uploading = Version.objects.create(model=model, number=9, package_size=100, signing_key=signing_key)
     key, _ = make_key(organization)
     top_up = TopUp.objects.create(organization=organization, amount_cents=500)
-    return Victim(organization, model, published, uploading, key, top_up)
+    receipt = Document("Receipt", (), (), ())
+    paper = issue(Paper.Kind.RECEIPT, organization=organization, subject="x", document=receipt, total_nano_usd=0)
+    return Victim(organization, model, published, uploading, key, top_up, paper)
 
 
 @pytest.fixture
@@ -70,6 +75,8 @@ OPERATIONS = [
     ("POST", "versions/{published}/retire", None),
     ("POST", "versions/{published}/revoke", {"reason": "because"}),
     ("GET", "topups/{top_up}", None),
+    ("GET", "papers/{paper}/pdf", None),
+    ("GET", "papers/{paper}/csv", None),
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
@@ -89,6 +96,8 @@ OWN_OR_PUBLIC = {
     "earnings",
     "statements",
     "statement-lines",
+    "billing-profile",
+    "papers",
     "custody-export",
     "schema",
 }
@@ -103,6 +112,7 @@ def fill(text: str, victim: Victim) -> str:
         published=victim.published.id,
         uploading=victim.uploading.id,
         top_up=victim.top_up.id,
+        paper=victim.paper.id,
         signing_key=victim.uploading.signing_key_id,
     )
 

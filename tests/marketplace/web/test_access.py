@@ -28,6 +28,9 @@ MEMBER = [
     "/dashboard/statements",
     "/dashboard/statements?month=2026-01",
     "/dashboard/statements/2026-01.csv",
+    "/dashboard/statements/2026-01.pdf",
+    "/dashboard/invoices",
+    "/dashboard/billing-profile",
     "/dashboard/models",
     "/dashboard/earnings",
     "/accounts/email/",
@@ -125,6 +128,10 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
     assert "balanced" in response.content.decode()
     assert_clean(response)
     assert world.client(world.consumer).get("/platform/").status_code == 404
+    for extension, start in (("pdf", b"%PDF-"), ("csv", b"document,number,")):
+        path = f"/platform/statements/2026-01.{extension}"
+        assert world.client(world.staff).get(path).content.startswith(start)
+        assert world.client(world.consumer).get(path).status_code == 404
 
 
 def test_a_developer_sees_no_money_and_no_keys(world: World) -> None:
