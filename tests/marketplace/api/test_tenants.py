@@ -157,7 +157,7 @@ def _unknown(victim: Victim) -> Victim:
         slug = "nothing"
         signing_key_id = uuid.uuid4()
 
-    return Victim(victim.organization, Unknown, Unknown, Unknown, Unknown, Unknown)
+    return Victim(victim.organization, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -178,6 +178,8 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "retire",
         "revoke",
         "top-up",
+        "paper-pdf",
+        "paper-csv",
     }
     assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
 
