@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -14,7 +13,7 @@ from django.conf import settings
 from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
-from billing.pricing import BASIS_POINTS, worst_case_nano_usd
+from billing.pricing import BASIS_POINTS
 from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
@@ -28,6 +27,7 @@ from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
+from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.requests import parse_prediction_request
@@ -42,7 +42,7 @@ from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 logger = logging.getLogger(__name__)
 
-COMPLETION_PATHS = ("/v1/chat/completions", "/v1/completions")
+PREDICTION_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 MAX_IDEMPOTENCY_KEY = 255
 STOP_SECONDS = 5.0  # for verdicts that are still on their way into the books
 
@@ -53,6 +53,7 @@ class Gateway:
     def __init__(self) -> None:
         self._parts: Parts | None = None
         self._offers = Offers()
+        self._quotes = Quotes()
         self._authenticator = Authenticator(pepper=settings.ENV.api_key_pepper)
         self._presence: asyncio.Task[None] | None = None
         self._valkey: Redis | None = None
@@ -83,7 +84,7 @@ class Gateway:
         method = scope["method"]
         if method == "OPTIONS" and settings.ENV.cors_origins:
             await _preflight(scope, send, headers)
-        elif path in COMPLETION_PATHS or path == "/v1/quote":
+        elif path in PREDICTION_PATHS or path == "/v1/quote":
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await self._predict(scope, receive, send, headers)
@@ -96,8 +97,6 @@ class Gateway:
                 raise method_not_allowed("GET", path)
             name = path.removeprefix("/v1/models").removeprefix("/")
             await send_json(send, 200, await self._models(await self._principal(scope), name), headers)
-        elif path == "/v1/embeddings":
-            raise NotFound("Embeddings are not sold here: models are priced by their completions.", code="not_offered")
         else:
             raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
 
@@ -133,13 +132,15 @@ class Gateway:
         path: str = scope["path"]
         quoting = path == "/v1/quote"
         chat = path == "/v1/chat/completions" or b'"messages"' in body
-        request = parse_prediction_request(body, headers_of(scope), chat=chat)
+        embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
+        request = parse_prediction_request(body, headers_of(scope), chat=chat and not embedding, embedding=embedding)
         database = parts.books.database
         offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
         prediction = Prediction(parts, principal, offer, request, body)
         if quoting:
-            await send_json(send, 200, _quote(prediction), headers)
+            answer = await self._quotes.quote(database, prediction, organization_id=principal.organization_id)
+            await send_json(send, 200, answer, headers)
             return
         with Client(receive, send) as client:
             try:
@@ -232,21 +233,6 @@ async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:
 
 async def _refuse(send: Send, refusal: Refusal, headers: dict[str, str]) -> None:
     await send_json(send, refusal.status, errors.body(refusal), {**headers, **refusal.headers})
-
-
-def _quote(prediction: Prediction) -> bytes:
-    """`POST /v1/quote`: the worst case that a hold would set aside, and the price it comes from."""
-    worst = prediction.worst_case_nano_usd
-    return orjson.dumps(
-        {
-            "object": "quote",
-            "model": str(prediction.request.model),
-            "version": prediction.offer.number,
-            "worst_case_nano_usd": worst,
-            "price": asdict(prediction.offer.price),
-            "minimum_nano_usd": worst_case_nano_usd(prediction.offer.price, 1, 1),
-        }
-    )
 
 
 def _idempotency_key(scope: Scope) -> str | None:

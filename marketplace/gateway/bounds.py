@@ -19,6 +19,7 @@ TEMPLATE_TOKENS = 256
 # A template adds instructions about functions, besides their descriptions.
 TOOLS_TOKENS = 1024
 MAX_PROMPTS = 128
+MAX_EMBEDDINGS = 2048  # texts of one request, as in OpenAI's API
 MAX_DEPTH = 100  # of a function's description or arguments
 _INDENT = 4
 
@@ -39,13 +40,13 @@ def chat_bound(data: dict[str, Any]) -> int:
     return total
 
 
-def prompt_bounds(prompt: object) -> tuple[int, ...]:
-    """Return a bound for each prompt of a completion: text, token ids, or a list of those. Raises Refusal 400."""
+def prompt_bounds(prompt: object, *, field: str = "prompt", most: int = MAX_PROMPTS) -> tuple[int, ...]:
+    """Return a bound for each of `most` prompts at most: text, token ids, or a list of those. Raises Refusal 400."""
     if isinstance(prompt, list) and prompt and all(isinstance(one, (str, list)) for one in prompt):
-        if len(prompt) > MAX_PROMPTS:
-            raise bad_request(f"`prompt` must hold at most {MAX_PROMPTS} prompts.", "prompt", code="invalid_prompt")
-        return tuple(_prompt_bound(one) for one in prompt)
-    return (_prompt_bound(prompt),)
+        if len(prompt) > most:
+            raise bad_request(f"`{field}` must hold at most {most:,} texts.", field, code="invalid_prompt")
+        return tuple(_prompt_bound(one, field) for one in prompt)
+    return (_prompt_bound(prompt, field),)
 
 
 def widest_json_bytes(value: object, depth: int = 0) -> int:
@@ -90,13 +91,13 @@ def _text_bytes(value: object) -> int:
     raise bad_request("`messages` must be text.", "messages")
 
 
-def _prompt_bound(prompt: object) -> int:
+def _prompt_bound(prompt: object, field: str) -> int:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return len(prompt) + 1
     if isinstance(prompt, str) and prompt:
         return _utf8(prompt) + 1
     raise bad_request(
-        "`prompt` must be non-empty text, a list of token ids, or a list of those.", "prompt", code="invalid_prompt"
+        f"`{field}` must be non-empty text, a list of token ids, or a list of those.", field, code="invalid_prompt"
     )
 
 

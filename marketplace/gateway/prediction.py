@@ -65,6 +65,7 @@ class Prediction:
     def __init__(
         self, parts: Parts, principal: Principal, offer: Offer, request: PredictionRequest, body: bytes
     ) -> None:
+        """Raise Refusal 404 for embeddings of a model that sells none."""
         self.id = uuid.uuid4()
         self.offer = offer
         self.request = request
@@ -78,12 +79,13 @@ class Prediction:
         self._unsent = False  # a whole answer is charged, or about to be, and not handed over
         self._slot: Slot | None = None
         self._principal = principal
+        self.price = offer.terms.price(request.latency_class, embedding=request.embedding)
         self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
         self._max_tokens = request.worst_tokens(offer.context_length)
 
     @property
     def worst_case_nano_usd(self) -> int:
-        return worst_case_nano_usd(self.offer.price, self._max_prompt_tokens, self._max_tokens)
+        return worst_case_nano_usd(self.price, self._max_prompt_tokens, self._max_tokens)
 
     @property
     def seconds_left(self) -> float:
@@ -122,7 +124,7 @@ class Prediction:
             organization_id=self._principal.organization_id,
             api_key_id=self._principal.api_key_id,
             amount_nano_usd=self.worst_case_nano_usd,
-            price=self.offer.price,
+            price=self.price,
             creator_bps=self.parts.creator_bps,
             model_name=str(self.request.model),
             model_id=self.offer.model_id,

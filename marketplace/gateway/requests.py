@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
-from marketplace.gateway.bounds import chat_bound, prompt_bounds
+from marketplace.gateway.bounds import MAX_EMBEDDINGS, chat_bound, prompt_bounds
 from marketplace.gateway.errors import bad_request
 from protocol.errors import ProtocolError
 from protocol.latency import CLASS_OF_TIER, LatencyClass
@@ -35,6 +35,7 @@ class PredictionRequest:
     `prompt_token_bounds`: for each prompt, an upper bound of its tokens (`marketplace.gateway.bounds`).
     `end_user`: the caller's name for whom it asks; its spending is counted and limited by that name.
     `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
+    `embedding`: vectors are wanted, no text.
     """
 
     model: ModelName
@@ -46,6 +47,7 @@ class PredictionRequest:
     latency_class: LatencyClass = "standard"
     end_user: str | None = None
     on_budget: OnBudget = "refuse"
+    embedding: bool = False
 
     def worst_prompt_tokens(self, context_length: int) -> int:
         """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once."""
@@ -60,7 +62,9 @@ class PredictionRequest:
         return self.completions * min(self.max_tokens, context_length)
 
 
-def parse_prediction_request(body: bytes, headers: Mapping[bytes, bytes], *, chat: bool) -> PredictionRequest:
+def parse_prediction_request(
+    body: bytes, headers: Mapping[bytes, bytes], *, chat: bool, embedding: bool = False
+) -> PredictionRequest:
     """Raises Refusal 400 naming the field or header."""
     try:
         data = orjson.loads(body)
@@ -68,6 +72,8 @@ def parse_prediction_request(body: bytes, headers: Mapping[bytes, bytes], *, cha
         raise bad_request(f"The request body is not JSON: {error}.") from None
     if not isinstance(data, dict):
         raise bad_request("The request body must be a JSON object.")
+    if embedding:
+        return _embedding_request(data, headers)
     options = data.get("stream_options") or {}
     if not isinstance(options, dict):
         raise bad_request("`stream_options` must be an object.", "stream_options")
@@ -85,6 +91,21 @@ def parse_prediction_request(body: bytes, headers: Mapping[bytes, bytes], *, cha
         latency_class=_latency_class(data),
         end_user=_end_user(data, headers),
         on_budget=_on_budget(headers),
+    )
+
+
+def _embedding_request(data: dict[str, Any], headers: Mapping[bytes, bytes]) -> PredictionRequest:
+    return PredictionRequest(
+        model=_model_name(data),
+        stream=False,
+        include_usage=False,
+        max_tokens=0,
+        choices=1,
+        prompt_token_bounds=prompt_bounds(data.get("input"), field="input", most=MAX_EMBEDDINGS),
+        latency_class=_latency_class(data),
+        end_user=_end_user(data, headers),
+        on_budget="refuse",
+        embedding=True,
     )
 
 

@@ -17,7 +17,6 @@ from serving.core import AdapterRef, Usage
 from serving.engine import Engine
 from serving.http.admission import Admission, IncomingRequest
 from serving.http.errors import ApiError
-from serving.http.schema import EmbeddingBody
 from serving.platform.errors import TicketRefused, TooManyTickets
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
@@ -64,10 +63,8 @@ class PredictionDesk:
     async def authorize(self, request: IncomingRequest) -> Admission:
         """Verify and spend the ticket.
 
-        Raises ApiError: 401 invalid_ticket, 403 adapter_revoked, 404 for a path that is not metered, 503.
+        Raises ApiError: 401 invalid_ticket, 403 adapter_revoked, 503.
         """
-        if isinstance(request.body, EmbeddingBody):
-            raise ApiError(404, "Embeddings are not sold: nothing meters them.", code="not_offered")
         if not self._journal.accepting:
             raise ApiError(503, "This replica cannot record usage now.", code="journal_unavailable")
         try:

@@ -62,6 +62,7 @@ class ScriptedReplica:
         app = web.Application(client_max_size=2**21)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/embeddings", self._complete)
         app.router.add_post("/admin/cancel", self._cancel)
         app.router.add_post("/admin/journal", self._journal)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
@@ -132,6 +133,16 @@ class ScriptedReplica:
             return _abort(request)
         if mode == "silent":
             await self._told_to_stop(claims)
+        if "input" in body:
+            return web.json_response(
+                {
+                    "object": "list",
+                    "data": [{"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}],
+                    "model": body["model"],
+                    "usage": {"prompt_tokens": 10, "total_tokens": 10},
+                    PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, 0)},
+                }
+            )
         if body.get("stream"):
             return await self._stream(request, mode, claims)
         return await self._whole(request, mode, claims)

@@ -208,11 +208,13 @@ def test_a_prediction_refused_between_desk_and_engine_is_forgotten_when_its_tick
     assert setup.desk.state(jti, 1) == ("unknown", None)
 
 
-async def test_embeddings_are_not_metered_so_they_are_refused_before_the_ticket_is_spent(setup: Setup) -> None:
+async def test_embeddings_are_metered_by_their_prompt_tokens(setup: Setup) -> None:
     body = EmbeddingBody(model="m", input="a")
-    with pytest.raises(ApiError) as refused:
-        await setup.desk.authorize(IncomingRequest("/v1/embeddings", {TICKET_HEADER: setup.ticket()}, BODY, body))
-    assert refused.value.status == 404 and refused.value.code == "not_offered"
+    request = IncomingRequest("/v1/embeddings", {TICKET_HEADER: setup.ticket()}, BODY, body)
+    admission = await setup.desk.authorize(request)
+    answer = await setup.desk.on_finish(admission.request_id, Usage(7, 0, 4), "stop")
+    claims = setup.claims(answer)
+    assert (claims["prompt_tokens"], claims["cached_tokens"], claims["completion_tokens"]) == (7, 4, 0)
 
 
 def test_a_receipt_names_its_attempt_and_the_replica_of_its_ticket(setup: Setup) -> None:
