@@ -164,6 +164,22 @@ class ControlApi:
         """Return the platform's key file of receipts. Needs no token."""
         return self._http.request("GET", "receipts/keys").body
 
+    def payouts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the way to the next payout, and the payouts, newest first."""
+        overview = self._http.request("GET", "payouts/overview").json()
+        Reader(overview, "payouts").integer("payable_nano_usd")
+        return dict(overview), list(self._pages("payouts"))
+
+    def start_payout(self, amount_cents: int | None) -> dict[str, Any]:
+        """Pay out this amount, or everything that is payable. Not repeated: a lost answer shows in the list."""
+        value = self._post("payouts", {} if amount_cents is None else {"amount_cents": amount_cents}).json()
+        Reader(value, "payout").integer("amount_cents")
+        return dict(value)
+
+    def open_payout_setup(self) -> str:
+        """Open Stripe's page for details and bank account; return its address."""
+        return Reader(self._post("payouts/setup", {}).json(), "payout setup").text("url")
+
     def _act(self, version_id: UUID, verb: str, payload: Mapping[str, Any] | None = None) -> Version:
         return Version.parse(self._post(f"versions/{version_id}/{verb}", payload or {}, repeatable=True).json())
 

@@ -57,6 +57,7 @@ COMMANDS = (
     ),
     LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand("receipt", "receipts", "Keep the platform's receipt keys, fetch receipts, and verify them offline."),
+    LazyCommand("payouts", "payouts", "Show your payouts and what is payable; set payouts up, or ask for one."),
     LazyCommand(
         "custody", "custody", "Show who held the keys of a model, and when: intarsia custody ORG/SLUG [--export FILE]."
     ),

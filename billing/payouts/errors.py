@@ -76,3 +76,14 @@ class InvalidTerms(BillingError):
 
     code = "invalid"
     status = 400
+
+
+class StatementNotReady(BillingError):
+    """The entries of a payout have no numbers yet: within seconds they have."""
+
+    code = "statement_not_ready"
+    status = 409
+
+    def __init__(self) -> None:
+        """Say when to come back."""
+        super().__init__("the statement is ready within seconds", headers={"Retry-After": "5"})

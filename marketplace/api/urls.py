@@ -5,7 +5,19 @@ from datetime import date
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from marketplace.api.views import custody, identity, keys, models, money, papers, receipts, schema, statements, versions
+from marketplace.api.views import (
+    custody,
+    identity,
+    keys,
+    models,
+    money,
+    papers,
+    payouts,
+    receipts,
+    schema,
+    statements,
+    versions,
+)
 from marketplace.api.views.base import UnknownPath
 from protocol.names import SLUG
 
@@ -73,6 +85,11 @@ urlpatterns = [
     path("receipts/days", receipts.ReceiptDaysView.as_view(), name="receipt-days"),
     path("receipts/days/<day:day>/consistency", receipts.ReceiptConsistencyView.as_view(), name="receipt-consistency"),
     path("receipts/<uuid:prediction_id>", receipts.ReceiptView.as_view(), name="receipt"),
+    path("payouts", payouts.PayoutsView.as_view(), name="payouts"),
+    path("payouts/overview", payouts.PayoutOverviewView.as_view(), name="payout-overview"),
+    path("payouts/setup", payouts.PayoutSetupView.as_view(), name="payout-setup"),
+    path("payouts/<uuid:payout_id>", payouts.PayoutView.as_view(), name="payout"),
+    path("payouts/<uuid:payout_id>/statement", payouts.PayoutStatementView.as_view(), name="payout-statement"),
     path("earnings", money.EarningsView.as_view(), name="earnings"),
     path("platform/statements", statements.PlatformStatementsView.as_view(), name="platform-statements"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),

@@ -10,6 +10,7 @@ from django import forms
 from django.utils import timezone
 
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
+from billing.models.payouts import MAX_MINIMUM_CENTS, MAX_PAYOUT_CENTS
 from billing.papers.profiles import LIMITS
 from billing.papers.tax_ids import countries
 from marketplace.accounts.models import ApiKey
@@ -99,6 +100,47 @@ class TopUpForm(PlainForm):
     @property
     def amount_cents(self) -> int:
         return int(self.cleaned_data["amount"] * 100)
+
+
+class PayoutForm(PlainForm):
+    """Dollars to pay out; empty for everything that is payable."""
+
+    FIELD_NAMES: ClassVar = {"amount_cents": "amount"}  # argument of `start_payout` → field
+
+    amount = forms.DecimalField(
+        label="Amount in dollars",
+        required=False,
+        min_value=Decimal("0.01"),
+        max_value=Decimal(MAX_PAYOUT_CENTS) / 100,
+        decimal_places=2,
+        help_text="Leave it empty to pay out everything that is payable.",
+    )
+
+    @property
+    def amount_cents(self) -> int | None:
+        amount: Decimal | None = self.cleaned_data["amount"]
+        return None if amount is None else int(amount * 100)
+
+
+class PayoutTermsForm(PlainForm):
+    """When payouts leave by themselves, and the least that one carries."""
+
+    FIELD_NAMES: ClassVar = {"minimum_cents": "minimum"}  # argument of `set_terms` → field
+
+    schedule = forms.ChoiceField(
+        label="Pay out",
+        choices=[("monthly", "On the first of the month"), ("weekly", "On Mondays"), ("manual", "Only when I ask")],
+    )
+    minimum = forms.DecimalField(
+        label="Once there are at least, in dollars",
+        min_value=Decimal("0.01"),
+        max_value=Decimal(MAX_MINIMUM_CENTS) / 100,
+        decimal_places=2,
+    )
+
+    @property
+    def minimum_cents(self) -> int:
+        return int(self.cleaned_data["minimum"] * 100)
 
 
 class CalculatorForm(PlainForm):

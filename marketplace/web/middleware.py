@@ -16,10 +16,10 @@ HEADER = "Content-Security-Policy"
 def build_policy(*, stripe_api_base: str) -> str:
     """Return the policy as one header value.
 
-    Browsers apply `form-action` to the redirect that answers a form too, so the page that Stripe Checkout opens on
-    must be named: Stripe's own, or the configured base where payments go to another server.
+    Browsers apply `form-action` to the redirect that answers a form too, so the pages of Stripe Checkout and
+    Connect must be named: Stripe's own, or the configured base where payments go to another server.
     """
-    checkout = ["https://checkout.stripe.com"]
+    checkout = ["https://checkout.stripe.com", "https://connect.stripe.com"]
     if stripe_api_base:
         parts = urlsplit(stripe_api_base)
         checkout.append(f"{parts.scheme}://{parts.netloc}")

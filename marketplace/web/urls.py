@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.web.views import creator, dashboard, keys, papers, public, receipts, staff, statements, wallet
+from marketplace.web.views import creator, dashboard, keys, papers, payouts, public, receipts, staff, statements, wallet
 
 app_name = "web"
 urlpatterns = [
@@ -22,6 +22,12 @@ urlpatterns = [
     path("receipts/", receipts.verify, name="verify_receipt"),
     path("dashboard/wallet", wallet.wallet, name="wallet"),
     path("dashboard/wallet/<uuid:top_up_id>/cancel", wallet.cancel, name="cancel_top_up"),
+    path("dashboard/payouts", payouts.payouts, name="payouts"),
+    path("dashboard/payouts/terms", payouts.terms, name="payout_terms"),
+    path("dashboard/payouts/setup", payouts.setup, name="payout_setup"),
+    path("dashboard/payouts/stripe", payouts.stripe_dashboard, name="payout_stripe"),
+    path("dashboard/payouts/<uuid:payout_id>", payouts.payout, name="payout"),
+    path("dashboard/payouts/<uuid:payout_id>.csv", payouts.payout_csv, name="payout_csv"),
     path("dashboard/statements", statements.statements, name="statements"),
     re_path(
         r"^dashboard/statements/(?P<month>20[0-9]{2}-[0-9]{2})\.csv$", statements.statement_csv, name="statement_csv"

@@ -58,6 +58,46 @@ def shown(version: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in version.items() if key not in _KEPT_BACK}
 
 
+def payout_overview_body() -> dict[str, Any]:
+    """Forty dollars to pay out, and an account that takes them."""
+    return {
+        "reserve_nano_usd": 5_000_000_000,
+        "payable_nano_usd": 40_000_000_000,
+        "in_transit_nano_usd": 0,
+        "owed_nano_usd": 0,
+        "reserve_days": 14,
+        "next_release_at": NOW,
+        "next_payout_on": "2026-02-01",
+        "minimum_cents": 2_500,
+        "may_start": True,
+        "freezes": [],
+        "account": {
+            "state": "active",
+            "requirements": [],
+            "bank_name": "STRIPE TEST BANK",
+            "bank_last4": "6789",
+            "schedule": "monthly",
+            "minimum_cents": 2_500,
+        },
+    }
+
+
+def payout_body(amount_cents: int) -> dict[str, Any]:
+    """A payout that has just been asked for."""
+    return {
+        "id": str(uuid.uuid4()),
+        "amount_cents": amount_cents,
+        "state": "created",
+        "frozen_by": "",
+        "failure_code": "",
+        "bank_last4": "6789",
+        "arrives_on": None,
+        "created_at": NOW,
+        "paid_at": None,
+        "returned_at": None,
+    }
+
+
 def earnings_body() -> dict[str, Any]:
     """Three predictions of one model on one day."""
     line = {

@@ -31,7 +31,7 @@ from sealed_weights import (
 )
 from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
-from tests.creator_cli.platform_bodies import NOW, earnings_body, model_body, shown, version_body
+from tests.creator_cli.platform_bodies import NOW, earnings_body, model_body, payout_body, shown, version_body
 from tests.protocol.proofs import made
 
 EMAIL = "ada@acme.example"
@@ -70,6 +70,7 @@ class Platform:
     receipt: bytes = field(default_factory=made.document)
     prices_set: int = 0
     prices: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    payouts: list[dict[str, Any]] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     # switches
@@ -309,6 +310,15 @@ class Platform:
             "checkpoint": self.checkpoint(),
             "releases": [entry.to_json() for entry in self.chain],
         }
+
+    def start_payout(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if "account" not in self.scopes:
+            raise Refuse(403, "scope_missing", "this needs the scope account")
+        self.payouts.insert(0, payout_body(body.get("amount_cents", 4_000)))
+        return 201, self.payouts[0]
+
+    def open_payout_setup(self) -> tuple[int, Any]:
+        return 201, {"url": "https://connect.stripe.example/setup/x"}
 
     def earnings(self) -> tuple[int, Any]:
         return 200, earnings_body()

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
+from tests.creator_cli.platform_bodies import payout_overview_body
 from tests.creator_cli.platform_double import Platform, Refuse
 from tests.protocol.proofs import made
 
@@ -102,6 +103,8 @@ class Handler(BaseHTTPRequestHandler):
             return *platform.create_model(self._body()), {}
         if path == "models":
             return self._page(list(platform.models.values()))
+        if path == "payouts" and method == "GET":
+            return self._page(platform.payouts)
         if path == "bases":
             return self._page(
                 [{"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64, "config": BASE_CONFIG}]
@@ -115,6 +118,9 @@ class Handler(BaseHTTPRequestHandler):
             "GET earnings": platform.earnings,
             "GET receipts/keys": lambda: (200, json.loads(msgspec.json.encode(platform.receipt_keys))),
             f"GET receipts/{made.PREDICTION}": lambda: (200, json.loads(platform.receipt)),
+            "GET payouts/overview": lambda: (200, payout_overview_body()),
+            "POST payouts": lambda: platform.start_payout(self._body()),
+            "POST payouts/setup": platform.open_payout_setup,
             f"DELETE keys/{platform.key_id}": platform.delete_key,
         }
         if f"{method} {path}" not in simple:

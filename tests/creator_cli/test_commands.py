@@ -160,6 +160,24 @@ def test_earnings_are_shown_in_all_and_by_model(creator: Machine) -> None:
     assert document["total_nano_usd"] == 1000 and document["by_model"] and document["by_day"]
 
 
+def test_payouts_are_shown_and_asked_for_with_a_key_that_may(creator: Machine) -> None:
+    assert "$40.00" in creator.ok("payouts").stdout
+    refused = creator.run("payouts", "--now", "--yes")
+    assert refused.exit_code == 1 and "scope account" in refused.stderr
+    assert creator.platform.payouts == []
+    creator.platform.scopes = ["account"]
+    assert "$12.50 is on its way" in creator.ok("payouts", "--now", "--amount", "12.50", "--yes").stdout
+    assert creator.ok("payouts", "--setup").stdout.strip() == "https://connect.stripe.example/setup/x"
+    assert [line["amount_cents"] for line in creator.json("payouts")["payouts"]] == [1_250]
+
+
+@pytest.mark.parametrize("options", [["--amount", "5"], ["--now", "--setup"], ["--now", "--amount", "1.001"]])
+def test_options_of_payouts_that_do_not_fit_reach_nobody(creator: Machine, options: list[str]) -> None:
+    creator.platform.requests.clear()
+    assert creator.run("payouts", *options, "--yes").exit_code == 2
+    assert creator.platform.requests == []
+
+
 @pytest.mark.parametrize("name", ["triage", "acme/triage@0", "ACME/triage@1", "acme/../x@1", "acme/triage"])
 def test_a_name_that_is_no_version_reaches_nobody(creator: Machine, name: str) -> None:
     creator.platform.requests.clear()

@@ -56,6 +56,13 @@ NEEDS = [
     ("publish account", "GET", "versions/{version}", None),
     ("publish account", "GET", "versions/{version}/holders", None),
     ("publish account", "GET", "earnings", None),
+    ("publish account", "GET", "payouts", None),
+    ("publish account", "GET", "payouts/overview", None),
+    ("publish account", "GET", f"payouts/{ANY_ID}", None),
+    ("publish account", "GET", f"payouts/{ANY_ID}/statement", None),
+    ("account", "POST", "payouts", {}),
+    ("account", "PATCH", "payouts/overview", {"schedule": "weekly"}),
+    ("account", "POST", "payouts/setup", None),
 ]
 
 

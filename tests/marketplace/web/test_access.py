@@ -25,6 +25,7 @@ MEMBER = [
     "/dashboard/usage",
     "/dashboard/usage?days=90",
     "/dashboard/wallet",
+    "/dashboard/payouts",
     "/dashboard/statements",
     "/dashboard/statements?month=2026-01",
     "/dashboard/statements/2026-01.csv",

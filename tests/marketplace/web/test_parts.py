@@ -114,5 +114,7 @@ def test_the_playground_hands_tokens_to_spenders_only(world: World) -> None:
 
 
 def test_the_policy_names_the_payment_pages() -> None:
-    assert build_policy(stripe_api_base="").endswith("form-action 'self' https://checkout.stripe.com")
+    assert build_policy(stripe_api_base="").endswith(
+        "form-action 'self' https://checkout.stripe.com https://connect.stripe.com"
+    )
     assert build_policy(stripe_api_base="http://127.0.0.1:8123/v1").endswith(" http://127.0.0.1:8123")
