@@ -23,6 +23,7 @@ from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
 from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
+from billing.reconciliation import reconcile
 from billing.stripe import stripe_gateway
 from billing.stripe_events import HANDLERS
 from billing.top_ups import refresh_top_up
@@ -93,6 +94,13 @@ def top_up_low_wallets() -> None:
 def top_up_wallet(organization_id: str) -> None:
     """Begin one automatic top-up, if credit is still low."""
     charge_if_low(organization_id=UUID(organization_id))
+
+
+@shared_task
+def reconcile_stripe() -> None:
+    """Match every movement of the balance at Stripe with the books; a difference freezes payouts."""
+    outcome = reconcile()
+    logger.info("reconciliation: %s", outcome)
 
 
 @shared_task

@@ -215,6 +215,7 @@ def _credit(top_up: TopUp, paid: _Paid) -> None:
         memo=paid.reference,
     )
     top_up.tax_cents = paid.tax_cents
+    _book_tax(top_up)
     PaymentDetail.objects.create(  # the receipt says it (billing/papers)
         top_up=top_up,
         payer=asdict(paid.payer) if paid.payer else None,
@@ -231,6 +232,20 @@ def _credit(top_up: TopUp, paid: _Paid) -> None:
             "amount_nano_usd": amount,
         },
     )
+
+
+def _book_tax(top_up: TopUp) -> None:
+    """Book the tax that was paid on top: it is at Stripe, and a tax office's."""
+    if top_up.tax_cents:
+        amount = top_up.tax_cents * NANO_PER_CENT
+        post_transaction(
+            kind=LedgerTransaction.Kind.TAX,
+            reference=str(top_up.pk),
+            amounts={
+                get_account(kind=Account.Kind.TAX): amount,
+                get_account(kind=Account.Kind.STRIPE_CASH): -amount,
+            },
+        )
 
 
 def fail_top_up(*, session: CheckoutSession) -> None:

@@ -102,6 +102,13 @@ class LedgerTransaction(models.Model):
         PREDICTION = "prediction"  # reference: prediction id
         TOP_UP = "top_up"  # reference: top-up id
         STRIPE_FEE = "stripe_fee"  # reference: Stripe's balance transaction id
+        TAX = "tax"  # paid on top of a top-up; reference: top-up id
+        STRIPE_MOVEMENT = "stripe_movement"  # reference: Stripe's balance transaction id
+        TOP_UP_REFUND = "top_up_refund"  # reference: refund id
+        REFUND_RETURNED = "refund_returned"  # reference: refund id
+        DISPUTE_FROZEN = "dispute_frozen"  # reference: dispute id and what was frozen before
+        DISPUTE_WON = "dispute_won"  # reference: dispute id
+        DISPUTE_LOST = "dispute_lost"  # reference: dispute id
         PROMOTION = "promotion"  # reference: chosen by the caller
         REVERSAL = "reversal"  # the whole of a transaction undone, before there were corrections
         CORRECTION = "correction"  # reference: chosen by the caller; `corrects` names the original

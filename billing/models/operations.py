@@ -44,6 +44,7 @@ class Incident(models.Model):
         POSTING_MISMATCH = "posting_mismatch"  # postings or a closed month do not say what the entries say
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
         PAYOUT_MISMATCH = "payout_mismatch"  # Stripe, a payout and the books do not say the same
+        RECONCILIATION = "reconciliation"  # Stripe's balance and the books do not say the same: payouts are frozen
         STRIPE_EVENT = "stripe_event"  # an event fails again and again; closed when it is processed
         RECEIPT_REFUSED = "receipt_refused"  # a replica's receipt breaks a rule: nothing was charged on it
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it

@@ -78,11 +78,16 @@ class StripeMovement(models.Model):
     id = models.CharField(primary_key=True, max_length=255)  # Stripe's
     kind = models.CharField(max_length=64)  # Stripe's type
     source_id = models.CharField(max_length=255, blank=True)
+    payment_intent_id = models.CharField(max_length=255, blank=True, default="", db_default="")  # of a charge
+    currency = models.CharField(max_length=3, default="usd", db_default="usd")
     amount_cents = models.BigIntegerField()
     fee_cents = models.BigIntegerField()
     net_cents = models.BigIntegerField()
     booked_at = models.DateTimeField()  # by Stripe's clock
     matched_at = models.DateTimeField(null=True)
+    ledger_transaction = models.OneToOneField(
+        LedgerTransaction, on_delete=models.PROTECT, null=True, related_name="stripe_movement"
+    )
 
     class Meta:
         indexes: ClassVar = [

@@ -17,6 +17,7 @@ FREEZING_INCIDENTS = (
     Incident.Kind.POSTING_MISMATCH,
     Incident.Kind.PAYMENT_MISMATCH,
     Incident.Kind.PAYOUT_MISMATCH,
+    Incident.Kind.RECONCILIATION,
 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
+from billing.stripe.balance import Balance
 from billing.stripe.cards import Cards
 from billing.stripe.charges import Charges
 from billing.stripe.checkout import Checkout
@@ -29,6 +30,7 @@ class StripeGateway:
 
     def __init__(self, client: stripe.StripeClient, *, webhook_secret: str, reckons_tax: bool = True) -> None:
         self.checkout = Checkout(client, reckons_tax=reckons_tax)
+        self.balance = Balance(client)
         self.cards = Cards(client)
         self.charges = Charges(client)
         self.connect = Connect(client)

@@ -45,6 +45,7 @@ app.conf.update(
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "top up low wallets": {"task": "billing.tasks.top_up_low_wallets", "schedule": 30.0},
+        "reconcile with Stripe": {"task": "billing.tasks.reconcile_stripe", "schedule": 86_400.0},
         "poll Stripe for missed events": {"task": "billing.tasks.catch_up_stripe_events", "schedule": 15.0},
         "advance payouts": {
             "task": "billing.payouts.tasks.advance_payouts",

@@ -65,7 +65,7 @@ TABLES = {
     "billing_splitpart": READ,
     "billing_stripecustomer": APPEND,
     "billing_stripeevent": "SELECT, INSERT, UPDATE",
-    "billing_stripemovement": "SELECT, INSERT, UPDATE (matched_at)",
+    "billing_stripemovement": "SELECT, INSERT, UPDATE (matched_at, ledger_transaction_id)",
     "billing_topup": "SELECT, INSERT, UPDATE",
     "billing_topuprefund": "SELECT, INSERT, UPDATE",
     "billing_usage": READ,

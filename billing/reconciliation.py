@@ -1,0 +1,144 @@
+"""Reconciliation: every balance transaction at Stripe is one ledger transaction of ours, to the cent, and the reverse.
+
+A difference that outlives `GRACE` opens an incident, and payouts are frozen until a person with a second factor clears
+it (`billing.incidents`). Nothing here changes a balance, but for a fee of Stripe whose event was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Max, Min, Q, Sum
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from billing.ledger import get_account, record_incident
+from billing.models import Account, Entry, Incident, LedgerTransaction, StripeMovement, TopUp
+from billing.pricing import NANO_PER_CENT
+from billing.stripe import StripeGateway, stripe_gateway
+from billing.stripe.balance import Movement
+from billing.stripe.calls import CURRENCY
+from billing.stripe.charges import StripeFee
+from billing.top_ups import record_stripe_fee
+
+logger = logging.getLogger(__name__)
+
+GRACE = timedelta(hours=6)  # for an event that is late on either side
+OVERLAP = timedelta(days=3)  # read again at each run: Stripe may list a movement late
+MAX_MOVEMENTS = 100_000  # in one run
+_CHARGES = ("charge", "payment")
+# Beside the transaction of its movement: they have no movement of their own.
+_COMPANIONS = (LedgerTransaction.Kind.STRIPE_FEE, LedgerTransaction.Kind.TAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run found: movements read, matched now, waiting within the grace, and incidents opened."""
+
+    read: int
+    matched: int
+    waiting: int
+    incidents: int
+
+
+def reconcile(*, gateway: StripeGateway | None = None) -> Outcome:
+    """Read Stripe's movements since the last run, and match all that are not. Raises PaymentProviderUnavailable.
+
+    Idempotent: a difference has one incident, however often it is found, also after a person has cleared it.
+    """
+    latest = StripeMovement.objects.aggregate(at=Max("booked_at"))["at"]
+    since = 0 if latest is None else int((latest - OVERLAP).timestamp())
+    movements = (gateway or stripe_gateway()).balance.movements(since=since, limit=MAX_MOVEMENTS)
+    StripeMovement.objects.bulk_create([_row(movement) for movement in movements], ignore_conflicts=True)
+    matched = sum(_match(row) for row in StripeMovement.objects.filter(matched_at=None).order_by("booked_at"))
+    late = timezone.now() - GRACE
+    unmatched = StripeMovement.objects.filter(matched_at=None)
+    opened = _report_movements(unmatched.filter(booked_at__lt=late)) + _report_books(late)
+    return Outcome(len(movements), matched, unmatched.filter(booked_at__gte=late).count(), opened)
+
+
+def _row(movement: Movement) -> StripeMovement:
+    return StripeMovement(
+        id=movement.id,
+        kind=movement.kind,
+        source_id=movement.source_id,
+        payment_intent_id=movement.payment_intent_id or "",
+        amount_cents=movement.amount_cents,
+        fee_cents=movement.fee_cents,
+        net_cents=movement.net_cents,
+        currency=movement.currency,
+        booked_at=movement.booked_at,
+    )
+
+
+def _match(row: StripeMovement) -> bool:
+    """Match a movement, if the books say the same, and note it."""
+    found = _transactions(row)
+    main = [one for one in found if one.kind not in _COMPANIONS]
+    if len(main) != 1 or row.currency != CURRENCY or _cash(found) != -row.net_cents * NANO_PER_CENT:
+        return False
+    StripeMovement.objects.filter(pk=row.pk).update(matched_at=Now(), ledger_transaction=main[0])
+    return True
+
+
+def _transactions(row: StripeMovement) -> list[LedgerTransaction]:
+    """Return the ledger transactions that a movement caused."""
+    named = Q(entries__account=get_account(kind=Account.Kind.STRIPE_CASH)) & (Q(reference=row.pk) | Q(memo=row.pk))
+    if row.kind in _CHARGES:
+        top_up = TopUp.objects.filter(payment_intent_id=row.payment_intent_id, state=TopUp.State.CREDITED).first()
+        if row.payment_intent_id and top_up is not None:
+            # The event with the fee may be lost; the movement says the same.
+            record_stripe_fee(fee=StripeFee(row.pk, row.fee_cents))
+            named |= Q(pk=top_up.ledger_transaction_id)
+            named |= Q(kind=LedgerTransaction.Kind.TAX, reference=str(top_up.pk))
+    return list(LedgerTransaction.objects.filter(named).distinct())
+
+
+def _cash(found: Iterable[LedgerTransaction]) -> int:
+    entries = Entry.objects.filter(transaction__in=list(found), account__kind=Account.Kind.STRIPE_CASH)
+    return int(entries.aggregate(sum=Sum("amount"))["sum"] or 0)
+
+
+def _report_movements(rows: Iterable[StripeMovement]) -> int:
+    opened = 0
+    for row in rows:
+        cash = _cash(_transactions(row))
+        detail = {
+            "what": "Stripe moved money, and the books do not say the same",
+            "type": row.kind,
+            "source": row.source_id,
+            "stripe_net_cents": row.net_cents,
+            "books_cash_nano_usd": -cash,
+        }
+        opened += _open(row.pk[:64], detail)
+    return opened
+
+
+def _report_books(late: object) -> int:
+    """Open an incident for each ledger transaction on cash at Stripe that no movement there answers to."""
+    first = StripeMovement.objects.aggregate(at=Min("booked_at"))["at"]
+    if first is None:
+        return 0
+    cash = Entry.objects.filter(account__kind=Account.Kind.STRIPE_CASH, transaction__stripe_movement=None)
+    alone = cash.filter(transaction__created_at__gte=first, transaction__created_at__lt=late)
+    opened = 0
+    for entry in alone.exclude(transaction__kind__in=_COMPANIONS).select_related("transaction"):
+        detail = {
+            "what": "the books moved cash at Stripe, and Stripe does not say the same",
+            "kind": entry.transaction.kind,
+            "reference": entry.transaction.reference,
+            "books_cash_nano_usd": -entry.amount,
+        }
+        opened += _open(f"transaction {entry.transaction_id}", detail)
+    return opened
+
+
+def _open(subject: str, detail: dict[str, object]) -> bool:
+    kind = Incident.Kind.RECONCILIATION
+    if Incident.objects.filter(kind=kind, subject=subject).exists():
+        return False  # open, or a person has looked at it
+    logger.error("reconciliation: %s %s", subject, detail)
+    return record_incident(kind=kind, subject=subject, detail=detail)
