@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("billing", "0017_cards_and_refunds"),
+        ("billing", "0018_budget_alerts"),
     ]
 
     operations = [
