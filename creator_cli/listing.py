@@ -15,9 +15,9 @@ from creator_cli.records import ListedModel, Price
 
 MAX_LISTING = 1 << 20  # bytes
 MAX_CARD = 400_000  # bytes; the platform takes 100,000 characters
-_TEXT = ("title", "summary", "industry", "visibility")
+_TEXT = ("title", "summary", "industry", "visibility", "derived_from")
 _LISTS = ("tags", "example_messages")
-_KNOWN = frozenset({"org_slug", "org_name", "slug", "base", "card", "price", *_TEXT, *_LISTS})
+_KNOWN = frozenset({"org_slug", "org_name", "slug", "base", "card", "price", "derivative_royalty_bps", *_TEXT, *_LISTS})
 _PRICE_FIELDS = ("input_micro_usd_per_mtok", "output_micro_usd_per_mtok")
 # What the platform takes for an amount that a listing leaves out; cached input then costs as much as input.
 _OTHERWISE: Mapping[str, int | None] = MappingProxyType(
@@ -73,6 +73,10 @@ def read_listing(path: Path) -> Listing:
     text = {field: value[field] for field in (*_TEXT, *_LISTS) if field in value}
     # As the platform stores them: otherwise every push would change the listing.
     text |= {field: text[field].strip() for field in ("title", "summary", "industry") if field in text}
+    if "derivative_royalty_bps" in value:
+        owed = text["derivative_royalty_bps"] = value["derivative_royalty_bps"]
+        fits = owed is None or (type(owed) is int and 0 <= owed <= 10_000)
+        _require(path, "derivative_royalty_bps", fits, "must be from 0 to 10000 basis points, or null")
     if "card" in value:
         text["card_markdown"] = _card(path, value["card"])
     return Listing(

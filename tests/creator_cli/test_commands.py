@@ -189,6 +189,9 @@ def test_a_name_that_is_no_version_reaches_nobody(creator: Machine, name: str) -
     ("changed", "field"),
     [
         ({"price": {"input_micro_usd_per_mtok": 1}}, "price output_micro_usd_per_mtok"),
+        ({"derivative_royalty_bps": 10_001}, "derivative_royalty_bps"),
+        ({"derivative_royalty_bps": True}, "derivative_royalty_bps"),
+        ({"derived_from": 7}, "derived_from"),
         ({"price": {"input_micro_usd_per_mtok": 0.5, "output_micro_usd_per_mtok": 1}}, "price input"),
         ({"titel": "x"}, "titel"),
         ({"slug": "Has Spaces"}, "model"),

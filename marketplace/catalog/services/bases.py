@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,11 @@ def list_base_model(
     slug: str,
     base_model: BaseModel,
     text: ListingText,
-    input_micro_usd_per_mtok: int,
-    cached_input_micro_usd_per_mtok: int,
-    output_micro_usd_per_mtok: int,
+    price: Mapping[str, int],
 ) -> Model:
     """List the bare base model under the platform's organization, published as version 1; again, only updates its text.
+
+    `price` are the amounts of `set_price`.
 
     It has no package, so a version's other states do not apply to it.
     """
@@ -64,12 +65,7 @@ def list_base_model(
         model = create_model(organization=organization, slug=slug, base_model=base_model, text=text)
         model.kind = Model.Kind.BASE
         model.save(update_fields=["kind"])
-        set_price(
-            model=model,
-            input_micro_usd_per_mtok=input_micro_usd_per_mtok,
-            cached_input_micro_usd_per_mtok=cached_input_micro_usd_per_mtok,
-            output_micro_usd_per_mtok=output_micro_usd_per_mtok,
-        )
+        set_price(model=model, **price)  # type: ignore[arg-type]  # amounts alone
     elif model.base_model_id != base_model.id:
         # Another BASE_MODEL than last time: the listing follows what the replicas serve now.
         model.base_model = base_model

@@ -38,6 +38,9 @@ BASE_PRICE = {
     "input_micro_usd_per_mtok": 20_000,
     "cached_input_micro_usd_per_mtok": 5_000,
     "output_micro_usd_per_mtok": 80_000,
+    "embedding_micro_usd_per_mtok": 10_000,
+    "interactive_bps": 15_000,
+    "batch_bps": 5_000,
 }
 
 
@@ -94,7 +97,7 @@ class Command(BaseCommand):
                     slug=BASE_SLUG,
                     base_model=base,
                     text=BASE_LISTING,
-                    **BASE_PRICE,
+                    price=BASE_PRICE,
                 )
         except Refusal as error:
             raise CommandError(error.message) from None

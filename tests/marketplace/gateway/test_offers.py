@@ -1,0 +1,84 @@
+"""The price and the split that the gateway finds for a model name, a customer and a moment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+
+from billing.models import SplitPart
+from marketplace.accounts.models import Organization
+from marketplace.catalog import services
+from marketplace.catalog.models import Model, Version
+from marketplace.gateway.offers import Offer
+from protocol.names import parse_model_name
+from tests.marketplace.gateway.conftest import World
+
+pytestmark = pytest.mark.asyncio
+
+
+async def offer(world: World, name: str = "maker/thing", consumer: Organization | None = None) -> Offer:
+    database = world.gateway._ready.books.database
+    buyer = (consumer or world.consumer).pk
+    return await world.gateway._offers.find(database, parse_model_name(name), consumer_organization_id=buyer)
+
+
+@sync_to_async
+def parts(found: Offer) -> list[tuple[str, int, str | None]]:
+    names = {organization.pk: organization.slug for organization in Organization.objects.all()}
+    rows = SplitPart.objects.filter(split_id=found.split_id).order_by("place")
+    return [(row.reason, row.basis_points, row.organization_id and names[row.organization_id]) for row in rows]
+
+
+@sync_to_async
+def set_price(model: Model, amount: int, **terms: object) -> None:
+    services.set_price(model=model, input_micro_usd_per_mtok=amount, output_micro_usd_per_mtok=amount, **terms)
+
+
+async def test_a_version_has_its_own_price_and_an_announced_one_waits(world: World) -> None:
+    second = await sync_to_async(Version.objects.create)(
+        model=world.model, number=2, state="published", package_digest="ef" * 32, published_at=timezone.now()
+    )
+    await set_price(world.model, 5, version=world.version)
+    await set_price(world.model, 7, effective_at=timezone.now() + timedelta(hours=1))
+    await set_price(world.model, 9, version=second, effective_at=timezone.now() + timedelta(hours=1))
+    first = await offer(world, "maker/thing@1")
+    newest = await offer(world)
+    assert first.price.output_micro_usd_per_mtok == 5
+    assert newest.version_id == second.pk and newest.price.output_micro_usd_per_mtok == 3_000_000
+    assert first.price_id != newest.price_id
+
+
+async def test_a_split_pays_the_models_above_and_the_referrer(world: World) -> None:
+    @sync_to_async
+    def arrange() -> Organization:
+        # What chains look like is the catalogue's to say (tests/marketplace/catalog/test_derivation.py).
+        model = world.model
+        for slug, royalty in (("near", 1_000), ("far", 5_000)):
+            organization = Organization.objects.create(slug=slug, name=slug)
+            above = Model.objects.create(organization=organization, slug=slug, base_model=model.base_model, title=slug)
+            Model.objects.filter(pk=model.pk).update(derived_from=above, royalty_bps=royalty)
+            model = above
+        friend = Organization.objects.create(slug="friend", name="Friend")
+        ends = timezone.now() + timedelta(days=1)
+        return Organization.objects.create(slug="brought", name="Brought", referred_by=friend, referral_ends_at=ends)
+
+    brought = await arrange()
+    earners = [("creator", 7_200, "maker"), ("upstream", 400, "near"), ("upstream", 400, "far")]
+    assert await parts(await offer(world)) == [*earners, ("platform", 2_000, None)]
+    found = await offer(world, consumer=brought)
+    assert await parts(found) == [*earners, ("referral", 500, "friend"), ("platform", 1_500, None)]
+    assert (await offer(world, consumer=brought)).split_id == found.split_id, "equal parts are one split"
+
+
+async def test_a_referral_that_has_ended_pays_nobody(world: World) -> None:
+    @sync_to_async
+    def arrange() -> Organization:
+        friend = Organization.objects.create(slug="friend", name="Friend")
+        ended = timezone.now() - timedelta(seconds=1)
+        return Organization.objects.create(slug="brought", name="Brought", referred_by=friend, referral_ends_at=ended)
+
+    found = await offer(world, consumer=await arrange())
+    assert await parts(found) == [("creator", 8_000, "maker"), ("platform", 2_000, None)]
