@@ -36,6 +36,7 @@ class Plan(msgspec.Struct, kw_only=True):
     warm_up: float = 0.0
     per_second: float = 0.0
     requests: int = 0
+    settled: str = '"settled":true'  # in each answer that was charged
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -93,6 +94,7 @@ class _Run:
         self._due: deque[float] = deque()  # starts that waited for a free connection
         self._requests = itertools.cycle([self._request(key) for key in plan.keys])
         self._done = asyncio.Event()
+        self._settled = plan.settled.encode()
         self._counts_from = self._until = self.first = self.last = 0.0
 
     def _request(self, key: str) -> bytes:
@@ -150,7 +152,7 @@ class _Run:
             self.statuses[answer[9:12].decode()] += 1
             if answer[9:12] == b"200":
                 self.latencies.append((now - started) * 1e3)
-                self.unsettled += b'"settled":true' not in answer
+                self.unsettled += self._settled not in answer
         if not self.plan.per_second:
             self._next(connection, now)
         elif self._due:

@@ -32,6 +32,8 @@ from devstack.state import REPOSITORY, free_port
 from devstack.supervisor import die_with_parent
 from devstack.valkey import prepare_valkey
 
+MODEL, FLAT_MODEL = "maker/thing", "maker/flat"
+FLAT_NANO_USD = 1_000  # of a prediction of FLAT_MODEL, whatever its tokens: what is held is what is charged
 READY_SECONDS = 120.0
 RATE_LIMIT = 100_000  # per second: not what is measured
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -147,14 +149,14 @@ def fdatasync_ms(folder: Path, times: int = 200) -> float:
 
 
 @contextlib.contextmanager
-def platform(*, gateways: int, wallets: int, poor: int) -> Iterator[Platform]:
+def platform(*, gateways: int, wallets: int, affordable: int) -> Iterator[Platform]:
     """Start a platform in a temporary folder, with so many gateway processes and wallets; remove it in the end."""
     root = Path(tempfile.mkdtemp(prefix="intarsia-benchmark-"))
     root.chmod(0o755)  # PostgreSQL runs as another account when we are root
     database = prepare_postgres(root, instance=root.name, port=free_port(), password="b", application_password="a")
     running = Platform(root, {}, database)
     try:
-        _start_all(running, gateways=gateways, wallets=wallets, poor=poor)
+        _start_all(running, gateways=gateways, wallets=wallets, affordable=affordable)
         yield running
     finally:
         for name in reversed(list(running.processes)):
@@ -164,7 +166,7 @@ def platform(*, gateways: int, wallets: int, poor: int) -> Iterator[Platform]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _start_all(running: Platform, *, gateways: int, wallets: int, poor: int) -> None:
+def _start_all(running: Platform, *, gateways: int, wallets: int, affordable: int) -> None:
     database, root = running.postgres, running.root
     account = database.account.popen_arguments()
     running.start("postgres", database.command(), database.is_ready, cwd="/", **account)
@@ -201,7 +203,7 @@ def _start_all(running: Platform, *, gateways: int, wallets: int, poor: int) -> 
     _run([sys.executable, "manage.py", "migrate", "--verbosity=0", "--skip-checks"], administration)
     order = {
         "wallets": wallets,
-        "poor": poor,
+        "affordable": affordable,
         "url": f"http://127.0.0.1:{running.replica_port}",
         "public_key": key.public_key().public_bytes_raw().hex(),
         "base": BASE,

@@ -5,6 +5,7 @@ python -m benchmarks.gateway.seed < order.json > keys.json
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ django.setup()
 
 from django.utils import timezone  # noqa: E402  these need the app registry
 
+from benchmarks.gateway.platform import FLAT_MODEL, FLAT_NANO_USD, MODEL  # noqa: E402
 from billing.services import credit_promotion  # noqa: E402
 from marketplace.accounts.models import Organization  # noqa: E402
 from marketplace.accounts.services import create_api_key  # noqa: E402
@@ -26,26 +28,33 @@ from marketplace.catalog.models import BaseModel, Model, Price, Version  # noqa:
 from marketplace.vault.models import Replica  # noqa: E402
 from marketplace.vault.services import bootstrap_platform_keys  # noqa: E402
 
-MODEL = "maker/thing"
 RICH = 10**15  # nano-dollars: a million dollars
 
 
-def seed(*, wallets: int, poor: int, url: str, public_key: bytes, base: str) -> dict[str, object]:
-    """Return the API keys of `wallets` organizations with credit, and of one that has `poor` nano-dollars alone."""
+def seed(*, wallets: int, affordable: int, url: str, public_key: bytes, base: str) -> dict[str, object]:
+    """Return the API keys of `wallets` organizations with credit, and of one with credit for `affordable` predictions
+    of FLAT_MODEL alone."""
+    _platform(url, public_key, base)
+    keys = [_consumer(f"buyer-{number}", RICH) for number in range(wallets)]
+    return {"keys": keys, "poor": _consumer("poor", affordable * FLAT_NANO_USD)}
+
+
+def _platform(url: str, public_key: bytes, base: str) -> None:
     bootstrap_platform_keys()
     creator = Organization.objects.create(slug="maker", name="Maker")
-    tiny = BaseModel.objects.create(name="stub", fingerprint=base, config={}, context_length=2048)
-    model = Model.objects.create(organization=creator, slug="thing", base_model=tiny, title="Thing")
-    Version.objects.create(
-        model=model, number=1, state="published", package_digest="cd" * 32, published_at=timezone.now()
-    )
-    Price.objects.create(
-        model=model,
-        input_micro_usd_per_mtok=1_000_000,
-        cached_input_micro_usd_per_mtok=100_000,
-        output_micro_usd_per_mtok=3_000_000,
-        per_prediction_nano_usd=500,
-    )
+    stub = BaseModel.objects.create(name="stub", fingerprint=base, config={}, context_length=2048)
+    for name, price in ((MODEL, (1_000_000, 100_000, 3_000_000, 500)), (FLAT_MODEL, (0, 0, 0, FLAT_NANO_USD))):
+        slug = name.partition("/")[2]
+        model = Model.objects.create(organization=creator, slug=slug, base_model=stub, title=slug)
+        Version.objects.create(
+            model=model,
+            number=1,
+            state="published",
+            package_digest=hashlib.sha256(slug.encode()).hexdigest(),
+            published_at=timezone.now(),
+        )
+        names = ("input_micro_usd_per_mtok", "cached_input_micro_usd_per_mtok", "output_micro_usd_per_mtok")
+        Price.objects.create(model=model, **dict(zip((*names, "per_prediction_nano_usd"), price, strict=True)))
     replica = Replica.objects.create(
         id=uuid.uuid4(),
         name="stub",
@@ -57,14 +66,13 @@ def seed(*, wallets: int, poor: int, url: str, public_key: bytes, base: str) -> 
     )
     # It sends no heartbeats: it was last seen in the future.
     Replica.objects.filter(pk=replica.pk).update(last_seen_at=timezone.now() + timedelta(days=1))
-    keys = []
-    for number in range(wallets + 1):
-        consumer = Organization.objects.create(slug=f"buyer-{number}", name=f"Buyer {number}")
-        credit_promotion(
-            organization=consumer, amount_nano_usd=RICH if number < wallets else poor, reference=f"benchmark {number}"
-        )
-        keys.append(create_api_key(organization=consumer, name="load", scopes=["predict"], created_by=None)[1])
-    return {"keys": keys[:wallets], "poor": keys[wallets]}
+
+
+def _consumer(slug: str, credit: int) -> str:
+    """Return the API key of a new organization."""
+    consumer = Organization.objects.create(slug=slug, name=slug)
+    credit_promotion(organization=consumer, amount_nano_usd=credit, reference=f"benchmark {slug}")
+    return create_api_key(organization=consumer, name="load", scopes=["predict"], created_by=None)[1]
 
 
 if __name__ == "__main__":
