@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from protocol.encoding import body_sha256
-from protocol.tickets import Action, Ticket, TicketRejected, read_ticket
+from protocol.tickets import CLOCK_SKEW_S, Action, Ticket, TicketRejected, read_ticket
 from serving.platform.errors import TicketRefused, TooManyTickets
 
-VOID_SECONDS = 600.0  # longer than any prediction's ticket is good
-MAX_REMEMBERED = 200_000  # about 30 MB; at 100 predictions per second, half an hour of tickets
+# A ticket is signed as it is sent: one that comes later was kept by somebody. So a prediction may take until its
+# deadline, and its ticket has to be remembered for a minute and a half.
+PRESENTED_WITHIN_S = 60.0 + CLOCK_SKEW_S
+VOID_SECONDS = 2 * PRESENTED_WITHIN_S  # longer than a ticket is good
+MAX_REMEMBERED = 200_000  # about 30 MB; 2,200 tickets per second
 
 
 class TicketVerifier:
@@ -54,7 +57,7 @@ class TicketVerifier:
             raise TicketRefused(f"the ticket allows {ticket.action!r}, not {action!r}")
         if not hmac.compare_digest(ticket.body_sha256, body_sha256(body)):
             raise TicketRefused("the ticket is for another body")
-        self._spend(ticket)
+        self._spend(ticket.jti, min(ticket.exp, ticket.iat + PRESENTED_WITHIN_S))
         return ticket
 
     def void(self, jti: str) -> None:
@@ -67,20 +70,20 @@ class TicketVerifier:
         """Return unix seconds that never step back behind a ticket that was forgotten."""
         return max(self._clock(), self._forgotten)
 
-    def _spend(self, ticket: Ticket) -> None:
+    def _spend(self, jti: str, good_until: float) -> None:
         with self._lock:
             now = self._now()
             while self._by_expiry and self._by_expiry[0][0] <= now:
-                expiry, jti = heapq.heappop(self._by_expiry)
-                self._used.discard(jti)
+                expiry, forgotten = heapq.heappop(self._by_expiry)
+                self._used.discard(forgotten)
                 self._forgotten = max(self._forgotten, expiry)
-            if ticket.jti in self._used:
+            if jti in self._used:
                 raise TicketRefused("the ticket was used before")
-            if ticket.exp <= self._forgotten:
+            if good_until <= now:  # `now` is never before a ticket that was forgotten
                 raise TicketRefused("the ticket has expired")
             if len(self._used) >= self._capacity:
                 raise TooManyTickets("too many unexpired tickets; try another replica")
-            self._remember(ticket.jti, ticket.exp)
+            self._remember(jti, good_until)
 
     def _remember(self, jti: str, expiry: float) -> None:
         self._used.add(jti)

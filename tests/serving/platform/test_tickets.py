@@ -17,7 +17,7 @@ from protocol.encoding import body_sha256, encode_base64url
 from protocol.tickets import Ticket
 from protocol.version import PROTOCOL_VERSION
 from serving.platform.errors import TicketRefused, TooManyTickets
-from serving.platform.tickets import TicketVerifier
+from serving.platform.tickets import PRESENTED_WITHIN_S, TicketVerifier
 
 KEY, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes_raw()
@@ -176,11 +176,27 @@ def test_the_replay_memory_refuses_when_full_and_forgets_what_expired(verifier: 
     refuse(verifier, early, "expired")
 
 
+def test_a_ticket_that_was_kept_is_refused_long_before_its_deadline_and_need_not_be_remembered_until_then(
+    verifier: TicketVerifier, clock: Clock
+) -> None:
+    kept, *spent = (sign(claims(exp=int(NOW) + 300)) for _ in range(4))
+    for token in spent:
+        verifier.verify(token, BODY, action="predict")
+    clock.now = NOW + PRESENTED_WITHIN_S + 1
+    refuse(verifier, kept, "expired")
+    for token in spent:
+        refuse(verifier, token, "expired")
+    for _ in range(3):  # the memory has room again
+        verifier.verify(sign(claims(iat=int(clock.now), exp=int(clock.now) + 300)), BODY, action="predict")
+
+
 def test_a_ticket_is_not_good_again_when_the_clock_steps_back(verifier: TicketVerifier, clock: Clock) -> None:
     spent = sign(claims(exp=int(NOW) + 10))
     verifier.verify(spent, BODY, action="predict")
     clock.now = NOW + 3600
-    verifier.verify(sign(claims(exp=int(NOW) + 3660)), BODY, action="predict")  # the spent one is forgotten
+    verifier.verify(
+        sign(claims(iat=int(NOW) + 3600, exp=int(NOW) + 3660)), BODY, action="predict"
+    )  # the spent one is forgotten
     clock.now = NOW
     refuse(verifier, spent, "expired")
     refuse(verifier, sign(claims(exp=int(NOW) + 10)), "expired")
