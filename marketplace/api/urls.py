@@ -6,6 +6,7 @@ from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
 from marketplace.api.views import (
+    budgets,
     custody,
     identity,
     keys,
@@ -53,6 +54,14 @@ urlpatterns = [
     path("organizations/<name:org>/signing-keys", keys.SigningKeysView.as_view(), name="signing-keys"),
     path("keys", keys.KeysView.as_view(), name="keys"),
     path("keys/<uuid:key_id>", keys.DeleteKeyView.as_view(), name="key"),
+    path("keys/<uuid:key_id>/budget", budgets.KeyBudgetView.as_view(), name="key-budget"),
+    path("budgets", budgets.BudgetsView.as_view(), name="budgets"),
+    path("budgets/alerts", budgets.AlertsView.as_view(), name="budget-alerts"),
+    path("budgets/organization", budgets.OrganizationBudgetView.as_view(), name="organization-budget"),
+    path("budgets/<uuid:node_id>", budgets.OneBudgetView.as_view(), name="budget"),
+    path("budgets/<uuid:node_id>/end-users", budgets.EndUsersView.as_view(), name="end-users"),
+    path("webhooks", budgets.WebhooksView.as_view(), name="webhooks"),
+    path("webhooks/<uuid:webhook_id>", budgets.WebhookView.as_view(), name="webhook"),
     path("keys/<uuid:key_id>/rotate", keys.RotateKeyView.as_view(), name="rotate-key"),
     path("bases", models.BasesView.as_view(), name="bases"),
     path("models", models.ModelsView.as_view(), name="models"),

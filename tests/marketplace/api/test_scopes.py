@@ -41,6 +41,19 @@ NEEDS = [
     ("account", "GET", "keys", None),
     ("account", "POST", "keys", {"name": "x", "scopes": ["predict"]}),
     ("account", "POST", "keys/{key}/rotate", None),
+    ("account", "PUT", "keys/{key}/budget", {}),
+    ("account", "GET", "budgets", None),
+    ("account", "POST", "budgets", {"name": "x"}),
+    ("account", "GET", "budgets/alerts", None),
+    ("account", "PUT", "budgets/organization", {}),
+    ("account", "GET", f"budgets/{ANY_ID}", None),
+    ("account", "PATCH", f"budgets/{ANY_ID}", {}),
+    ("account", "DELETE", f"budgets/{ANY_ID}", None),
+    ("account", "GET", f"budgets/{ANY_ID}/end-users", None),
+    ("account", "PUT", f"budgets/{ANY_ID}/end-users", {"end_user": "x", "limits": {}}),
+    ("account", "GET", "webhooks", None),
+    ("account", "POST", "webhooks", {"url": "https://a.example"}),
+    ("account", "DELETE", f"webhooks/{ANY_ID}", None),
     ("account", "GET", "usage", None),
     ("account", "GET", "usage/summary", None),
     ("account", "GET", "statements", None),
@@ -84,7 +97,7 @@ def test_a_key_without_the_scope_is_refused_and_nothing_changes(acme, needed, me
     path = path.format(version=Version.objects.get().id, key=key.id)
     before = _state()
     api = Api(text)
-    response = api.put_bytes(path, b"x", 0) if method == "PUT" else api.call(method, path, body)
+    response = api.put_bytes(path, b"x", 0) if method == "PUT" and body is None else api.call(method, path, body)
     assert response.status_code == 403
     if method != "HEAD":
         assert error_of(response, 403)["code"] == "scope_missing"

@@ -10,7 +10,10 @@ import pytest
 from django.apps import apps
 from django.core import serializers as django_serializers
 
-from billing.models import Paper, TopUp, Usage
+from billing.budgets import tree
+from billing.budgets.limits import Limits
+from billing.budgets.webhooks import create_webhook
+from billing.models import BudgetNode, Paper, TopUp, Usage, Webhook
 from billing.papers.document import Document
 from billing.papers.issue import issue
 from marketplace.accounts.models import ApiKey, Organization
@@ -35,6 +38,8 @@ class Victim:
     key: ApiKey
     top_up: TopUp
     paper: Paper
+    budget: BudgetNode
+    webhook: Webhook
 
 
 @pytest.fixture
@@ -49,7 +54,9 @@ def victim() -> Victim:
     top_up = TopUp.objects.create(organization=organization, amount_cents=500)
     receipt = Document("Receipt", (), (), ())
     paper = issue(Paper.Kind.RECEIPT, organization=organization, subject="x", document=receipt, total_nano_usd=0)
-    return Victim(organization, model, published, uploading, key, top_up, paper)
+    budget = tree.create_team(organization=organization, name="team", parent_id=None, limits=Limits())
+    webhook = create_webhook(organization=organization, url="https://victim.example/hook")
+    return Victim(organization, model, published, uploading, key, top_up, paper, budget, webhook)
 
 
 @pytest.fixture
@@ -77,6 +84,13 @@ OPERATIONS = [
     ("GET", "topups/{top_up}", None),
     ("GET", "papers/{paper}/pdf", None),
     ("GET", "papers/{paper}/csv", None),
+    ("PUT", "keys/{key}/budget", {"limits": {"total_nano_usd": 1}}),
+    ("GET", "budgets/{budget}", None),
+    ("PATCH", "budgets/{budget}", {"name": "Mine now"}),
+    ("DELETE", "budgets/{budget}", None),
+    ("GET", "budgets/{budget}/end-users", None),
+    ("PUT", "budgets/{budget}/end-users", {"end_user": "ada", "limits": {}}),
+    ("DELETE", "webhooks/{webhook}", None),
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
@@ -99,6 +113,10 @@ OWN_OR_PUBLIC = {
     "billing-profile",
     "papers",
     "custody-export",
+    "budgets",
+    "budget-alerts",
+    "organization-budget",
+    "webhooks",
     "schema",
 }
 STAFF_ONLY = {"evaluations", "platform-statements", "platform-summary"}
@@ -113,6 +131,8 @@ def fill(text: str, victim: Victim) -> str:
         uploading=victim.uploading.id,
         top_up=victim.top_up.id,
         paper=victim.paper.id,
+        budget=victim.budget.id,
+        webhook=victim.webhook.id,
         signing_key=victim.uploading.signing_key_id,
     )
 
@@ -136,7 +156,7 @@ def test_another_organizations_thing_is_not_found_and_not_changed(victim, attack
     body = {name: fill(v, victim) if isinstance(v, str) else v for name, v in body.items()} if body else None
     ApiKey.objects.update(last_used_at=None)
     before = snapshot()
-    if method == "PUT":
+    if method == "PUT" and body is None:
         response = api.put_bytes(fill(path, victim), b"x", 0)
     else:
         response = api.call(method, fill(path, victim), body)
@@ -157,7 +177,7 @@ def _unknown(victim: Victim) -> Victim:
         slug = "nothing"
         signing_key_id = uuid.uuid4()
 
-    return Victim(victim.organization, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown)
+    return Victim(victim.organization, *[Unknown] * 8)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -180,6 +200,10 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "top-up",
         "paper-pdf",
         "paper-csv",
+        "key-budget",
+        "budget",
+        "end-users",
+        "webhook",
     }
     assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
 
