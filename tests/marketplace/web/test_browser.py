@@ -208,6 +208,17 @@ def test_the_playground_streams_an_answer_with_its_cost_and_receipt(
     page.locator("#meter-receipt a").click()
     expect(page.get_by_text("Signature verified")).to_be_visible()
     assert Usage.objects.filter(completion_tokens=len(TOKENS)).count() == 1
+    page.screenshot(path=tmp_path / "receipt-provable.png", full_page=True)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download receipt").click()
+    page.goto("/receipts/")
+    page.get_by_label("Receipt file").set_input_files(download.value.path())
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_text("This receipt is valid")).to_be_visible()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=tmp_path / f"receipt-checked-{width}.png", full_page=True)
 
 
 def test_stopping_the_playground_says_what_is_charged(
