@@ -32,7 +32,7 @@ TABLES = {
     "billing_alertdelivery": WRITE,
     "billing_autotopup": "SELECT, INSERT, UPDATE",
     "billing_allowance": READ,
-    "billing_budgetalert": "SELECT, INSERT, UPDATE (announced_at)",
+    "billing_budgetalert": "SELECT, INSERT, UPDATE (announced_at, node_name)",
     "billing_budgetnode": "SELECT, INSERT, DELETE, UPDATE (parent_id, name, path, per_request_limit_nano_usd, "
     "daily_limit_nano_usd, monthly_limit_nano_usd, total_limit_nano_usd, end_user_per_request_limit_nano_usd, "
     "end_user_daily_limit_nano_usd, end_user_monthly_limit_nano_usd, end_user_total_limit_nano_usd)",
@@ -78,6 +78,7 @@ TABLES = {
     "django_content_type": READ,
     "django_migrations": READ,
     "django_session": WRITE,
+    "privacy_erasure": APPEND,
     "receipts_day": "SELECT, INSERT, UPDATE",
     "receipts_head": APPEND,
     "receipts_segment": "SELECT, INSERT, UPDATE",

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "marketplace.catalog",
     "marketplace.vault",
     "marketplace.receipts",
+    "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",
     "billing",

@@ -13,7 +13,7 @@ from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.models.payouts import MAX_MINIMUM_CENTS, MAX_PAYOUT_CENTS
 from billing.papers.profiles import LIMITS
 from billing.papers.tax_ids import countries
-from marketplace.accounts.models import ApiKey
+from marketplace.accounts.models import ApiKey, User
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
 NANO_PER_USD = 10**9
@@ -45,6 +45,45 @@ class ReceiptForm(PlainForm):
             raise forms.ValidationError(f"A receipt has at most {MAX_DOCUMENT_BYTES // 1024} KiB.")
         data: bytes = found.read()
         return data
+
+
+class PasswordForm(PlainForm):
+    """A deletion, confirmed with the password of the person who asks."""
+
+    password = forms.CharField(
+        label="Your password", widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}), max_length=128
+    )
+
+    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._user = user
+
+    def clean_password(self) -> str:
+        """Refuse another password than the person's."""
+        password: str = self.cleaned_data["password"]
+        if not self._user.check_password(password):
+            raise forms.ValidationError("This is not your password.")
+        return password
+
+
+class DeleteOrganizationForm(PasswordForm):
+    """The deletion of an organization, confirmed with its name, too."""
+
+    name = forms.CharField(label="Name of the organization", max_length=40)
+    give_up = forms.BooleanField(label="Give up the balance that is left", required=False)
+    field_order = ("name", "give_up", "password")
+
+    def __init__(self, *args: Any, slug: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._slug = slug
+        self.fields["name"].help_text = f"Type {slug}."
+
+    def clean_name(self) -> str:
+        """Refuse another name than the organization's."""
+        name: str = self.cleaned_data["name"]
+        if name != self._slug:
+            raise forms.ValidationError("This is not the organization's name.")
+        return name
 
 
 class KeyForm(PlainForm):

@@ -2,7 +2,19 @@
 
 from django.urls import path, re_path
 
-from marketplace.web.views import creator, dashboard, keys, papers, payouts, public, receipts, staff, statements, wallet
+from marketplace.web.views import (
+    creator,
+    dashboard,
+    data,
+    keys,
+    papers,
+    payouts,
+    public,
+    receipts,
+    staff,
+    statements,
+    wallet,
+)
 
 app_name = "web"
 urlpatterns = [
@@ -42,6 +54,11 @@ urlpatterns = [
         papers.paper_file,
         name="paper_file",
     ),
+    path("dashboard/data", data.data, name="data"),
+    path("dashboard/data/account.json", data.copy_user, name="copy_user"),
+    path("dashboard/data/organization.zip", data.copy_organization, name="copy_organization"),
+    path("dashboard/data/delete-account", data.delete_user, name="delete_user"),
+    path("dashboard/data/delete-organization", data.delete_organization, name="delete_organization"),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),

@@ -174,6 +174,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("earnings-empty", world.stranger, "/dashboard/earnings"),
         ("e-mail", world.consumer, "/accounts/email/"),
         ("password", world.consumer, "/accounts/password/change/"),
+        ("data", world.consumer, "/dashboard/data"),
         ("platform", world.staff, "/platform/"),
     ]
 

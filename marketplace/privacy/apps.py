@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class PrivacyConfig(AppConfig):
+    name = "marketplace.privacy"
+    label = "privacy"

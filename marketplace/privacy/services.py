@@ -1,0 +1,133 @@
+"""Erasure: a person or an organization becomes a pseudonym, and the books stay whole.
+
+Entries, usage, papers and receipts name organizations by id, and are kept for as long as the law asks; what ties the id
+to somebody is erased.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from allauth.account.models import EmailAddress
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from billing.models import (
+    Account,
+    BillingProfile,
+    BudgetAlert,
+    BudgetNode,
+    Hold,
+    Payout,
+    PayoutAccount,
+    SavedCard,
+    TopUp,
+    Webhook,
+)
+from marketplace.accounts.locks import lock_organization, lock_user
+from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.catalog.models import Model, Version
+from marketplace.privacy.errors import NotErasable
+from marketplace.privacy.models import Erasure
+from marketplace.vault.models import DataKey, SigningKey
+
+ERASED = "erased"
+
+
+@transaction.atomic
+def erase_user(*, user: User, by: UUID | None) -> Erasure:
+    """Take a person's address, password, memberships and rights away; the row stays, as a pseudonym.
+
+    `by` is the id of the user who asked, None for an operator. Raises NotErasable while they alone own an organization.
+    """
+    row = lock_user(user.pk)
+    owned = Organization.objects.filter(memberships__user=row, memberships__role=Membership.Role.OWNER)
+    alone = [
+        one.slug for one in owned if not one.memberships.filter(role=Membership.Role.OWNER).exclude(user=row).exists()
+    ]
+    if alone:
+        raise NotErasable(f"you alone own {', '.join(sorted(alone))}: delete that first")
+    EmailAddress.objects.filter(user=row).delete()
+    Membership.objects.filter(user=row).delete()
+    row.email = f"{ERASED}-{row.pk.hex}@{ERASED}.invalid"
+    row.set_unusable_password()  # which also ends every session
+    row.is_active = row.is_staff = row.is_superuser = False
+    row.last_login = None
+    row.save()
+    return _note(Erasure.Subject.USER, row.pk, by)
+
+
+@transaction.atomic
+def erase_organization(*, organization: Organization, by: UUID | None, give_up: bool = False) -> Erasure:
+    """Take an organization's names, members, keys, listings' texts and data keys away; its accounts stay as they are.
+
+    With `give_up`, a balance in its favour may be left: it stays in the books under the pseudonym. Raises NotErasable
+    while something is open: a prediction, a payment, a payout, a debt, a version on sale.
+    """
+    row = lock_organization(organization.pk)
+    left = _require_ended(row, give_up=give_up)
+    _erase_selling(row)
+    ApiKey.objects.filter(organization=row, revoked_at=None).update(revoked_at=timezone.now())
+    ApiKey.objects.filter(organization=row).update(name=ERASED)
+    BudgetNode.objects.filter(organization=row, end_user__isnull=False).delete()
+    BudgetNode.objects.filter(organization=row).update(name=ERASED)
+    BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
+    Webhook.objects.filter(organization=row).delete()
+    BillingProfile.objects.filter(organization=row).update(
+        legal_name=ERASED, email="", line1=ERASED, line2="", postal_code="", city=ERASED, region="", tax_id=""
+    )
+    PayoutAccount.objects.filter(organization=row).update(bank_name="", bank_last4="", requirements=[])
+    TopUp.objects.filter(organization=row).update(checkout_url="")
+    Membership.objects.filter(organization=row).delete()
+    row.slug, row.name = f"{ERASED}-{row.pk.hex}", "Erased organization"
+    row.save(update_fields=["slug", "name"])
+    return _note(Erasure.Subject.ORGANIZATION, row.pk, by, left)
+
+
+def _require_ended(row: Organization, *, give_up: bool) -> int:
+    """Return the balance that is left; raises NotErasable."""
+    if row.slug == PLATFORM_SLUG:
+        raise NotErasable("the platform's own organization stays")
+    if Version.objects.filter(model__organization=row, state=Version.State.PUBLISHED).exists():
+        raise NotErasable("versions are on sale: retire them first")
+    if Hold.objects.filter(
+        Q(organization_id=row.pk) | Q(creator_organization_id=row.pk), state=Hold.State.OPEN
+    ).exists():
+        raise NotErasable("predictions are in flight: try again in a minute")
+    if TopUp.objects.filter(organization=row, state__in=TopUp.WAITING).exists():
+        raise NotErasable("a payment is open: finish or cancel it first")
+    if SavedCard.objects.filter(organization=row, removed_at=None).exists():
+        raise NotErasable("a card is saved: remove it on the wallet page first")
+    if Payout.objects.filter(organization=row, state__in=Payout.OPEN).exists():
+        raise NotErasable("a payout is on its way: wait until it has arrived")
+    balances = {one.kind: one.posted for one in Account.objects.filter(organization=row)}
+    if balances.get(Account.Kind.DISPUTE):
+        raise NotErasable("a payment is disputed: wait until the dispute has ended")
+    if any(amount < 0 for amount in balances.values()):
+        raise NotErasable("the organization owes the platform money: settle that first")
+    left = sum(balances.values())
+    if left and not give_up:
+        raise NotErasable("there is a balance left: spend it, have it paid out, or give it up", code="balance_left")
+    return left
+
+
+def _erase_selling(row: Organization) -> None:
+    """Blank the listings and shred the weights: without its data key, a package can never be opened again."""
+    DataKey.objects.filter(version__model__organization=row).delete()
+    SigningKey.objects.filter(organization=row, revoked_at=None).update(revoked_at=timezone.now())
+    Model.objects.filter(organization=row).update(
+        title=ERASED,
+        summary="",
+        card_markdown="",
+        industry="",
+        tags=[],
+        example_messages=[],
+        visibility=Model.Visibility.PRIVATE,
+    )
+    Version.objects.filter(model__organization=row).update(changelog="")
+
+
+def _note(subject: Erasure.Subject, subject_id: UUID, by: UUID | None, left: int = 0) -> Erasure:
+    return Erasure.objects.create(subject=subject, subject_id=subject_id, erased_by=by, left_nano_usd=left)

@@ -1,0 +1,150 @@
+"""Erasure: nothing leads from the books to anybody any more, and the books are what they were."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.apps import apps
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from billing.integrity import find_discrepancies
+from billing.models import Account, BillingProfile, Entry, TopUp, Usage
+from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.catalog.models import Model, Version
+from marketplace.privacy import services
+from marketplace.privacy.errors import NotErasable
+from marketplace.privacy.models import Erasure
+from marketplace.publishing.versions import retire_version
+from marketplace.receipts.keys import published_keys
+from marketplace.receipts.selectors import receipt_document
+from marketplace.vault.models import DataKey
+from protocol.proofs.documents import verify_document
+from tests.billing.support import hold_request, place
+from tests.marketplace.receipts.conftest import Market, market
+from tests.marketplace.web.conftest import World, build_world
+
+__all__ = ["market"]  # the fixture
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(settings: Any) -> World:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    return build_world()
+
+
+def everything_but_the_books() -> str:
+    """Every row of every table of people and organizations, as text. Usage keeps the names of models."""
+    with connection.cursor() as cursor:
+        texts = []
+        for model in apps.get_models():
+            table = model._meta.db_table
+            if not model._meta.managed or table in ("django_session", "billing_usage", "billing_hold"):
+                continue
+            cursor.execute(f'SELECT row_to_json(t)::text FROM "{table}" t')
+            texts += [row[0] for row in cursor.fetchall()]
+    return "\n".join(texts)
+
+
+def test_an_erased_person_is_a_pseudonym_without_password_memberships_or_rights(world: World) -> None:
+    EmailAddress.objects.create(user=world.developer, email=world.developer.email, primary=True, verified=True)
+    client = world.client(world.developer)
+    assert client.get("/dashboard/").status_code == 200
+    services.erase_user(user=world.developer, by=world.developer.pk)
+    assert world.developer.email not in everything_but_the_books()
+    row = User.objects.get(pk=world.developer.pk)
+    assert not row.is_active and not row.has_usable_password()
+    assert not Membership.objects.filter(user=row).exists()
+    assert client.get("/dashboard/").status_code == 302  # the session has ended
+    assert Erasure.objects.get().subject_id == row.pk
+
+
+def test_whoever_alone_owns_an_organization_stays_until_it_is_deleted(world: World) -> None:
+    with pytest.raises(NotErasable, match="northbank"):
+        services.erase_user(user=world.consumer, by=None)
+    assert User.objects.get(pk=world.consumer.pk).is_active and not Erasure.objects.exists()
+    Membership.objects.filter(user=world.developer).update(role=Membership.Role.OWNER)
+    services.erase_user(user=world.consumer, by=None)
+    assert not User.objects.get(pk=world.consumer.pk).is_active
+
+
+def test_an_erased_consumer_leaves_no_name_and_its_books_are_what_they_were(world: World) -> None:
+    BillingProfile.objects.create(
+        organization=world.buyer, legal_name="Northbank plc", line1="1 High Street", city="Leeds", country="GB"
+    )
+    balances = list(Account.objects.order_by("pk").values_list("pk", "posted", "held"))
+    entries, usage = Entry.objects.count(), list(Usage.objects.order_by("pk").values())
+    erasure = services.erase_organization(organization=world.buyer, by=world.consumer.pk, give_up=True)
+    left = everything_but_the_books()
+    for word in ("northbank", "Northbank", "High Street", "Leeds", "billing service"):
+        assert word not in left, word
+    assert erasure.left_nano_usd == sum(posted for _, posted, _ in balances if posted > 0)
+    assert list(Account.objects.order_by("pk").values_list("pk", "posted", "held")) == balances
+    assert Entry.objects.count() == entries and list(Usage.objects.order_by("pk").values()) == usage
+    assert ApiKey.objects.get(pk=world.key.pk).revoked_at is not None
+    assert find_discrepancies() == [] or all(one.kind != "ledger_sum" for one in find_discrepancies())
+
+
+def test_an_erased_creators_weights_are_shredded_and_its_listings_blank(world: World) -> None:
+    with pytest.raises(NotErasable, match="on sale"):
+        services.erase_organization(organization=world.seller, by=None)
+    assert DataKey.objects.count() == 2 and Model.objects.get().title != "erased"
+    for version in Version.objects.filter(state=Version.State.PUBLISHED):
+        retire_version(version=version)
+    services.erase_organization(organization=world.seller, by=None)
+    assert not DataKey.objects.exists()
+    listing = Model.objects.get()
+    assert (listing.title, listing.card_markdown, listing.visibility) == ("erased", "", "private")
+    assert "edgerline" not in everything_but_the_books().replace(listing.slug, "")
+
+
+def _open_hold(world: World) -> None:
+    place(hold_request(world.buyer, world.seller))
+
+
+def _open_payment(world: World) -> None:
+    TopUp.objects.create(organization=world.buyer, amount_cents=500)
+
+
+def _nothing(world: World) -> None:
+    """The balance alone is in the way."""
+
+
+@pytest.mark.parametrize(
+    ("open_", "give_up", "reason"),
+    [(_open_hold, True, "in flight"), (_open_payment, True, "payment is open"), (_nothing, False, "balance left")],
+)
+def test_nothing_is_erased_while_something_is_open(world: World, open_: Any, give_up: bool, reason: str) -> None:
+    open_(world)
+    with pytest.raises(NotErasable, match=reason):
+        services.erase_organization(organization=world.buyer, by=None, give_up=give_up)
+    row = Organization.objects.get(pk=world.buyer.pk)
+    assert row.slug == "northbank" and row.memberships.exists() and not Erasure.objects.exists()
+
+
+def test_a_receipt_of_before_an_erasure_still_verifies_and_has_the_same_statement(market: Market) -> None:
+    charge = market.charge()
+    before = receipt_document(market.buyer, charge.prediction_id)
+    services.erase_organization(organization=market.buyer, by=None, give_up=True)
+    found = verify_document(before, published_keys()).charge
+    again = receipt_document(Organization.objects.get(pk=market.buyer.pk), charge.prediction_id)
+    assert verify_document(again, published_keys()).charge == found
+    assert market.buyer.slug not in json.dumps(before.decode())
+
+
+def test_the_command_erases_and_refuses_with_the_reason(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("erase", "user", world.developer.email)
+    call_command("erase", "organization", "northbank", give_up_balance=True)
+    assert capsys.readouterr().out.count("erased: ") == 2
+    for arguments, reason in (
+        (("user", "nobody@example.com"), "no such user"),
+        (("organization", "nobody"), "no such organization"),
+        (("organization", "ledgerline"), "on sale"),
+    ):
+        with pytest.raises(CommandError, match=reason):
+            call_command("erase", *arguments)
+    assert Erasure.objects.count() == 2
