@@ -21,6 +21,7 @@ from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepa
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.models import Incident, Outbox, StripeEvent, TopUp
+from billing.papers.credit_notes import issue_due_credit_notes
 from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
 from billing.reconciliation import reconcile
@@ -177,8 +178,9 @@ def post_new_entries() -> None:
 
 @shared_task
 def issue_papers() -> None:
-    """Issue the papers of payments that have none yet."""
+    """Issue the papers of payments and refunds that have none yet."""
     issue_due_receipts()
+    issue_due_credit_notes()
 
 
 @shared_task

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from django.db import connection
 
+from billing.models import Entry, LedgerTransaction
 from marketplace.accounts.models import Organization
 
 NameVersions = Callable[[Iterable[UUID]], Mapping[UUID, int]]
@@ -76,7 +77,7 @@ JOIN billing_ledgertransaction t ON t.id = p.transaction_id
 JOIN billing_ledgertransaction original ON original.id = coalesce(t.corrects_id, t.id) AND original.kind = 'prediction'
 JOIN billing_usage u ON u.prediction_id = original.reference::uuid
 WHERE a.organization_id = %(organization)s AND a.kind = 'customer_credit'
-GROUP BY u.model_name, u.version_id, u.latency_class ORDER BY u.model_name, u.version_id, u.latency_class
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 _PAID_WITH = """
 SELECT coalesce(-sum(e.amount) FILTER (WHERE l.kind = 'paid'), 0)::bigint,
@@ -106,8 +107,7 @@ CROSS JOIN LATERAL (
         coalesce(sum(e.amount) FILTER (WHERE a.kind = 'platform_revenue'), 0) AS fee
     FROM billing_entry e JOIN billing_account a ON a.id = e.account_id WHERE e.transaction_id = t.id
 ) whole
-GROUP BY u.model_name, u.version_id, u.latency_class, country
-ORDER BY u.model_name, u.version_id, u.latency_class, country
+GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 """
 
 
@@ -120,6 +120,10 @@ def consumed(organization: Organization, month: date) -> list[Consumed]:
 
 def paid_with(organization: Organization, month: date) -> PaidWith:
     """Return which credit paid for it."""
+    if not hasattr(Entry, "lot"):  # books before lots
+        return PaidWith(
+            sum(line.charged_nano_usd - line.given_back_nano_usd for line in consumed(organization, month)), 0
+        )
     ((prepaid, promotional),) = _rows(_PAID_WITH, organization, month)
     return PaidWith(prepaid, promotional)
 
@@ -132,6 +136,8 @@ def earned(organization: Organization, month: date) -> list[Earned]:
 
 
 def _rows(sql: str, organization: Organization, month: date) -> list[tuple[Any, ...]]:
+    if not hasattr(LedgerTransaction, "corrects"):  # books before migration 0019
+        sql = sql.replace("t.corrects_id", "t.reverses_id").replace("u.latency_class", "'standard'::text")
     with connection.cursor() as cursor:
         cursor.execute(sql, {"organization": organization.pk, "month": month})
         return list(cursor.fetchall())
