@@ -8,7 +8,7 @@ from billing.account_statements import is_closed, statements
 from billing.models import Account, Paper, PeriodMovement
 from billing.papers import tax_ids
 from billing.papers.consumption import Consumed, Earned, consumed, earned, paid_with
-from billing.papers.document import Cell, Column, Document, Party, Table
+from billing.papers.document import Cell, Column, Document, Party, Table, dollars
 from billing.papers.issue import issue
 from billing.papers.months import period_text
 from billing.papers.profiles import organization_party, platform_party
@@ -117,13 +117,16 @@ def _invoice(organization: Organization, month: date, seller: Party, lines: list
         (
             ("Paid", paid.prepaid_nano_usd + paid.promotional_nano_usd),
             ("Amount due", net - paid.prepaid_nano_usd - paid.promotional_nano_usd),
-            ("Net of the month in whole cents, to post", rounded if net >= 0 else -rounded),
         ),
     )
     return Document(
         title="Invoice",
         parties=(seller, organization_party(organization, role="Billed to")),
-        facts=(("Period", period_text(month)), ("Payment", "paid in full from credit; nothing is due")),
+        facts=(
+            ("Period", period_text(month)),
+            ("Net in whole cents", f"USD {dollars(rounded if net >= 0 else -rounded, 2, grouped=True)}"),
+            ("Payment", "paid in full from credit; nothing is due"),
+        ),
         tables=(Table("Predictions by model", columns, rows, tuple(totals)), settled),
         notes=(NO_TAX_AGAIN, EXACT),
     )

@@ -12,9 +12,9 @@ from billing.papers.document import Cell, Column, Document, Party, Table, dollar
 from billing.papers.letters import BOLD, REGULAR, marked_up, register_fonts
 
 MARGIN = 45.0  # points
-WIDTH = 595.28 - 2 * MARGIN  # of A4, less the margins
+WIDTH = 595.28 - 2 * MARGIN - 12  # of A4, less the margins and the frame's own padding
 PADDING = 5.0
-NARROWEST = 60.0  # of a column whose text wraps
+NARROWEST = 45.0  # of a column whose text wraps
 INK, SOFT, LINE, BAND = "#1a1f36", "#565d70", "#c9ced8", "#f3f4f8"
 MAX_ROWS = 5_000  # of one table: a hundred pages; the CSV has no limit
 
@@ -115,13 +115,14 @@ def _table(table: Table, decimals: int) -> list[Any]:
         for row in (*table.rows[:MAX_ROWS], *table.totals)
     ]
     first_total = min(len(table.rows), MAX_ROWS) + 1  # row 0 is the header
-    widths = _widths(table.columns, texts)
+    size = 8.5 if len(table.columns) < 7 else 7.2
+    widths = _widths(table.columns, texts, size)
     rows = [[_paragraph(c.name, size=7.5, colour=SOFT, right=c.kind != "text") for c in table.columns]]
     for number, row in enumerate(texts, start=1):
         bold = number >= first_total
         rows.append(
             [
-                _paragraph(text, size=8.5, bold=bold, right=column.kind != "text")
+                _paragraph(text, size=size, bold=bold, right=column.kind != "text")
                 for column, text in zip(table.columns, row, strict=True)
             ]
         )
@@ -170,22 +171,21 @@ def _text(column: Column, cell: Cell, decimals: int) -> str:
     return cell
 
 
-def _widths(columns: Sequence[Column], texts: list[list[str]]) -> list[float]:
+def _widths(columns: Sequence[Column], texts: list[list[str]], size: float) -> list[float]:
     """Return widths that fill the page: numbers as wide as they are, and text the rest, by what it needs."""
     from reportlab.pdfbase.pdfmetrics import stringWidth
 
     needed = []
     for index, column in enumerate(columns):
-        body = max((stringWidth(row[index], BOLD, 8.5) for row in texts), default=0.0)
+        body = max((stringWidth(row[index], BOLD, size) for row in texts), default=0.0)
         word = max(stringWidth(word, REGULAR, 7.5) for word in column.name.split())
         needed.append(max(body, word) + 2 * PADDING + 1)
     text = [index for index, column in enumerate(columns) if column.kind == "text"]
     room = WIDTH - sum(width for index, width in enumerate(needed) if index not in text)
     wanted = sum(needed[index] for index in text)
     for index in text:
-        needed[index] = max(NARROWEST if wanted > room else 0.0, needed[index] * room / wanted)
-    excess = WIDTH / sum(needed)
-    return [width * min(1.0, excess) for width in needed]
+        needed[index] = max(NARROWEST, needed[index] * room / wanted)
+    return [width * min(1.0, WIDTH / sum(needed)) for width in needed]
 
 
 def _numbering_canvas(document: Document, number: str) -> Any:
@@ -216,9 +216,9 @@ def _numbering_canvas(document: Document, number: str) -> Any:
                 " · ".join(part for part in (seller, document.title, number) if part), size=7.5, colour=SOFT
             )
             left.wrapOn(self, WIDTH - 90, 12)
-            left.drawOn(self, MARGIN, MARGIN - 12)
+            left.drawOn(self, MARGIN + 6, MARGIN - 12)
             self.setFont(REGULAR, 7.5)
             self.setFillColor(HexColor(SOFT))
-            self.drawRightString(MARGIN + WIDTH, MARGIN - 10, page)
+            self.drawRightString(MARGIN + 6 + WIDTH, MARGIN - 10, page)
 
     return Numbering
