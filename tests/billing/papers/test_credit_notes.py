@@ -62,5 +62,7 @@ def test_tax_that_goes_back_is_divided_by_rate_to_the_cent() -> None:
     taxes = [{"amount_cents": amount} for amount in (100, 100, 1)]
     for back in range(202):
         shares = _shares(taxes, back)
-        assert sum(shares) == back and all(0 <= share <= tax["amount_cents"] for share, tax in zip(shares, taxes))
+        assert sum(shares) == back and all(
+            0 <= share <= tax["amount_cents"] for share, tax in zip(shares, taxes, strict=True)
+        )
     assert _shares([{"amount_cents": 0}], 0) == [0]
