@@ -13,10 +13,12 @@ from devstack.samples import sample_credentials
 from devstack.state import State
 
 TOP_UP_SECONDS = 60
+# What the consumer types on the payment page; tax follows from it.
+PAYER = {"name": "Consumer GmbH (demonstration)", "country": "DE", "line1": "Beispielweg 7", "city": "Hamburg"}
 
 
 class PlatformClient:
-    """One signed-in person; `get` and `post` return parsed JSON or raise LocalStackError with the API's message."""
+    """One signed-in person; `get`, `post` and `put` return parsed JSON, or raise LocalStackError with the message."""
 
     def __init__(self, state: State, url: str, role: str, scopes: list[str]) -> None:
         login = json.loads(sample_credentials(state).read_text())[role]
@@ -31,6 +33,16 @@ class PlatformClient:
     def post(self, path: str, body: dict[str, Any]) -> Any:
         return self._answer(self._http.post(path, json=body))
 
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        return self._answer(self._http.put(path, json=body))
+
+    def download(self, path: str) -> bytes:
+        """Return a file. Raises LocalStackError."""
+        response = self._http.get(path)
+        if not response.is_success:
+            self._answer(response)
+        return response.content
+
     @staticmethod
     def _answer(response: httpx.Response) -> Any:
         if response.is_success:
@@ -43,7 +55,7 @@ class PlatformClient:
         """Start a Checkout session, pay on its page, wait for the credit. Returns the available nano-dollars."""
         before = int(self.get("wallet")["available_nano_usd"])
         top_up = self.post("topups", {"amount_cents": amount_cents})
-        paid = httpx.post(top_up["checkout_url"], follow_redirects=False, timeout=10)
+        paid = httpx.post(top_up["checkout_url"], data=PAYER, follow_redirects=False, timeout=10)
         if paid.status_code >= 400:
             raise LocalStackError(f"the payment page answered {paid.status_code}")
         deadline = time.monotonic() + TOP_UP_SECONDS

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from devstack.console import console, fail, heading, line, step
+from devstack.demo.papers import close_last_month, fetch_receipt, write_profiles
 from devstack.demo.platform_client import PlatformClient
 from devstack.demo.predictions import Answer, Consumer, held_out, total_predictions
 from devstack.demo.process import RunningStack, running_stack
@@ -52,6 +53,7 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     with step(f"top-up of ${TOP_UP_CENTS / 100:.2f} through Stripe's client and Checkout (the project's double)"):
         available = account.top_up(TOP_UP_CENTS)
     line(f"wallet: ${available / 1e9:.9f}")
+    write_profiles(operator, account)
     consumer = Consumer(stack.url, account.create_prediction_key())
 
     heading("All three models at once, with the unmodified openai package")
@@ -78,9 +80,15 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     heading("The money")
     summary = operator.wait_until_settled()
     _show_money(account, before, summary, creators)
+    heading("Papers for an accountant")
+    receipt = fetch_receipt(account, state.root / "papers")
+    closed = close_last_month(state.root / "papers")
     account.log_out()
     operator.log_out()
-    return _figures(before, summary, counts, batches, seconds, answers)
+    figures, problems = _figures(before, summary, counts, batches, seconds, answers)
+    if receipt["tax_nano_usd"] * 100 != 19 * TOP_UP_CENTS * 10**7:
+        problems.append("the receipt has not the tax of its payer's country")
+    return figures | {"receipt": receipt["number"], "closed": closed}, problems
 
 
 def _push(creator: SampleCreator) -> dict[str, Any]:

@@ -126,6 +126,8 @@ def _show(double: StripeDouble, session_id: str, _form: dict[str, str]) -> Respo
 
 def _pay(double: StripeDouble, session_id: str, form: dict[str, str]) -> Response:
     card = form.get("card", "pm_card_visa")
+    if form.get("country"):
+        double.payer = tax.payer(**{name: form[name] for name in tax.TYPED if name in form})
     approve = {"yes": True, "no": False}.get(form.get("approve", ""))
     try:
         session = pay(double, session_id, card, approve=approve)

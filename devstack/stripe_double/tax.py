@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from devstack.stripe_double.core import StripeDouble
 
 PARAMETERS = frozenset({"automatic_tax", "billing_address_collection", "customer_update", "tax_id_collection"})
+TYPED = ("name", "country", "tax_id", "line1", "city")  # what a form of the page may carry about its payer
 SELLER_COUNTRY = "DE"
 STANDARD_RATES = {"AT": 20.0, "DE": 19.0, "ES": 21.0, "FR": 20.0, "IE": 23.0, "IT": 22.0, "NL": 21.0, "PL": 23.0}
 
