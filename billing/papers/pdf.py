@@ -16,6 +16,7 @@ WIDTH = 595.28 - 2 * MARGIN - 12  # of A4, less the margins and the frame's own 
 PADDING = 5.0
 NARROWEST = 45.0  # of a column whose text wraps
 INK, SOFT, LINE, BAND = "#1a1f36", "#565d70", "#c9ced8", "#f3f4f8"
+HEADED = 90.0  # what a heading needs below it on its page: the table's head and some rows
 MAX_ROWS = 5_000  # of one table: a hundred pages; the CSV has no limit
 
 
@@ -104,10 +105,9 @@ def _parties(parties: Sequence[Party]) -> Any:
 
 def _table(table: Table, decimals: int) -> list[Any]:
     from reportlab.lib.colors import HexColor
-    from reportlab.platypus import Spacer
+    from reportlab.platypus import CondPageBreak, Spacer
 
     heading = _paragraph(table.title, size=11, bold=True, after=5)
-    heading.keepWithNext = True
     if not table.rows and not table.totals:
         return [Spacer(1, 10), heading, _paragraph(table.empty, colour=SOFT)]
     texts = [
@@ -136,7 +136,7 @@ def _table(table: Table, decimals: int) -> list[Any]:
             ("BACKGROUND", (0, first_total), (-1, -1), HexColor(BAND)),
             ("LINEABOVE", (0, first_total), (-1, first_total), 0.8, HexColor(INK)),
         ]
-    story = [Spacer(1, 10), heading, _grid(rows, widths, padding=PADDING, lines=lines, repeat=1)]
+    story = [CondPageBreak(HEADED), Spacer(1, 10), heading, _grid(rows, widths, padding=PADDING, lines=lines, repeat=1)]
     if len(table.rows) > MAX_ROWS:
         story.append(_paragraph(f"{len(table.rows) - MAX_ROWS:,} more lines are in the CSV file.", colour=SOFT))
     return story
