@@ -152,6 +152,31 @@ class InvalidAutoTopUp(BillingError):
         super().__init__(message, field=field)
 
 
+class IncidentNotFound(BillingError):
+    """There is no such incident."""
+
+    code = "not_found"
+    status = 404
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("there is no such incident")
+
+
+class SecondFactorRequired(BillingError):
+    """The caller is no member of staff, or showed no fresh code of an authenticator app. Nothing changed."""
+
+    code = "second_factor_required"
+    status = 403
+
+    def __init__(self) -> None:
+        """Say what is needed, not which part was wrong."""
+        super().__init__(
+            "this takes a member of the platform's staff and the code that their authenticator app shows now "
+            "(set one up at /accounts/2fa/)"
+        )
+
+
 class PaymentMismatch(BillingError):
     """Stripe reports another amount, currency or reference than the top-up asked for. Nothing was credited."""
 

@@ -82,6 +82,7 @@ TABLES = {
     "receipts_day": "SELECT, INSERT, UPDATE",
     "receipts_head": APPEND,
     "receipts_segment": "SELECT, INSERT, UPDATE",
+    "mfa_authenticator": WRITE,
     "vault_creatorkey": WRITE,
     "vault_datakey": WRITE,
     "vault_enrolledreplica": WRITE,

@@ -45,6 +45,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "allauth",
     "allauth.account",
+    "allauth.mfa",
     "django_htmx",
     "drf_spectacular",
     "rest_framework",
@@ -107,6 +108,10 @@ ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "optional"
 ACCOUNT_ADAPTER = "marketplace.accounts.adapter.AccountAdapter"
+MFA_SUPPORTED_TYPES = ["totp"]
+MFA_TOTP_ISSUER = "Intarsia"
+MFA_ADAPTER = "marketplace.accounts.second_factor.EncryptedFactors"
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # as ACCOUNT_EMAIL_VERIFICATION: no address has to be verified
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "web:dashboard"
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"

@@ -4,6 +4,7 @@ from django.urls import include, path
 
 urlpatterns = [
     path("accounts/", include("allauth.account.urls")),
+    path("accounts/2fa/", include("allauth.mfa.urls")),
     path("api/v1/", include("marketplace.api.urls")),
     path(".well-known/", include("marketplace.receipts.urls")),
     path("internal/v1/", include("marketplace.vault.urls")),
