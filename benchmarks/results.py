@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
 from benchmarks.machine import RESULTS
 from benchmarks.serving import gpu
@@ -144,11 +145,16 @@ def _serving_host(file: Path) -> str:
     return _table([f"steps of {rows[0]['rows']} rows", "kernels launched", "ms of a step", *parts[1:]], lines)
 
 
+def _gateway(file: Path) -> str:
+    return gateway.text(_load(file))
+
+
 def _load(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 RENDERERS: dict[str, Callable[[Path], str]] = {
+    "gateway": _gateway,
     "serving": _serving,
     "serving_adapters": _adapters,
     "serving_gpu": _serving_gpu,

@@ -119,6 +119,7 @@ class _Run:
             for connection in list(self._free):
                 self._next(connection, time.perf_counter())
         if self.waiting:
+            self._done.clear()  # at a rate, nothing may have been under way for a moment
             async with asyncio.timeout(self.plan.warm_up + self.plan.seconds + LIMIT_SECONDS):
                 await self._done.wait()
 

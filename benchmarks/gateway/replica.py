@@ -19,6 +19,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.encoding import body_sha256, decode_base64url
+from protocol.latency import LatencyClass
 from protocol.messages import PREDICTION_EXTRA_KEY
 from protocol.receipts import Receipt, sign_receipt
 from protocol.tickets import TICKET_HEADER
@@ -40,6 +41,7 @@ class _Ticket(msgspec.Struct):
     body_sha256: str
     attempt: int = 1
     adapter: str | None = None
+    latency_class: LatencyClass = "standard"
 
 
 class Replica:
@@ -74,6 +76,7 @@ class Replica:
             iat=int(time.time()),
             adapter=ticket.adapter,
             base=BASE,
+            latency_class=ticket.latency_class,
             prompt_tokens=USAGE["prompt_tokens"],
             cached_tokens=4,
             completion_tokens=USAGE["completion_tokens"],

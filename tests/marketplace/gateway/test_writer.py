@@ -24,7 +24,9 @@ from billing.models import Hold
 from billing.pricing import Price, TokenUsage
 from billing.services import release_hold_sync
 from marketplace.gateway import writer as module
+from marketplace.gateway.books import Books
 from marketplace.gateway.writer import Writer
+from protocol.receipts import Receipt
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 
 pytestmark = pytest.mark.asyncio
@@ -76,6 +78,46 @@ async def test_each_of_a_batch_gets_its_own_outcome(world: World, writer: Writer
     after = await money(world)
     assert sorted(after["holds"]) == ["released", "settled", "settled"]
     assert after["held"] == 0 and after["posted"] == FUNDS - 2_000 and after["usage"] == 2 and after["sum"] == 0
+
+
+async def test_of_a_thousand_at_once_on_credit_for_400_exactly_400_are_charged(world: World, writer: Writer) -> None:
+    each = FUNDS // 400
+    holds = [replace(terms(world, each), price=Price(0, 0, 0, each)) for _ in range(1_000)]
+    answers = await asyncio.gather(*(writer.place(one) for one in holds), return_exceptions=True)
+    placed = [hold for hold, answer in zip(holds, answers, strict=True) if answer is None]
+    assert len(placed) == 400 and sum(isinstance(answer, InsufficientFunds) for answer in answers) == 600
+    settled = await asyncio.gather(*(writer.settle(charge(one)) for one in placed))
+    assert {one.cost for one in settled} == {each}
+    after = await money(world)
+    assert (after["posted"], after["held"], after["usage"], after["sum"]) == (0, 0, 400, 0)
+
+
+async def test_a_hold_that_went_with_a_crash_of_the_database_is_placed_again_and_charged_once(
+    world: World, writer: Writer
+) -> None:
+    books = Books(world.gateway._ready.books.database, writer, uuid.uuid4())
+    receipt = Receipt(
+        jti=str(uuid.uuid4()),
+        attempt=1,
+        replica_id=str(world.replica.id),
+        iat=1,
+        adapter="cd" * 32,
+        base="ab" * 32,
+        prompt_tokens=10,
+        cached_tokens=0,
+        completion_tokens=5,
+        finish_reason="stop",
+        ttft_ms=1,
+        duration_ms=2,
+    )
+    lost = terms(world)
+    for _ in range(2):
+        answer = await books.settle(lost, receipt, "receipt", attempt=1, replica_id=lost.replica_id)
+        assert answer.cost == 1_000
+    with pytest.raises(HoldNotFound):  # a later attempt was on disk, so this one is another's
+        await books.settle(terms(world), receipt, "receipt", attempt=2, replica_id=lost.replica_id)
+    after = await money(world)
+    assert after["holds"] == ["settled"] and after["posted"] == FUNDS - 1_000 and after["usage"] == 1
 
 
 async def test_one_bad_item_fails_alone(world: World, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
