@@ -1,4 +1,4 @@
-"""The SQL that compares holds, usage, entries and refunds of charges (billing/integrity.py).
+"""The SQL that compares holds, usage, entries and corrections of charges (billing/integrity.py).
 
 Each row is kind, subject, rule, found, expected. NEW looks at what the database transactions from %(low)s up to, not
 including, %(high)s wrote; UNDATED at rows that keep no number of their
@@ -17,46 +17,66 @@ NEW = f"""
 SELECT 'charge_mismatch', 'prediction ' || h.id, 'the usage is that of the hold', coalesce(u.cost_nano_usd, 0),
     h.cost_nano_usd
 FROM holds h LEFT JOIN billing_usage u ON u.prediction_id = h.id AND u.created_at = h.closed_at
-WHERE (u.cost_nano_usd, u.creator_nano_usd, u.organization_id, u.creator_organization_id, u.model_id, u.replica_id,
-       u.input_micro_usd_per_mtok, u.cached_input_micro_usd_per_mtok, u.output_micro_usd_per_mtok,
-       u.per_prediction_nano_usd)
+WHERE (u.cost_nano_usd, u.split_id, u.organization_id, u.creator_organization_id, u.model_id, u.replica_id, u.attempt,
+       u.price_id, u.input_micro_usd_per_mtok, u.cached_input_micro_usd_per_mtok, u.output_micro_usd_per_mtok,
+       u.per_prediction_nano_usd, u.latency_class, u.class_bps, u.allowance_nano_usd)
     IS DISTINCT FROM
-      (h.cost_nano_usd, h.creator_nano_usd, h.organization_id, h.creator_organization_id, h.model_id, h.replica_id,
-       h.input_micro_usd_per_mtok, h.cached_input_micro_usd_per_mtok, h.output_micro_usd_per_mtok,
-       h.per_prediction_nano_usd)
+      (h.cost_nano_usd, h.split_id, h.organization_id, h.creator_organization_id, h.model_id, h.replica_id, h.attempt,
+       h.price_id, h.input_micro_usd_per_mtok, h.cached_input_micro_usd_per_mtok, h.output_micro_usd_per_mtok,
+       h.per_prediction_nano_usd, h.latency_class, h.class_bps, h.allowance_used_nano_usd)
     OR u.prompt_tokens > h.max_prompt_tokens OR u.completion_tokens > least(h.max_tokens, h.delivered_tokens)
-    OR u.cost_nano_usd <> least(h.amount_nano_usd, billing_cost_nano_usd(
+    OR u.cost_nano_usd <> least(h.amount_nano_usd, billing_gross_nano_usd(
         u.input_micro_usd_per_mtok, u.cached_input_micro_usd_per_mtok, u.output_micro_usd_per_mtok,
-        u.per_prediction_nano_usd, u.prompt_tokens, u.cached_tokens, u.completion_tokens))
+        u.per_prediction_nano_usd, u.class_bps, u.prompt_tokens, u.cached_tokens, u.completion_tokens)
+        - u.allowance_nano_usd)
 UNION ALL
-SELECT 'charge_mismatch', 'prediction ' || h.id, 'the entries are those of the hold', e.charged, h.cost_nano_usd
-FROM holds h CROSS JOIN LATERAL (
-    SELECT coalesce(-sum(e.amount) FILTER (WHERE e.account_id = h.account_id), 0)::bigint AS charged,
-        coalesce(sum(e.amount) FILTER (WHERE a.kind = 'creator_payable'
-            AND a.organization_id = h.creator_organization_id), 0)::bigint AS creator,
-        coalesce(sum(e.amount) FILTER (WHERE a.kind = 'platform_revenue'), 0)::bigint AS platform
-    FROM billing_ledgertransaction t JOIN billing_entry e ON e.transaction_id = t.id
-    JOIN billing_account a ON a.id = e.account_id
-    WHERE t.kind = 'prediction' AND t.reference = h.id::text
-) e
-WHERE (e.charged, e.creator, e.platform)
-    <> (h.cost_nano_usd, h.creator_nano_usd, h.cost_nano_usd - h.creator_nano_usd)
+SELECT 'charge_mismatch', 'prediction ' || due.hold_id, 'the entries are those of the hold',
+    coalesce(booked.amount, 0)::bigint, due.amount
+FROM (
+    SELECT id AS hold_id, organization_id, 'customer' AS family, -cost_nano_usd AS amount
+    FROM holds WHERE cost_nano_usd > 0
+    UNION ALL
+    SELECT share.key, share.organization_id,
+        CASE WHEN share.organization_id IS NULL THEN 'platform_revenue' ELSE 'creator' END, sum(share.amount)::bigint
+    FROM (SELECT array_agg(id) AS ids, array_agg(split_id) AS splits, array_agg(cost_nano_usd) AS costs FROM holds) h,
+        LATERAL billing_shares_of(h.ids, h.splits, h.costs) share
+    GROUP BY share.key, share.organization_id
+) due FULL JOIN (
+    -- By families of accounts: a payee's share was payable at once before there was a reserve.
+    SELECT h.id AS hold_id, a.organization_id, k.family, sum(e.amount)::bigint AS amount
+    FROM holds h JOIN billing_ledgertransaction t ON t.kind = 'prediction' AND t.reference = h.id::text
+    JOIN billing_entry e ON e.transaction_id = t.id JOIN billing_account a ON a.id = e.account_id
+    JOIN billing_accountkind k ON k.code = a.kind
+    GROUP BY h.id, a.organization_id, k.family
+) booked ON booked.hold_id = due.hold_id AND booked.family = due.family
+    AND booked.organization_id IS NOT DISTINCT FROM due.organization_id
+WHERE booked.amount IS DISTINCT FROM due.amount
 UNION ALL
 SELECT 'charge_mismatch', 'transaction ' || t.id, 'a charge is that of a settled hold',
     coalesce((SELECT -min(amount) FROM billing_entry WHERE transaction_id = t.id), 0), 0::bigint
 FROM ledger t WHERE t.kind = 'prediction' AND NOT EXISTS (
     SELECT 1 FROM billing_hold h WHERE h.id = {_PREDICTION.format("t")} AND h.state = 'settled')
 UNION ALL
-SELECT 'charge_mismatch', 'transaction ' || t.id, 'a reversed charge is a refund',
-    coalesce((SELECT max(amount) FROM billing_entry WHERE transaction_id = t.id), 0), 0::bigint
-FROM ledger t JOIN billing_ledgertransaction original ON original.id = t.reverses_id AND original.kind = 'prediction'
-WHERE NOT EXISTS (SELECT 1 FROM billing_refund r WHERE r.prediction_id = {_PREDICTION.format("original")})
+SELECT 'charge_mismatch', 'transaction ' || t.id, 'a corrected charge has its correction', side.total::bigint,
+    coalesce(c.amount_nano_usd, 0)
+FROM ledger t JOIN billing_ledgertransaction original ON original.id = t.corrects_id AND original.kind = 'prediction'
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(e.amount), 0) AS total FROM billing_entry e JOIN billing_account a ON a.id = e.account_id
+    WHERE e.transaction_id = t.id AND a.kind = 'customer_credit'
+) side LEFT JOIN billing_correction c ON c.transaction_id = t.id
+WHERE c.amount_nano_usd IS DISTINCT FROM side.total
 UNION ALL
-SELECT 'charge_mismatch', 'transaction ' || t.id, 'a reversal undoes its transaction', sum(off.total)::bigint, 0::bigint
+SELECT 'charge_mismatch', 'transaction ' || t.id, 'corrections are within their original', sum(abs(off.back))::bigint,
+    sum(abs(off.moved))::bigint
 FROM ledger t CROSS JOIN LATERAL (
-    SELECT abs(sum(amount)) AS total FROM billing_entry WHERE transaction_id IN (t.id, t.reverses_id)
-    GROUP BY account_id HAVING sum(amount) <> 0
-) off WHERE t.reverses_id IS NOT NULL GROUP BY t.id
+    SELECT coalesce(sum(e.amount) FILTER (WHERE e.transaction_id = t.corrects_id), 0) AS moved,
+        coalesce(sum(e.amount) FILTER (WHERE e.transaction_id <> t.corrects_id), 0) AS back
+    FROM billing_entry e JOIN billing_account a ON a.id = e.account_id JOIN billing_accountkind k ON k.code = a.kind
+    WHERE e.transaction_id = t.corrects_id
+        OR e.transaction_id IN (SELECT id FROM billing_ledgertransaction WHERE corrects_id = t.corrects_id)
+    GROUP BY a.organization_id, k.family
+) off
+WHERE t.corrects_id IS NOT NULL AND (sign(off.moved) * off.back > 0 OR abs(off.back) > abs(off.moved)) GROUP BY t.id
 LIMIT 100)
 """
 
@@ -67,17 +87,18 @@ FROM billing_usage u LEFT JOIN billing_hold h
     ON h.id = u.prediction_id AND h.state = 'settled' AND h.closed_at = u.created_at
 WHERE h.id IS NULL
 UNION ALL
-SELECT 'charge_mismatch', 'prediction ' || r.prediction_id, 'a refund reverses a charge', 0::bigint,
-    coalesce(h.cost_nano_usd, 0)
-FROM billing_refund r JOIN billing_hold h ON h.id = r.prediction_id
-WHERE h.state <> 'settled' OR (h.cost_nano_usd > 0 AND NOT EXISTS (
-    SELECT 1 FROM billing_ledgertransaction o JOIN billing_ledgertransaction t ON t.reverses_id = o.id
-    WHERE o.kind = 'prediction' AND o.reference = r.prediction_id::text))
+SELECT 'charge_mismatch', 'prediction ' || c.prediction_id, 'corrections are those of a charge',
+    sum(c.amount_nano_usd)::bigint, coalesce(h.cost_nano_usd, 0)
+FROM billing_correction c JOIN billing_hold h ON h.id = c.prediction_id
+GROUP BY c.prediction_id, h.state, h.cost_nano_usd
+HAVING h.state <> 'settled' OR sum(c.amount_nano_usd) > h.cost_nano_usd
 UNION ALL
-SELECT 'posting_mismatch', 'account ' || p.account_id, 'a posting is that of its entry', sum(p.amount)::bigint,
+SELECT 'posting_mismatch', 'account ' || p.account_id, 'a posting is that of its entries', sum(p.amount)::bigint,
     coalesce(sum(e.amount), 0)::bigint
-FROM billing_posting p
-LEFT JOIN billing_entry e ON e.transaction_id = p.transaction_id AND e.account_id = p.account_id
+FROM billing_posting p LEFT JOIN LATERAL (
+    SELECT sum(amount) AS amount FROM billing_entry
+    WHERE transaction_id = p.transaction_id AND account_id = p.account_id
+) e ON true
 WHERE e.amount IS DISTINCT FROM p.amount GROUP BY p.account_id
 UNION ALL
 SELECT 'posting_mismatch', 'account ' || last.account_id, 'a balance is the sum of its postings', last.balance,

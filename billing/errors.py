@@ -33,16 +33,23 @@ class InsufficientFunds(BillingError):
 
 
 class BudgetExceeded(BillingError):
-    """The API key's budget does not cover what is needed. `spent` includes what open holds set aside."""
+    """A budget on the key's path does not cover what is needed. `spent` includes what open holds set aside."""
 
     code = "budget_exceeded"
     status = 429
 
-    def __init__(self, limit: int, spent: int, needed: int) -> None:
-        """Keep the figures; the message leaves them out, since the holder of a key may not know its budget."""
+    def __init__(
+        self, limit: int, spent: int, needed: int, *, node_id: UUID | None = None, period: str | None = None
+    ) -> None:
+        """Keep the figures; the message leaves them out, since the holder of a key may not know its budget.
+
+        `period` is that of the limit: request, day, month or total; `node_id` has it.
+        """
         super().__init__(
             "This request could exceed the API key's budget. Nothing was charged.", headers={"x-should-retry": "false"}
         )
+        self.node_id = node_id
+        self.period = period
         self.limit = limit
         self.spent = spent
         self.needed = needed
@@ -58,8 +65,8 @@ class BudgetTreeRefusal(BillingError):
 class DuplicateRequest(BillingError):
     """This prediction id or idempotency key was used before. `same_body` tells a retry (409) from a conflict (422)."""
 
-    def __init__(self, prediction_id: UUID, state: str, same_body: bool) -> None:
-        """Name the earlier prediction."""
+    def __init__(self, prediction_id: UUID, state: str, same_body: bool, *, granted_tokens: int = 0) -> None:
+        """Name the earlier prediction, and the most completion tokens that its hold grants."""
         headers = {"x-should-retry": "false"}
         if same_body:
             message = f"This Idempotency-Key belongs to prediction {prediction_id} ({state}); it runs only once."
@@ -70,6 +77,7 @@ class DuplicateRequest(BillingError):
         self.prediction_id = prediction_id
         self.state = state
         self.same_body = same_body
+        self.granted_tokens = granted_tokens
 
 
 class HoldNotFound(BillingError):
@@ -99,12 +107,30 @@ class OtherAttempt(BillingError):
         self.prediction_id = prediction_id
 
 
+class CorrectionRefused(BillingError):
+    """A charge cannot be given back as asked. Nothing changed. Amounts in nano-dollars."""
+
+    code = "correction_refused"
+    status = 409
+
+    def __init__(self, prediction_id: UUID, outcome: str, left: int) -> None:
+        """Say which rule of `billing_correct_prediction` stands against it; `left` can still be given back."""
+        reasons = {
+            "not_settled": "it was not charged",
+            "too_much": f"of its charge only {left} nano-dollars are left",
+            "not_positive": "the amount is not positive",
+        }
+        super().__init__(f"prediction {prediction_id} cannot be corrected so: {reasons[outcome]}.")
+        self.outcome = outcome
+        self.left = left
+
+
 class UnbalancedTransaction(BillingError):
     """The amounts of a ledger transaction do not sum to zero, or fewer than two accounts take part."""
 
 
 class TransactionNotReversible(BillingError):
-    """The ledger transaction is itself a reversal."""
+    """The ledger transaction is itself a correction, or corrected in part."""
 
 
 class InvalidTopUpAmount(BillingError):

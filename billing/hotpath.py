@@ -1,4 +1,4 @@
-"""Money of one prediction, for the gateway: async psycopg, no ORM, one statement each.
+"""Money of predictions, for the gateway: async psycopg, no ORM.
 
 Connections must be in autocommit mode, so that each statement is a transaction: no lock outlives a call, and a call has
 committed when it returns.
@@ -14,16 +14,16 @@ from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
 from billing.errors import BillingError
-from billing.pricing import TokenUsage
 from billing.statements import (
+    CORRECT_PREDICTION,
     EXPIRE_HOLD,
     GATEWAY_BEAT,
     MAX_CLOSE_REASON,
     NEXT_ATTEMPT,
+    PLACE_HOLDS,
     RECORD_DELIVERY,
-    REFUND_PREDICTION,
     RELEASE_HOLD,
-    SETTLE_HOLD,
+    SETTLE_HOLDS,
     Charge,
     Delivery,
     HoldPlaced,
@@ -31,8 +31,13 @@ from billing.statements import (
     Settlement,
     parse_delivery,
     parse_placed,
+    parse_refunded,
     parse_settled,
+    place_parameters,
+    placed_or_raise,
+    refund_parameters,
     settle_parameters,
+    settled_or_raise,
 )
 
 __all__ = [
@@ -54,36 +59,36 @@ __all__ = [
 ]
 
 
-async def _one_row(conn: AsyncConnection[Any], sql: str, parameters: tuple[Any, ...]) -> tuple[Any, ...] | None:
+async def _rows(conn: AsyncConnection[Any], sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     if not conn.autocommit:
         raise RuntimeError("the hot path needs a connection in autocommit mode")
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(sql, parameters)
-        return await cursor.fetchone()
+        return await cursor.fetchall()
+
+
+async def _one_row(conn: AsyncConnection[Any], sql: str, parameters: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    rows = await _rows(conn, sql, parameters)
+    return rows[0] if rows else None
+
+
+async def place_holds(conn: AsyncConnection[Any], requests: Sequence[HoldRequest]) -> list[HoldPlaced | BillingError]:
+    """Place many holds in one statement; return, for each, its hold or the refusal that `place_hold` raises.
+
+    All of it has committed when this returns, or nothing has. Sent again, holds are duplicates of themselves.
+    """
+    rows = await _rows(conn, PLACE_HOLDS, place_parameters(requests))
+    return [parse_placed(row, request) for row, request in zip(rows, requests, strict=True)]
 
 
 async def place_hold(conn: AsyncConnection[Any], request: HoldRequest) -> HoldPlaced:
-    """Set the worst case aside, in wallet and key budget together, or change nothing.
+    """Set the worst case aside, in wallet and budgets together, or change nothing.
 
     Raises InsufficientFunds (also for an organization that never had credit), BudgetExceeded, and DuplicateRequest for
     a prediction id or idempotency key that is in use. A key whose request was released may be used again for the same
     body, because it charged nothing.
     """
-    return parse_placed(await _one_row(conn, *request.statement()), request)
-
-
-async def place_holds(conn: AsyncConnection[Any], requests: Sequence[HoldRequest]) -> list[HoldPlaced | BillingError]:
-    """Place each hold as `place_hold` does; return, for each, its answer or its refusal.
-
-    An unexpected error may leave some of them placed: sent again, they are duplicates of themselves.
-    """
-    answers: list[HoldPlaced | BillingError] = []
-    for request in requests:
-        try:
-            answers.append(await place_hold(conn, request))
-        except BillingError as refusal:
-            answers.append(refusal)
-    return answers
+    return placed_or_raise(await _one_row(conn, PLACE_HOLDS, place_parameters([request])), request)
 
 
 async def next_attempt(conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
@@ -94,40 +99,25 @@ async def next_attempt(conn: AsyncConnection[Any], prediction_id: UUID, *, attem
     return await _one_row(conn, NEXT_ATTEMPT, (prediction_id, attempt, replica_id)) == (True,)
 
 
-async def settle_hold(
-    conn: AsyncConnection[Any],
-    prediction_id: UUID,
-    usage: TokenUsage,
-    *,
-    attempt: int,
-    finish_reason: str,
-    receipt: str,
-    replica_id: UUID,
-) -> Settlement:
-    """Charge min(cost, hold) at the held price, pay creator and platform, give the rest back. Idempotent.
+async def settle_hold(conn: AsyncConnection[Any], charge: Charge) -> Settlement:
+    """Charge min(cost, hold) at the held price, pay the parts of the split, give the rest back. Idempotent.
 
     After a verdict at most the delivered tokens are charged. Without delivered tokens the hold is released and the
     cost is 0, unless the grant allowed none: a prompt that is only scored is paid for. Raises HoldNotFound,
     OtherAttempt when attempt or replica are not those of the hold, and HoldReleased when tokens are reported for a hold
     that was already given back (nothing is charged then).
     """
-    parameters = settle_parameters(prediction_id, attempt, usage, finish_reason, receipt, replica_id)
-    return parse_settled(await _one_row(conn, SETTLE_HOLD, parameters), prediction_id)
+    return settled_or_raise(await _one_row(conn, SETTLE_HOLDS, settle_parameters([charge])))
 
 
 async def settle_holds(conn: AsyncConnection[Any], charges: Sequence[Charge]) -> list[Settlement | BillingError]:
-    """Settle each hold as `settle_hold` does; return, for each, its answer or its refusal.
+    """Settle many holds in one statement; return, for each, its settlement or the refusal that `settle_hold` raises.
 
-    An unexpected error may leave some of them settled: sent again, they answer as the first time.
+    All of it has committed when this returns, or nothing has. Sent again, charges answer as the first time.
     """
-    answers: list[Settlement | BillingError] = []
-    for charge in charges:
-        try:
-            row = await _one_row(conn, SETTLE_HOLD, charge.parameters())
-            answers.append(parse_settled(row, charge.prediction_id))
-        except BillingError as refusal:
-            answers.append(refusal)
-    return answers
+    rows = await _rows(conn, SETTLE_HOLDS, settle_parameters(charges))
+    answers = {row[0]: parse_settled(row) for row in rows}
+    return [answers[charge.prediction_id] for charge in charges]
 
 
 async def record_delivery(conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, tokens: int) -> Delivery:
@@ -150,9 +140,8 @@ async def expire_hold(conn: AsyncConnection[Any], prediction_id: UUID) -> bool:
 
 
 async def refund_prediction(conn: AsyncConnection[Any], prediction_id: UUID, *, reason: str) -> bool:
-    """Give back the charge of a settled prediction, once. False if it is not settled or was refunded before."""
-    row = await _one_row(conn, REFUND_PREDICTION, (prediction_id, reason[:MAX_CLOSE_REASON]))
-    return row == (True,)
+    """Give back the whole charge of a settled prediction, once. False if it is not settled or nothing is left of it."""
+    return parse_refunded(await _one_row(conn, CORRECT_PREDICTION, refund_parameters(prediction_id, reason)))
 
 
 async def gateway_beat(conn: AsyncConnection[Any], gateway_id: UUID, *, host: str) -> None:

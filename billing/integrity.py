@@ -20,8 +20,15 @@ _BALANCES = """
 (WITH entries AS (SELECT account_id, sum(amount) AS total FROM billing_entry GROUP BY account_id),
      holds AS (SELECT account_id, sum(amount_nano_usd) AS total FROM billing_hold
                WHERE state = 'open' GROUP BY account_id),
-     budgeted AS (SELECT billing_key_line(api_key_id) AS line, sum(amount_nano_usd) AS total FROM billing_hold
-                  WHERE state = 'open' AND counts_in_budget GROUP BY line)
+     budgeted AS (SELECT node, sum(amount_nano_usd) AS total FROM billing_hold, unnest(budget_path) AS node
+                  WHERE state = 'open' GROUP BY node),
+     lots AS (SELECT account_id, sum(remaining) AS total FROM billing_lot GROUP BY account_id),
+     filled AS (SELECT lot_id, sum(amount) AS total FROM billing_entry WHERE lot_id IS NOT NULL GROUP BY lot_id),
+     free AS (SELECT organization_id, model_id, date_trunc('month', created_at AT TIME ZONE 'UTC')::date AS month,
+                  sum(monthly_allowance_nano_usd) AS monthly, sum(introductory_allowance_nano_usd) AS introductory
+              FROM billing_hold
+              WHERE state = 'open' AND monthly_allowance_nano_usd + introductory_allowance_nano_usd > 0
+              GROUP BY organization_id, model_id, month)
 SELECT 'ledger_sum', '', 'the entries sum to zero', coalesce(sum(total), 0)::bigint, 0::bigint
     FROM entries HAVING coalesce(sum(total), 0) <> 0
 UNION ALL
@@ -32,10 +39,23 @@ UNION ALL
 SELECT 'held_cache', 'account ' || a.id, 'held is the sum of open holds', a.held, coalesce(h.total, 0)::bigint
     FROM billing_account a LEFT JOIN holds h ON h.account_id = a.id WHERE a.held <> coalesce(h.total, 0)
 UNION ALL
-SELECT 'held_cache', 'key ' || b.api_key_id, 'held is the sum of open holds', b.held_nano_usd,
-    coalesce(h.total, 0)::bigint
-    FROM billing_keybudget b LEFT JOIN budgeted h ON h.line = b.api_key_id
-    WHERE b.held_nano_usd <> coalesce(h.total, 0)
+SELECT 'held_cache', 'budget ' || b.id, 'held is the sum of open holds', b.held_nano_usd, coalesce(h.total, 0)::bigint
+    FROM billing_budgetnode b LEFT JOIN budgeted h ON h.node = b.id WHERE b.held_nano_usd <> coalesce(h.total, 0)
+UNION ALL
+SELECT 'held_cache', 'allowance ' || a.organization_id, 'held is the sum of open holds', a.held_nano_usd,
+    sum(coalesce(CASE a.kind WHEN 'monthly' THEN f.monthly ELSE f.introductory END, 0))::bigint
+    FROM billing_allowance a LEFT JOIN free f ON (f.organization_id, f.model_id) = (a.organization_id, a.model_id)
+        AND (a.kind = 'introductory' OR f.month = a.month)
+    GROUP BY a.organization_id, a.model_id, a.kind, a.month, a.held_nano_usd
+    HAVING a.held_nano_usd <> sum(coalesce(CASE a.kind WHEN 'monthly' THEN f.monthly ELSE f.introductory END, 0))
+UNION ALL
+SELECT 'balance_cache', 'account ' || a.id, 'credit is the sum of its lots', a.posted, coalesce(l.total, 0)::bigint
+    FROM billing_account a LEFT JOIN lots l ON l.account_id = a.id
+    WHERE a.kind = 'customer_credit' AND a.posted <> coalesce(l.total, 0)
+UNION ALL
+SELECT 'balance_cache', 'lot ' || l.id, 'the rest is the sum of entries', l.remaining,
+    (l.opening + coalesce(f.total, 0))::bigint
+    FROM billing_lot l LEFT JOIN filled f ON f.lot_id = l.id WHERE l.remaining <> l.opening + coalesce(f.total, 0)
 LIMIT 100)
 """
 

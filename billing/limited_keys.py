@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import uuid4
 
-from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 
-from billing.models import KeyBudget
-from billing.services import set_key_budget
+from billing.models import BudgetNode
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Organization, User
 
@@ -45,9 +44,32 @@ def create_limited_key(
     return key, text
 
 
-def budget_of(key: ApiKey) -> KeyBudget | None:
+def set_key_budget(
+    *, api_key: ApiKey, monthly_limit_nano_usd: int | None, total_limit_nano_usd: int | None
+) -> BudgetNode:
+    """Limit the spending of a key and all its rotations per calendar month (UTC) and in all, from now on.
+
+    None lifts a limit. Raises ValueError for a negative limit.
+    """
+    if min(monthly_limit_nano_usd or 0, total_limit_nano_usd or 0) < 0:
+        raise ValueError("a limit is not negative")
+    new_id = uuid4()
+    node, _created = BudgetNode.objects.update_or_create(
+        api_key_id=api_key.line_id,
+        defaults={"monthly_limit_nano_usd": monthly_limit_nano_usd, "total_limit_nano_usd": total_limit_nano_usd},
+        create_defaults={
+            "id": new_id,
+            "path": [new_id],
+            "organization_id": api_key.organization_id,
+            "kind": BudgetNode.Kind.KEY,
+            "name": api_key.name,
+            "monthly_limit_nano_usd": monthly_limit_nano_usd,
+            "total_limit_nano_usd": total_limit_nano_usd,
+        },
+    )
+    return node
+
+
+def budget_of(key: ApiKey) -> BudgetNode | None:
     """Return the budget of the key's line, if it ever had one."""
-    try:
-        return (key.first_key or key).budget
-    except ObjectDoesNotExist:
-        return None
+    return BudgetNode.objects.filter(api_key_id=key.line_id).first()

@@ -1,6 +1,6 @@
 """Row locks of this app; `marketplace.accounts.locks` states the order of all locks.
 
-The hot path takes its locks inside the SQL functions of migration 0006, in the same order. The application's database
+The hot path takes its locks inside the SQL functions of migration 0019, in the same order. The application's database
 role may not change rows of the ledger, and so not lock them either: functions do (migration 0010).
 """
 
@@ -40,17 +40,22 @@ def lock_payout(payout_id: UUID) -> Payout:
 
 
 def lock_ledger_transaction(transaction_id: int) -> LedgerTransaction:
-    """Lock the transaction that is about to be reversed, so that it is reversed once."""
+    """Lock the transaction that is about to be corrected, so that its corrections take turns."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT billing_lock_transaction(%s)", [transaction_id])
     return LedgerTransaction.objects.get(pk=transaction_id)
 
 
-def lock_stripe_cash(account: Account) -> Account:
-    """Lock the platform's account at Stripe: two deliveries of one fee at once book it once."""
+def lock_account(account: Account) -> Account:
+    """Lock an account and return its present balance: what is read of its lots does not change meanwhile."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT billing_lock_account(%s)", [account.pk])
     return Account.objects.get(pk=account.pk)
+
+
+def lock_stripe_cash(account: Account) -> Account:
+    """Lock the platform's account at Stripe: two deliveries of one fee at once book it once."""
+    return lock_account(account)
 
 
 def claim_outbox_rows(limit: int) -> list[Outbox]:

@@ -9,6 +9,7 @@ property test keeps the two equal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 PICO_PER_NANO = 1_000
@@ -84,11 +85,31 @@ def worst_case_nano_usd(price: Price, max_prompt_tokens: int, max_tokens: int) -
     return cost_nano_usd(price, TokenUsage(max_prompt_tokens, cached, max_tokens))
 
 
-def split(cost: int, creator_bps: int) -> tuple[int, int]:
-    """Divide `cost` into (creator, platform): the creator's basis points rounded down, and the remainder."""
-    if not 0 <= creator_bps <= BASIS_POINTS:
-        raise ValueError("creator_bps must be between 0 and 10000")
-    if cost < 0:
-        raise ValueError("cost must not be negative")
-    creator = cost * creator_bps // BASIS_POINTS
-    return creator, cost - creator
+def apportion(amount: int, weights: Sequence[int]) -> list[int]:
+    """Divide `amount` in proportion to `weights` by largest remainder; ties go to the earlier weight.
+
+    The parts sum to `amount`, and are all 0 if the weights are. Raises ValueError for negative numbers.
+    """
+    if amount < 0 or min(weights, default=0) < 0:
+        raise ValueError("amounts and weights must not be negative")
+    total = sum(weights)
+    if total == 0:
+        return [0] * len(weights)
+    parts = [amount * weight // total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda place: (-(amount * weights[place] % total), place))
+    for place in by_remainder[: amount - sum(parts)]:
+        parts[place] += 1
+    return parts
+
+
+def shares(cost: int, payees_bps: Sequence[int]) -> tuple[list[int], int]:
+    """Divide `cost` among payees and the platform: the payees' shares in their order, and the platform's rest.
+
+    The payees' pool is rounded down and divided by largest remainder, so one payee gets its basis points rounded down.
+    The database computes the same in `billing_shares` (migration 0019). Raises ValueError for shares that exceed 10,000
+    basis points, and for negative numbers.
+    """
+    if sum(payees_bps) > BASIS_POINTS:
+        raise ValueError("the payees' shares exceed 10,000 basis points")
+    pool = cost * sum(payees_bps) // BASIS_POINTS
+    return apportion(pool, payees_bps), cost - pool

@@ -8,13 +8,28 @@ from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BigIntegerField, Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, When
-from django.db.models.functions import Coalesce, Now, TruncDate
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    Count,
+    Exists,
+    ExpressionWrapper,
+    F,
+    Func,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    When,
+)
+from django.db.models.functions import Cast, Coalesce, Now, TruncDate
 
-from billing.models import Account, Entry, GatewayProcess, Hold, KeyBudget, Refund, TopUp, Usage
+from billing.models import Account, BudgetNode, Correction, Entry, GatewayProcess, Hold, TopUp, Usage
 from marketplace.accounts.models import Organization
 
 MAX_ROWS = 1_000
+OWED = (Account.Kind.CREATOR_RESERVE, Account.Kind.CREATOR_PAYABLE, Account.Kind.RECEIVABLE)  # to a payee
 GATEWAY_SILENT = timedelta(seconds=30)  # a gateway beats every 2 s; after this its holds are the sweeper's
 REPLICA_PATIENCE = timedelta(seconds=30)  # after a verdict, for the replica to hand over its receipt
 
@@ -102,12 +117,20 @@ def wallet(organization: Organization) -> Wallet:
 
 
 def usage_with_refunds() -> QuerySet[Usage]:
-    """Return usage with `refunded`, `charged_nano_usd` and `earned_nano_usd`: the cost and share, 0 if refunded."""
-    refunded = Exists(Refund.objects.filter(prediction_id=OuterRef("prediction_id")))
+    """Return usage with `refunded`, `charged_nano_usd` and `earned_nano_usd`, less what was given back."""
+    corrections = Correction.objects.filter(prediction_id=OuterRef("prediction_id"))
+    given = corrections.values("prediction_id").annotate(total=Sum("amount_nano_usd")).values("total")
+    charged = F("cost_nano_usd") - Coalesce(Subquery(given), 0)
     return Usage.objects.annotate(
-        refunded=refunded,
-        charged_nano_usd=Case(When(refunded, then=0), default=F("cost_nano_usd"), output_field=BigIntegerField()),
-        earned_nano_usd=Case(When(refunded, then=0), default=F("creator_nano_usd"), output_field=BigIntegerField()),
+        charged_nano_usd=ExpressionWrapper(charged, BigIntegerField()),
+        refunded=Case(When(Exists(corrections) & Q(charged_nano_usd=0), then=True), default=False),
+        earned_nano_usd=Func(
+            "split_id",
+            Cast("charged_nano_usd", BigIntegerField()),
+            "creator_organization_id",
+            function="billing_earned",
+            output_field=BigIntegerField(),
+        ),
     )
 
 
@@ -159,11 +182,10 @@ def usage_summary(
 
 def earnings(organization: Organization, *, since: datetime | None = None, until: datetime | None = None) -> Earnings:
     """Return what `organization` earned as a creator: in all, by day (UTC, newest first) and by model."""
-    payable = Account.objects.filter(organization=organization, kind=Account.Kind.CREATOR_PAYABLE).values_list("posted")
-    found = payable.first()
+    owed = Account.objects.filter(organization=organization, kind__in=OWED).aggregate(total=Sum("posted", default=0))
     rows = _in_range(usage_with_refunds().filter(creator_organization_id=organization.id), since, until)
     return Earnings(
-        payable_nano_usd=found[0] if found else 0,
+        payable_nano_usd=int(owed["total"]),
         total=_earnings_lines(rows, ())[0],
         by_day=tuple(_earnings_lines(rows, ("day",))),
         by_model=tuple(_earnings_lines(rows, ("model_name",))),
@@ -196,9 +218,10 @@ def top_up(organization: Organization, top_up_id: UUID) -> TopUp | None:
     return TopUp.objects.filter(organization=organization, id=top_up_id).first()
 
 
-def key_budgets(organization: Organization) -> list[KeyBudget]:
+def key_budgets(organization: Organization) -> list[BudgetNode]:
     """Return the budgets of `organization`'s API keys; `month` is that of the last prediction."""
-    return list(KeyBudget.objects.filter(api_key__organization=organization).select_related("api_key"))
+    nodes = BudgetNode.objects.filter(organization=organization, kind=BudgetNode.Kind.KEY)
+    return list(nodes.select_related("api_key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +252,11 @@ def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
 
 def platform_summary() -> PlatformSummary:
     """Return totals of all predictions, from the ledger's entries, for the operator and the demonstration."""
-    # Less the refunds, which are the reversals of predictions.
-    prediction = Q(transaction__kind="prediction") | Q(transaction__reverses__kind="prediction")
+    # Less what was given back, which are the corrections of predictions.
+    prediction = Q(transaction__kind="prediction") | Q(transaction__corrects__kind="prediction")
     totals = Entry.objects.aggregate(
         charged=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CUSTOMER_CREDIT), default=0),
-        creator=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CREATOR_PAYABLE), default=0),
+        creator=Sum("amount", filter=prediction & Q(account__kind__in=OWED), default=0),
         platform=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.PLATFORM_REVENUE), default=0),
         ledger_sum=Sum("amount", default=0),
     )

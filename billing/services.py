@@ -1,4 +1,4 @@
-"""Writes of money: accounts, credits, reversals, holds closed by the sweeper, budgets. Amounts are nano-dollars.
+"""Writes of money: credits, corrections, holds closed by the sweeper. Amounts are nano-dollars.
 
 Top-ups are written in top_ups.py; this module offers those that other apps call, so that they find every write here.
 """
@@ -7,62 +7,79 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.models import Sum
 
 from billing.errors import TransactionNotReversible
-from billing.ledger import get_account, post_transaction
+from billing.ledger import Line, post_transaction
 from billing.locks import lock_ledger_transaction
-from billing.models import Account, KeyBudget, LedgerTransaction
+from billing.lots import deposit
+from billing.models import Account, Entry, LedgerTransaction, Lot
 from billing.pricing import TokenUsage
 from billing.statements import (
+    CORRECT_PREDICTION,
     MAX_CLOSE_REASON,
     RECORD_DELIVERY,
-    REFUND_PREDICTION,
     RELEASE_HOLD,
-    SETTLE_HOLD,
+    SETTLE_HOLDS,
     STATEMENT_SECONDS,
+    Charge,
     Delivery,
     Settlement,
+    parse_corrected,
     parse_delivery,
-    parse_settled,
+    parse_refunded,
+    refund_parameters,
     settle_parameters,
+    settled_or_raise,
 )
 from billing.top_ups import cancel_top_up, refresh_top_up, start_top_up
-from marketplace.accounts.models import ApiKey, Organization
+from marketplace.accounts.models import Organization
 
 __all__ = [
     "cancel_top_up",
+    "correct_prediction",
     "credit_promotion",
     "record_delivery_sync",
     "refresh_top_up",
     "refund_prediction_sync",
     "release_hold_sync",
     "reverse_transaction",
-    "set_key_budget",
     "settle_hold_sync",
     "start_top_up",
 ]
 
 
 def credit_promotion(
-    *, organization: Organization, amount_nano_usd: int, reference: str, memo: str = ""
+    *,
+    organization: Organization,
+    amount_nano_usd: int,
+    reference: str,
+    memo: str = "",
+    expires_at: datetime | None = None,
 ) -> LedgerTransaction:
-    """Give credit without a payment, once per `reference`: a second call returns the first credit.
+    """Give promotional credit, once per `reference`: a second call returns the first credit.
 
-    Raises ValueError for an amount that is not positive.
+    What is left of it at `expires_at` is taken back. Raises ValueError for an amount that is not positive.
     """
     if amount_nano_usd <= 0:
         raise ValueError("a promotion gives more than nothing")
-    amounts = {
-        get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=organization): amount_nano_usd,
-        get_account(kind=Account.Kind.PROMOTION): -amount_nano_usd,
-    }
     kind = LedgerTransaction.Kind.PROMOTION
     try:
-        return post_transaction(kind=kind, reference=reference, amounts=amounts, memo=memo)
+        return deposit(
+            organization=organization,
+            amount_nano_usd=amount_nano_usd,
+            source=Account.Kind.PROMOTION,
+            lot_kind=Lot.Kind.PROMOTIONAL,
+            kind=kind,
+            reference=reference,
+            memo=memo,
+            expires_at=expires_at,
+        )
     except IntegrityError:
         earlier = LedgerTransaction.objects.filter(kind=kind, reference=reference).first()
         if earlier is None:
@@ -70,30 +87,56 @@ def credit_promotion(
         return earlier
 
 
-def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
-    """Undo a ledger transaction by its exact negative, once: a second call returns the first reversal.
+def correct_prediction(
+    *, prediction_id: UUID, reason: str, amount_nano_usd: int | None = None, correction_id: UUID | None = None
+) -> int:
+    """Give back a part of a prediction's charge, or all that is left of it. Returns the amount that was given back.
 
-    The reversal of a prediction is its refund. Raises TransactionNotReversible for a reversal, and InsufficientFunds if
-    the customer has spent the money.
+    A call with a `correction_id` that was used before changes nothing and returns 0, as does one when nothing is left.
+    Those who earned the charge give back their parts of it. Raises CorrectionRefused for a prediction that is not
+    settled, and for an amount that is not positive or exceeds what is left.
     """
-    prediction = LedgerTransaction.objects.filter(pk=transaction_id, kind=LedgerTransaction.Kind.PREDICTION).first()
-    if prediction is not None:
-        refund_prediction_sync(prediction_id=UUID(prediction.reference), reason=memo)
-        return LedgerTransaction.objects.get(reverses=prediction)
+    parameters = (prediction_id, amount_nano_usd, reason[:MAX_CLOSE_REASON], correction_id or uuid4())
+    return parse_corrected(_one_row(CORRECT_PREDICTION, parameters), prediction_id)
+
+
+def reverse_transaction(*, transaction_id: int, memo: str) -> LedgerTransaction:
+    """Undo a ledger transaction whole, once: a second call returns the first correction.
+
+    That of a prediction gives back what is left of its charge. Raises TransactionNotReversible for a correction and for
+    a transaction that is corrected in part, and InsufficientFunds if the customer has spent the money.
+    """
     with transaction.atomic():
         original = lock_ledger_transaction(transaction_id)
-        if original.kind == LedgerTransaction.Kind.REVERSAL:
-            raise TransactionNotReversible(f"ledger transaction {transaction_id} is a reversal")
-        earlier = LedgerTransaction.objects.filter(reverses=original).first()
-        if earlier is not None:
-            return earlier
+        if original.corrects_id is not None:
+            raise TransactionNotReversible(f"ledger transaction {transaction_id} is itself a correction")
+        earlier = list(LedgerTransaction.objects.filter(corrects=original))
+        if original.kind == LedgerTransaction.Kind.PREDICTION:
+            correct_prediction(prediction_id=UUID(original.reference), reason=memo)
+            return LedgerTransaction.objects.filter(corrects=original).latest("id")
+        if earlier:
+            if len(earlier) > 1 or not _undoes(earlier[0], original):
+                raise TransactionNotReversible(f"ledger transaction {transaction_id} is corrected in part")
+            return earlier[0]
+        origin = Lot.objects.filter(transaction=original).first()
+        entries = original.entries.select_related("account", "lot")
         return post_transaction(
-            kind=LedgerTransaction.Kind.REVERSAL,
-            reference=str(original.pk),
-            amounts={entry.account: -entry.amount for entry in original.entries.select_related("account")},
+            kind=LedgerTransaction.Kind.CORRECTION,
+            reference=f"reversal of {original.pk}",
+            lines=[Line(entry.account, -entry.amount, entry.lot or _own_lot(entry, origin)) for entry in entries],
             memo=memo,
-            reverses=original,
+            corrects=original,
         )
+
+
+def _undoes(correction: LedgerTransaction, original: LedgerTransaction) -> bool:
+    both = Entry.objects.filter(transaction__in=[correction, original])
+    return not both.values("account").annotate(total=Sum("amount")).exclude(total=0).exists()
+
+
+def _own_lot(entry: Entry, origin: Lot | None) -> Lot | None:
+    """Return the lot of credit that came before there were lots."""
+    return origin if entry.account.kind == Account.Kind.CUSTOMER_CREDIT else None
 
 
 def settle_hold_sync(
@@ -103,10 +146,10 @@ def settle_hold_sync(
 
     Raises OperationalError after `STATEMENT_SECONDS`; nothing was charged then.
     """
-    parameters = settle_parameters(prediction_id, attempt, usage, finish_reason, receipt, replica_id)
+    charge = Charge(prediction_id, attempt, usage, finish_reason, receipt, replica_id)
     with _limited():
-        row = _one_row(SETTLE_HOLD, parameters)
-    return parse_settled(row, prediction_id)
+        row = _one_row(SETTLE_HOLDS, settle_parameters([charge]))
+    return settled_or_raise(row)
 
 
 def record_delivery_sync(*, prediction_id: UUID, attempt: int, tokens: int) -> Delivery:
@@ -115,29 +158,13 @@ def record_delivery_sync(*, prediction_id: UUID, attempt: int, tokens: int) -> D
 
 
 def refund_prediction_sync(*, prediction_id: UUID, reason: str) -> bool:
-    """Give back the charge of a settled prediction, once. False if it is not settled or was refunded before."""
-    return _one_row(REFUND_PREDICTION, (prediction_id, reason[:MAX_CLOSE_REASON])) == (True,)
+    """Give back the whole charge of a settled prediction, once. False if it is not settled or nothing is left of it."""
+    return parse_refunded(_one_row(CORRECT_PREDICTION, refund_parameters(prediction_id, reason)))
 
 
 def release_hold_sync(*, prediction_id: UUID, reason: str) -> bool:
     """Release a hold from Celery. Returns whether this call released it, as `hotpath.release_hold` does."""
     return _one_row(RELEASE_HOLD, (prediction_id, reason[:MAX_CLOSE_REASON])) == (True,)
-
-
-def set_key_budget(
-    *, api_key: ApiKey, monthly_limit_nano_usd: int | None, total_limit_nano_usd: int | None
-) -> KeyBudget:
-    """Limit the spending of a key and all its rotations per calendar month (UTC) and in all, from now on.
-
-    None lifts a limit.     Raises ValueError for a negative limit.
-    """
-    if min(monthly_limit_nano_usd or 0, total_limit_nano_usd or 0) < 0:
-        raise ValueError("a limit is not negative")
-    KeyBudget.objects.update_or_create(
-        api_key_id=api_key.line_id,
-        defaults={"monthly_limit_nano_usd": monthly_limit_nano_usd, "total_limit_nano_usd": total_limit_nano_usd},
-    )
-    return KeyBudget.objects.get(api_key_id=api_key.line_id)
 
 
 @contextmanager

@@ -1,18 +1,23 @@
 """The SQL of the hot path, its parameters and its answers: shared by the async gateway and the sync sweeper.
 
-Each call is one statement, one round trip, one database transaction. Migration 0006 has the logic; the tables and
-migrations 0003, 0005 and 0006 have the rules that the logic must keep.
+Placing and settling take many at once, and answer each with a row of its own. Migration 0015 has the logic; the tables
+and the triggers of the migrations have the rules that the logic must keep.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
+
+import orjson
 
 from billing.errors import (
+    BillingError,
     BudgetExceeded,
+    CorrectionRefused,
     DuplicateRequest,
     HoldNotFound,
     HoldReleased,
@@ -21,24 +26,21 @@ from billing.errors import (
 )
 from billing.pricing import Price, TokenUsage
 
-_PLACED = "outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body"
-_TERMS = ", ".join(["%s"] * 20)
-PLACE_HOLD = f"SELECT {_PLACED} FROM billing_place_hold(%s, %s, {_TERMS})"
-# A hold of nothing needs no credit, so it opens the wallet of a customer who never had any: free models are for all.
-PLACE_FREE_HOLD = f"""SELECT {_PLACED}
-FROM (SELECT %s::uuid AS organization_id, billing_account_id('customer_credit', %s::uuid) AS id) AS wallet,
-LATERAL billing_place_hold(%s, wallet.organization_id, {_TERMS})
-WHERE wallet.id IS NOT NULL"""
+_PLACED = (
+    "id, outcome, available, amount, max_tokens, budget_node, budget_period, budget_limit, budget_spent, "
+    "existing_id, existing_state, same_body"
+)
+PLACE_HOLDS = f"SELECT {_PLACED} FROM billing_place_holds(%s::jsonb)"
+SETTLE_HOLDS = "SELECT id, outcome, cost FROM billing_settle_holds(%s::jsonb)"
 NEXT_ATTEMPT = "SELECT billing_next_attempt(%s, %s, %s)"
-SETTLE_HOLD = "SELECT outcome, cost, creator, platform FROM billing_settle_hold(%s, %s, %s, %s, %s, %s, %s, %s)"
 RECORD_DELIVERY = "SELECT billing_record_delivery(%s, %s, %s)"
 RELEASE_HOLD = "SELECT billing_release_hold(%s, %s)"
 EXPIRE_HOLD = "SELECT billing_expire_hold(%s)"
-REFUND_PREDICTION = "SELECT billing_refund_prediction(%s, %s)"
+CORRECT_PREDICTION = "SELECT outcome, amount FROM billing_correct_prediction(%s, %s, %s, %s)"
 GATEWAY_BEAT = "SELECT billing_gateway_beat(%s, %s)"
 
 STATEMENT_SECONDS = 5  # of one of these calls; the database cancels it then, and nothing has happened
-MAX_CLOSE_REASON = 64  # characters, of billing_hold.close_reason and billing_refund.reason
+MAX_CLOSE_REASON = 64  # characters, of billing_hold.close_reason and billing_correction.reason
 MAX_FINISH_REASON = 32  # characters, of billing_usage.finish_reason
 
 
@@ -49,9 +51,9 @@ class HoldRequest:
     prediction_id: UUID
     organization_id: UUID
     api_key_id: UUID | None
-    amount_nano_usd: int
+    amount_nano_usd: int  # before free allowances
     price: Price
-    creator_bps: int
+    split_id: int
     model_name: str
     model_id: UUID
     version_id: UUID | None
@@ -65,59 +67,60 @@ class HoldRequest:
     base: str  # fingerprint of the base model
     max_prompt_tokens: int
     max_tokens: int
+    price_id: int | None = None
+    latency_class: str = "standard"
+    monthly_free_nano_usd: int = 0  # the listing's allowances, of which the customer may have used a part
+    introductory_free_nano_usd: int = 0
+    end_user: str | None = None
+    on_budget: Literal["refuse", "stop"] = "refuse"  # stop: grant the tokens that can be paid
 
-    def statement(self) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement that places this hold, with its parameters."""
-        if self.amount_nano_usd == 0:
-            wallet = (self.organization_id, self.organization_id)
-            return PLACE_FREE_HOLD, (*wallet, self.prediction_id, *self._terms())
-        return PLACE_HOLD, (self.prediction_id, self.organization_id, *self._terms())
-
-    def _terms(self) -> tuple[Any, ...]:
-        return (
-            self.api_key_id,
-            self.amount_nano_usd,
-            self.price.input_micro_usd_per_mtok,
-            self.price.cached_input_micro_usd_per_mtok,
-            self.price.output_micro_usd_per_mtok,
-            self.price.per_prediction_nano_usd,
-            self.creator_bps,
-            self.model_name,
-            self.model_id,
-            self.version_id,
-            self.creator_organization_id,
-            self.idempotency_key,
-            self.request_hash,
-            self.replica_id,
-            self.expires_at,
-            self.gateway_id,
-            self.adapter,
-            self.base,
-            self.max_prompt_tokens,
-            self.max_tokens,
-        )
+    def item(self) -> dict[str, Any]:
+        """Return this hold as an item of PLACE_HOLDS."""
+        return {
+            "id": self.prediction_id,
+            "organization_id": self.organization_id,
+            "api_key_id": self.api_key_id,
+            "end_user": self.end_user,
+            "on_budget": self.on_budget,
+            "amount": self.amount_nano_usd,
+            "input": self.price.input_micro_usd_per_mtok,
+            "cached_input": self.price.cached_input_micro_usd_per_mtok,
+            "output": self.price.output_micro_usd_per_mtok,
+            "per_prediction": self.price.per_prediction_nano_usd,
+            "class_bps": self.price.class_bps,
+            "latency_class": self.latency_class,
+            "price_id": self.price_id,
+            "monthly_free": self.monthly_free_nano_usd,
+            "introductory_free": self.introductory_free_nano_usd,
+            "split_id": self.split_id,
+            "model_name": self.model_name,
+            "model_id": self.model_id,
+            "version_id": self.version_id,
+            "creator_organization_id": self.creator_organization_id,
+            "idempotency_key": self.idempotency_key,
+            "request_hash": self.request_hash.hex(),
+            "replica_id": self.replica_id,
+            "expires_at": self.expires_at,
+            "gateway_id": self.gateway_id,
+            "adapter": self.adapter,
+            "base": self.base,
+            "max_prompt_tokens": self.max_prompt_tokens,
+            "max_tokens": self.max_tokens,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class HoldPlaced:
-    """The hold is placed; `available_nano_usd` is the credit that is left for other holds."""
+    """The hold is placed. Amounts are nano-dollars."""
 
-    available_nano_usd: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """The cost of a prediction and its shares, in nano-dollars: cost = creator + platform."""
-
-    cost: int
-    creator: int
-    platform: int
-    already_settled: bool  # this call changed nothing: an earlier one had closed the hold
+    available_nano_usd: int  # credit that is left for other holds
+    amount_nano_usd: int  # set aside: less than asked for by free allowances, or because the budget ends before
+    max_tokens: int  # granted: less than asked for if the budget ends before
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The end of one attempt, as its receipt says."""
+    """What a receipt reports of one attempt. `receipt` is the replica's signed token."""
 
     prediction_id: UUID
     attempt: int
@@ -126,64 +129,109 @@ class Charge:
     receipt: str
     replica_id: UUID
 
-    def parameters(self) -> tuple[Any, ...]:
-        """Return the parameters of SETTLE_HOLD."""
-        return settle_parameters(
-            self.prediction_id, self.attempt, self.usage, self.finish_reason, self.receipt, self.replica_id
-        )
+    def item(self) -> dict[str, Any]:
+        """Return this charge as an item of SETTLE_HOLDS. A replica's reason is cut to fit: it never fails a charge."""
+        return {
+            "id": self.prediction_id,
+            "attempt": self.attempt,
+            "prompt_tokens": self.usage.prompt_tokens,
+            "cached_tokens": self.usage.cached_tokens,
+            "completion_tokens": self.usage.completion_tokens,
+            "finish_reason": self.finish_reason[:MAX_FINISH_REASON],
+            "receipt": self.receipt,
+            "replica_id": self.replica_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The cost of a prediction in nano-dollars, less what was given back."""
+
+    cost: int
+    already_settled: bool  # this call changed nothing: an earlier one had closed the hold
 
 
 Delivery = Literal["recorded", "released", "closed", "other_attempt"]
 
 
-def settle_parameters(
-    prediction_id: UUID, attempt: int, usage: TokenUsage, finish_reason: str, receipt: str, replica_id: UUID
-) -> tuple[Any, ...]:
-    """Return the parameters of SETTLE_HOLD. A replica's reason is cut to fit: it must never fail a settlement."""
-    return (
-        prediction_id,
-        attempt,
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.completion_tokens,
-        finish_reason[:MAX_FINISH_REASON],
-        receipt,
-        replica_id,
-    )
+def place_parameters(requests: Sequence[HoldRequest]) -> tuple[str]:
+    """Return the parameters of PLACE_HOLDS."""
+    return (orjson.dumps([request.item() for request in requests]).decode(),)
 
 
-def parse_placed(row: tuple[Any, ...] | None, request: HoldRequest) -> HoldPlaced:
-    """Read the answer of PLACE_HOLD. Raises InsufficientFunds, BudgetExceeded, DuplicateRequest."""
-    assert row is not None
-    outcome, available, budget_limit, budget_spent, existing_id, existing_state, same_body = row
+def settle_parameters(charges: Sequence[Charge]) -> tuple[str]:
+    """Return the parameters of SETTLE_HOLDS."""
+    return (orjson.dumps([charge.item() for charge in charges]).decode(),)
+
+
+def refund_parameters(prediction_id: UUID, reason: str) -> tuple[Any, ...]:
+    """Return the parameters of CORRECT_PREDICTION that give back all that is left of a charge."""
+    return (prediction_id, None, reason[:MAX_CLOSE_REASON], uuid4())
+
+
+def parse_placed(row: tuple[Any, ...], request: HoldRequest) -> HoldPlaced | BillingError:
+    """Read a row of PLACE_HOLDS: the hold, or the InsufficientFunds, BudgetExceeded or DuplicateRequest against it."""
+    _id, outcome, available, amount, max_tokens, node, period, limit, spent, existing_id, state, same_body = row
     match outcome:
         case "placed":
-            return HoldPlaced(available)
+            return HoldPlaced(available, amount, max_tokens)
         case "insufficient":
-            raise InsufficientFunds(available, request.amount_nano_usd)
+            return InsufficientFunds(available, amount)
         case "budget":
-            raise BudgetExceeded(budget_limit, budget_spent, request.amount_nano_usd)
+            return BudgetExceeded(limit, spent, request.amount_nano_usd, node_id=node, period=period)
         case "duplicate":
-            raise DuplicateRequest(existing_id, existing_state, same_body)
+            return DuplicateRequest(existing_id, state, same_body, granted_tokens=max_tokens)
     raise AssertionError(outcome)
 
 
-def parse_settled(row: tuple[Any, ...] | None, prediction_id: UUID) -> Settlement:
-    """Read the answer of SETTLE_HOLD. Raises HoldNotFound, HoldReleased, OtherAttempt."""
-    assert row is not None
-    outcome, cost, creator, platform = row
+def parse_settled(row: tuple[Any, ...]) -> Settlement | BillingError:
+    """Read one row of SETTLE_HOLDS: the settlement, or the HoldNotFound, HoldReleased or OtherAttempt against it."""
+    prediction_id, outcome, cost = row
     match outcome:
         case "settled" | "released":
-            return Settlement(cost, creator, platform, already_settled=False)
+            return Settlement(cost, already_settled=False)
         case "already_settled" | "already_released":
-            return Settlement(cost, creator, platform, already_settled=True)
+            return Settlement(cost, already_settled=True)
         case "unknown":
-            raise HoldNotFound(prediction_id)
+            return HoldNotFound(prediction_id)
         case "late":
-            raise HoldReleased(prediction_id)
+            return HoldReleased(prediction_id)
         case "other_attempt":
-            raise OtherAttempt(prediction_id)
+            return OtherAttempt(prediction_id)
     raise AssertionError(outcome)
+
+
+def placed_or_raise(row: tuple[Any, ...] | None, request: HoldRequest) -> HoldPlaced:
+    """Return the hold of a row of PLACE_HOLDS, or raise what stands against it."""
+    assert row is not None
+    placed = parse_placed(row, request)
+    if isinstance(placed, BillingError):
+        raise placed
+    return placed
+
+
+def settled_or_raise(row: tuple[Any, ...] | None) -> Settlement:
+    """Return the settlement of a row of SETTLE_HOLDS, or raise what stands against it."""
+    assert row is not None
+    settlement = parse_settled(row)
+    if isinstance(settlement, BillingError):
+        raise settlement
+    return settlement
+
+
+def parse_corrected(row: tuple[Any, ...] | None, prediction_id: UUID) -> int:
+    """Read the answer of CORRECT_PREDICTION: the amount that was given back. Raises CorrectionRefused."""
+    assert row is not None
+    outcome, amount = row
+    if outcome in ("corrected", "already"):
+        return int(amount)
+    raise CorrectionRefused(prediction_id, outcome, amount)
+
+
+def parse_refunded(row: tuple[Any, ...] | None) -> bool:
+    """Read the answer of CORRECT_PREDICTION for a whole refund: whether this call gave the charge back."""
+    assert row is not None
+    return bool(row[0] == "corrected")
 
 
 def parse_delivery(row: tuple[Any, ...] | None) -> Delivery:

@@ -20,6 +20,7 @@ from billing.errors import PaymentMismatch
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
+from billing.lots import expire_lots
 from billing.models import Incident, Outbox, StripeEvent, TopUp
 from billing.papers.credit_notes import issue_due_credit_notes
 from billing.papers.receipts import issue_due_receipts
@@ -168,6 +169,12 @@ def create_usage_partitions() -> None:
     with connection.cursor() as cursor:
         for month in months:
             cursor.execute("SELECT billing_create_usage_partition(%s)", [month])
+
+
+@shared_task
+def expire_credit() -> None:
+    """Take what is left of expired promotional credit, but for what open holds have set aside."""
+    expire_lots()
 
 
 @shared_task

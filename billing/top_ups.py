@@ -16,9 +16,10 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.errors import InvalidTopUpAmount, PaymentMismatch
-from billing.ledger import get_account, post_transaction, record_incident
+from billing.ledger import Line, get_account, post_transaction, record_incident
 from billing.locks import lock_stripe_cash, lock_top_up
-from billing.models import Account, AutoTopUp, Incident, LedgerTransaction, Outbox, PaymentDetail, TopUp
+from billing.lots import deposit
+from billing.models import Account, AutoTopUp, Incident, LedgerTransaction, Lot, Outbox, PaymentDetail, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway, tax
@@ -205,13 +206,13 @@ def _credit(top_up: TopUp, paid: _Paid) -> None:
             f"Stripe took {paid.total_cents} {paid.currency}, of which {paid.tax_cents} are tax"
         )
     amount = top_up.amount_cents * NANO_PER_CENT
-    top_up.ledger_transaction = post_transaction(
+    top_up.ledger_transaction = deposit(
+        organization=top_up.organization,
+        amount_nano_usd=amount,
+        source=Account.Kind.STRIPE_CASH,
+        lot_kind=Lot.Kind.PAID,
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(top_up.pk),
-        amounts={
-            get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=top_up.organization): amount,
-            get_account(kind=Account.Kind.STRIPE_CASH): -amount,
-        },
         memo=paid.reference,
     )
     top_up.tax_cents = paid.tax_cents
@@ -271,5 +272,5 @@ def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:
         return post_transaction(
             kind=kind,
             reference=fee.balance_transaction_id,
-            amounts={cash: amount, get_account(kind=Account.Kind.STRIPE_FEES): -amount},
+            lines=[Line(cash, amount), Line(get_account(kind=Account.Kind.STRIPE_FEES), -amount)],
         )

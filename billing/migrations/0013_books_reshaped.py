@@ -221,13 +221,6 @@ class Migration(migrations.Migration):
             field=models.CharField(max_length=24),
         ),
         migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("may_be_negative", True), ("posted__gte", models.F("held")), _connector="OR"),
-                name="billing_account_never_overdrawn",
-            ),
-        ),
-        migrations.AddConstraint(
             model_name="allowance",
             constraint=models.CheckConstraint(
                 condition=models.Q(("held_nano_usd__gte", 0), ("used_nano_usd__gte", 0)),
@@ -400,4 +393,12 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(SQL.read_text(), UNDO.read_text()),
+        # After the accounts have what their kinds allow.
+        migrations.AddConstraint(
+            model_name="account",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("may_be_negative", True), ("posted__gte", models.F("held")), _connector="OR"),
+                name="billing_account_never_overdrawn",
+            ),
+        ),
     ]

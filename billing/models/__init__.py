@@ -4,7 +4,7 @@ from billing.models.alerts import AlertDelivery, BudgetAlert, Webhook
 from billing.models.budgets import Allowance, BudgetNode
 from billing.models.cards import AutoTopUp, SavedCard, StripeCustomer
 from billing.models.corrections import Correction
-from billing.models.holds import GatewayProcess, Hold, KeyBudget, Refund
+from billing.models.holds import GatewayProcess, Hold
 from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
 from billing.models.lots import Lot
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
@@ -32,7 +32,6 @@ __all__ = [
     "Hold",
     "Incident",
     "Instant",
-    "KeyBudget",
     "LedgerCheckpoint",
     "LedgerTransaction",
     "Lot",
@@ -47,7 +46,6 @@ __all__ = [
     "PeriodMovement",
     "Posting",
     "PostingMark",
-    "Refund",
     "SavedCard",
     "Split",
     "SplitPart",

@@ -12,8 +12,20 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from marketplace.accounts.models import ApiKey, Organization
+
+LIMITS = ("per_request", "daily", "monthly", "total")
+
+
+def limits_are_not_negative() -> Q:
+    """Return the condition that each limit of a node, and of the end users below it, is null or not negative."""
+    condition = Q()
+    for name in (*LIMITS, *(f"end_user_{limit}" for limit in LIMITS)):
+        column = f"{name}_limit_nano_usd"
+        condition &= Q(**{f"{column}__isnull": True}) | Q(**{f"{column}__gte": 0})
+    return condition
 
 
 class BudgetNode(models.Model):
@@ -75,6 +87,10 @@ class BudgetNode(models.Model):
                 name="billing_budget_node_not_negative",
             ),
             models.CheckConstraint(
+                condition=limits_are_not_negative(),
+                name="billing_budget_limits_not_negative",
+            ),
+            models.CheckConstraint(
                 condition=Q(kind="key", api_key__isnull=False, end_user__isnull=True)
                 | Q(kind="end_user", api_key__isnull=True, end_user__isnull=False, parent__isnull=False)
                 | Q(kind="organization", api_key__isnull=True, end_user__isnull=True, parent__isnull=True)
@@ -83,6 +99,16 @@ class BudgetNode(models.Model):
             ),
         ]
         indexes: ClassVar = [models.Index(fields=["organization"], name="billing_budget_organization")]
+
+    @property
+    def is_limit(self) -> bool:
+        return self.monthly_limit_nano_usd is not None or self.total_limit_nano_usd is not None
+
+    @property
+    def spent_in_current_month_nano_usd(self) -> int:
+        """Return the spending of this month (UTC); until its first prediction the row counts an earlier month."""
+        this_month = timezone.now().date().replace(day=1)
+        return self.spent_this_month_nano_usd if self.month >= this_month else 0
 
 
 class Allowance(models.Model):

@@ -1,6 +1,6 @@
-"""Money set aside for a prediction in flight, and the budgets of API keys. Amounts are nano-dollars.
+"""Money set aside for a prediction in flight. Amounts are nano-dollars.
 
-Rows are written by the functions of migrations 0004 and 0006 alone (billing/hotpath.py calls them).
+Rows are written by the functions of migration 0019 alone (billing/hotpath.py calls them).
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import uuid
 from typing import ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from billing.models.ledger import Account
-from marketplace.accounts.models import ApiKey
 
 
 class Hold(models.Model):
@@ -40,7 +39,13 @@ class Hold(models.Model):
     cached_input_micro_usd_per_mtok = models.BigIntegerField()
     output_micro_usd_per_mtok = models.BigIntegerField()
     per_prediction_nano_usd = models.BigIntegerField()
-    creator_bps = models.PositiveIntegerField()
+    price_id = models.BigIntegerField(null=True)  # of the catalogue
+    latency_class = models.CharField(max_length=12, default="standard", db_default="standard")
+    class_bps = models.PositiveIntegerField(default=10_000, db_default=10_000)  # 10,000 is 1 x
+    # Set aside of the listing's free allowances; the amount is what is left to pay.
+    monthly_allowance_nano_usd = models.BigIntegerField(default=0, db_default=0)
+    introductory_allowance_nano_usd = models.BigIntegerField(default=0, db_default=0)
+    split_id = models.BigIntegerField()
     model_name = models.CharField(max_length=128)
     model_id = models.UUIDField()
     version_id = models.UUIDField(null=True)
@@ -49,13 +54,13 @@ class Hold(models.Model):
     idempotency_key = models.CharField(max_length=255, null=True)
     request_hash = models.BinaryField(max_length=32)  # SHA-256 of the request body
     replica_id = models.UUIDField(null=True)
-    counts_in_budget = models.BooleanField(default=False)  # the key had a budget when the hold was placed
+    budget_path = ArrayField(models.UUIDField(), default=list, db_default=[])  # the nodes it counts on, root first
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True)
     close_reason = models.CharField(max_length=64, blank=True, default="", db_default="")
     cost_nano_usd = models.BigIntegerField(null=True)
-    creator_nano_usd = models.BigIntegerField(null=True)
+    allowance_used_nano_usd = models.BigIntegerField(null=True)
     settled_in = models.BigIntegerField(null=True)  # the database transaction, set by a trigger (migration 0011)
 
     # The attempt in progress: `replica_id` has it since `dispatched_at`. A receipt settles its own attempt alone.
@@ -89,7 +94,12 @@ class Hold(models.Model):
                 ),
                 name="billing_hold_price_not_negative",
             ),
-            models.CheckConstraint(condition=Q(creator_bps__lte=10_000), name="billing_hold_creator_bps_range"),
+            models.CheckConstraint(
+                condition=Q(
+                    class_bps__gte=0, monthly_allowance_nano_usd__gte=0, introductory_allowance_nano_usd__gte=0
+                ),
+                name="billing_hold_class_and_allowance_fit",
+            ),
             models.CheckConstraint(
                 condition=Q(state="open", closed_at__isnull=True, cost_nano_usd__isnull=True)
                 | Q(state="released", closed_at__isnull=False, cost_nano_usd__isnull=True)
@@ -97,11 +107,11 @@ class Hold(models.Model):
                     state="settled",
                     closed_at__isnull=False,
                     cost_nano_usd__isnull=False,  # a comparison with null would let the row pass
-                    creator_nano_usd__isnull=False,
+                    allowance_used_nano_usd__isnull=False,
                     cost_nano_usd__gte=0,
                     cost_nano_usd__lte=F("amount_nano_usd"),
-                    creator_nano_usd__gte=0,
-                    creator_nano_usd__lte=F("cost_nano_usd"),
+                    allowance_used_nano_usd__gte=0,
+                    allowance_used_nano_usd__lte=F("monthly_allowance_nano_usd") + F("introductory_allowance_nano_usd"),
                 ),
                 name="billing_hold_state_fits",
             ),
@@ -125,14 +135,6 @@ class Hold(models.Model):
         ]
 
 
-class Refund(models.Model):
-    """The charge of a settled prediction given back whole, because its answer never went out. Append-only."""
-
-    prediction = models.OneToOneField(Hold, on_delete=models.PROTECT, primary_key=True, related_name="refund")
-    reason = models.CharField(max_length=64)
-    created_at = models.DateTimeField(db_default=Now())
-
-
 class GatewayProcess(models.Model):
     """A gateway process and when it last said that it is alive. No row means silent for a day or more."""
 
@@ -143,42 +145,3 @@ class GatewayProcess(models.Model):
 
     class Meta:
         db_table = "billing_gateway"
-
-
-class KeyBudget(models.Model):
-    """The most that one line of API keys may spend, per calendar month (UTC) and in all. Null means no limit.
-
-    `api_key` is the line's first key: a key and all its rotations spend from one budget. A row is never deleted while
-    its key lives; to lift a budget, set both limits to null.
-    """
-
-    api_key = models.OneToOneField(ApiKey, on_delete=models.CASCADE, primary_key=True, related_name="budget")
-    monthly_limit_nano_usd = models.BigIntegerField(null=True)
-    total_limit_nano_usd = models.BigIntegerField(null=True)
-    month = models.DateField(db_default=models.Func(models.Value("month"), Now(), function="date_trunc"))
-    spent_this_month_nano_usd = models.BigIntegerField(default=0, db_default=0)
-    spent_total_nano_usd = models.BigIntegerField(default=0, db_default=0)
-    held_nano_usd = models.BigIntegerField(default=0, db_default=0)
-
-    class Meta:
-        constraints: ClassVar = [
-            models.CheckConstraint(
-                condition=Q(held_nano_usd__gte=0, spent_this_month_nano_usd__gte=0, spent_total_nano_usd__gte=0),
-                name="billing_budget_not_negative",
-            ),
-            models.CheckConstraint(
-                condition=(Q(monthly_limit_nano_usd__isnull=True) | Q(monthly_limit_nano_usd__gte=0))
-                & (Q(total_limit_nano_usd__isnull=True) | Q(total_limit_nano_usd__gte=0)),
-                name="billing_budget_limit_not_negative",
-            ),
-        ]
-
-    @property
-    def is_limit(self) -> bool:
-        return self.monthly_limit_nano_usd is not None or self.total_limit_nano_usd is not None
-
-    @property
-    def spent_in_current_month_nano_usd(self) -> int:
-        """Return the spending of this month (UTC); until its first prediction the row counts an earlier month."""
-        this_month = timezone.now().date().replace(day=1)
-        return self.spent_this_month_nano_usd if self.month >= this_month else 0

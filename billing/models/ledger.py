@@ -123,7 +123,7 @@ class LedgerTransaction(models.Model):
 
     kind = models.CharField(max_length=24)  # one of Kind
     reference = models.CharField(max_length=255)
-    reverses = models.OneToOneField("self", on_delete=models.PROTECT, null=True, related_name="reversed_by")
+    corrects = models.ForeignKey("self", on_delete=models.PROTECT, null=True, related_name="corrections")
     memo = models.CharField(max_length=255, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now())
     # Entries join only in the database transaction that wrote this row; afterwards it is closed.
@@ -133,23 +133,26 @@ class LedgerTransaction(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["kind", "reference"], name="billing_transaction_unique_reference"),
             models.CheckConstraint(
-                condition=Q(kind="reversal", reverses__isnull=False) | (~Q(kind="reversal") & Q(reverses__isnull=True)),
-                name="billing_transaction_reversal_names_original",
+                condition=Q(kind__in=["reversal", "correction"], corrects__isnull=False)
+                | (~Q(kind__in=["reversal", "correction"]) & Q(corrects__isnull=True)),
+                name="billing_transaction_correction_names_original",
             ),
         ]
         indexes: ClassVar = [models.Index(fields=["database_transaction"], name="billing_transaction_written_in")]
 
 
 class Entry(models.Model):
-    """One signed amount on one account. Append-only."""
+    """One signed amount on one account, and of customers' credit on one lot. Append-only."""
 
     transaction = models.ForeignKey(LedgerTransaction, on_delete=models.PROTECT, related_name="entries")
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="entries")
+    lot = models.ForeignKey("billing.Lot", on_delete=models.PROTECT, null=True, related_name="entries")
     amount = models.BigIntegerField()
 
     class Meta:
         constraints: ClassVar = [
             models.CheckConstraint(condition=~Q(amount=0), name="billing_entry_not_zero"),
-            # At most one entry per account, so that a reversal is the negative of its original, line by line.
-            models.UniqueConstraint(fields=["transaction", "account"], name="billing_entry_unique_account"),
+            models.UniqueConstraint(
+                fields=["transaction", "account", "lot"], nulls_distinct=False, name="billing_entry_unique_account"
+            ),
         ]

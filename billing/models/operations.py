@@ -14,7 +14,7 @@ class Outbox(models.Model):
 
     class Topic(models.TextChoices):
         PREDICTION_SETTLED = "prediction.settled"
-        PREDICTION_REFUNDED = "prediction.refunded"
+        PREDICTION_CORRECTED = "prediction.corrected"
         TOP_UP_CREDITED = "top_up.credited"
         PAYOUT_PAID = "payout.paid"
         PAYOUT_RETURNED = "payout.returned"

@@ -32,10 +32,13 @@ class Usage(models.Model):
     cached_input_micro_usd_per_mtok = models.BigIntegerField()
     output_micro_usd_per_mtok = models.BigIntegerField()
     per_prediction_nano_usd = models.BigIntegerField()
-    creator_bps = models.PositiveIntegerField()
+    price_id = models.BigIntegerField(null=True)
+    latency_class = models.CharField(max_length=12, default="standard", db_default="standard")
+    class_bps = models.PositiveIntegerField(default=10_000, db_default=10_000)
+    split_id = models.BigIntegerField()
+    allowance_nano_usd = models.BigIntegerField(default=0, db_default=0)  # of the price, paid by free allowances
+    attempt = models.SmallIntegerField(default=1, db_default=1)
     cost_nano_usd = models.BigIntegerField()
-    creator_nano_usd = models.BigIntegerField()
-    platform_nano_usd = models.BigIntegerField()
     finish_reason = models.CharField(max_length=32)
     receipt = models.TextField()  # the JWT that the replica signed
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from django.db import connection
 
-from billing.ledger import get_account, post_transaction
+from billing.ledger import Line, get_account, post_transaction
 from billing.models import Account, LedgerTransaction, Payout
 from billing.pricing import NANO_PER_CENT
 from marketplace.accounts.models import Organization
@@ -91,8 +91,8 @@ def _post(
     memo: str = "",
 ) -> LedgerTransaction:
     platforms = (Account.Kind.CLEARING, Account.Kind.STRIPE_CASH)
-    lines = {
-        get_account(kind=account, organization=None if account in platforms else organization): amount
+    lines = [
+        Line(get_account(kind=account, organization=None if account in platforms else organization), amount)
         for account, amount in amounts.items()
-    }
-    return post_transaction(kind=kind, reference=reference, amounts=lines, memo=memo)
+    ]
+    return post_transaction(kind=kind, reference=reference, lines=lines, memo=memo)

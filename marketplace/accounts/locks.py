@@ -12,13 +12,14 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  7. enrolled replica                     `vault.locks.lock_enrolled_replica`
  8. creator key                          `vault.locks.lock_creator_key`
  9. top-up, its automatic rule, payout   `billing.locks.lock_top_up`, `.lock_auto_top_up`, `.lock_payout`
-10. hold                                 `billing_settle_hold`, `billing_release_hold` (billing/migrations/0006)
-11. ledger transaction to be reversed    `billing.locks.lock_ledger_transaction`
-12. ledger account: the customer's first `billing_place_hold`, and triggers on holds (billing/migrations/0003, 0006)
-13. key budget                           the functions of billing/migrations/0006
-    budget node, from the root down      `billing.locks.lock_budget_branch`
-14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_stripe_cash`,
-    `Account.Kind`                       `billing_settle_hold`, `billing.payouts.books.lock_balances`
+10. hold                                 `billing_settle_holds`, `billing_release_holds` (billing/migrations/0019)
+11. ledger transaction to be corrected   `billing.locks.lock_ledger_transaction`
+12. ledger accounts of customers         `billing_place_holds`, `billing_settle_holds`
+13. allowances, then budget nodes from   the same functions, `billing.locks.lock_budget_branch`
+    roots to leaves
+14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_account`,
+    the chart (`AccountKind.rank`)       `billing.locks.lock_stripe_cash`, `billing_settle_holds`,
+                                         `billing.payouts.books.lock_balances`
 15. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
 Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.reverse import reverse
 
 from billing.limited_keys import budget_of
-from billing.models import KeyBudget
+from billing.models import BudgetNode
 from marketplace import publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
@@ -35,7 +35,7 @@ class Budget(serializers.Serializer):
 
 
 class LineBudget(Budget):  # the budget that a key shares with its rotations
-    def get_attribute(self, instance: ApiKey) -> KeyBudget | None:
+    def get_attribute(self, instance: ApiKey) -> BudgetNode | None:
         """Return the budget of the key's line."""
         return budget_of(instance)
 

@@ -41,6 +41,7 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 10.0},
         },
+        "expire credit": {"task": "billing.tasks.expire_credit", "schedule": 300.0, "options": {"expires": 290.0}},
         "issue papers": {"task": "billing.tasks.issue_papers", "schedule": 10.0, "options": {"expires": 20.0}},
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},

@@ -13,7 +13,6 @@ from django.conf import settings
 from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
-from billing.pricing import BASIS_POINTS
 from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
@@ -201,7 +200,6 @@ class Gateway:
             replicas=Replicas(),
             signer=signer,
             log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
-            creator_bps=BASIS_POINTS - settings.ENV.platform_fee_bps,
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)

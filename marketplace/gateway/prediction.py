@@ -42,13 +42,12 @@ CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation wi
 
 @dataclass(frozen=True)
 class Parts:
-    """Books, pool, signer, delivery log and the creators' share: used by every prediction."""
+    """Books, pool, signer and delivery log: used by every prediction."""
 
     books: Books
     replicas: Replicas
     signer: TicketSigner
     log: DeliveryLog
-    creator_bps: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,8 @@ class Prediction:
             api_key_id=self._principal.api_key_id,
             amount_nano_usd=self.worst_case_nano_usd,
             price=self.price,
-            creator_bps=self.parts.creator_bps,
+            price_id=self.offer.price_id,
+            split_id=self.offer.split_id,
             model_name=str(self.request.model),
             model_id=self.offer.model_id,
             version_id=self.offer.version_id,

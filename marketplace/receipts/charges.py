@@ -8,28 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
-from billing.models import Hold, Refund, Usage
-from billing.pricing import Price, TokenUsage, cost_nano_usd
+import msgspec
+
+from billing import models as books
+from billing.models import Hold, SplitPart, Usage
+from billing.pricing import Price, TokenUsage, cost_nano_usd, shares
 from marketplace.vault.models import Replica
 from protocol.encoding import encode_base64url
-from protocol.proofs.charges import BPS, Charge, ChargePrice, Correction, Share
+from protocol.latency import LatencyClass
+from protocol.proofs.charges import Charge, ChargePrice, Correction, Share
 from protocol.receipts import ReceiptRejected, receipt_replica_id
-
-LATENCY_CLASS: Final = "standard"  # of every prediction so far, at the list price
 
 
 def charges_of(rows: Sequence[Usage]) -> dict[UUID, Charge]:
     """Return the statements of these charges by prediction. Those from before grants were kept have none."""
     holds = Hold.objects.in_bulk([row.prediction_id for row in rows])
     signers = _signers(rows)
+    parts: dict[int, list[SplitPart]] = {}
+    for part in SplitPart.objects.filter(split_id__in={row.split_id for row in rows}).order_by("split_id", "place"):
+        parts.setdefault(part.split_id, []).append(part)
     found = {}
     for row in rows:
         hold = holds.get(row.prediction_id)
         if hold is not None and hold.base and hold.replica_id is not None:
-            found[row.prediction_id] = _charge(row, hold, signers)
+            found[row.prediction_id] = _charge(row, hold, signers, parts[row.split_id])
     return found
 
 
@@ -39,12 +43,12 @@ def corrections_of(charge: Usage) -> list[Correction]:
         Correction(
             version=1,
             prediction_id=str(charge.prediction_id),
-            correction="refund",
-            amount_nano_usd=charge.cost_nano_usd,
-            reason=refund.reason,
-            corrected_at=micros(refund.created_at),
+            correction=str(correction.pk),
+            amount_nano_usd=correction.amount_nano_usd,
+            reason=correction.reason,
+            corrected_at=micros(correction.created_at),
         )
-        for refund in Refund.objects.filter(prediction_id=charge.prediction_id)
+        for correction in books.Correction.objects.filter(prediction_id=charge.prediction_id).order_by("created_at")
     ]
 
 
@@ -67,12 +71,13 @@ def _signer(receipt: str) -> UUID | None:
         return None
 
 
-def _charge(row: Usage, hold: Hold, signers: dict[UUID, str]) -> Charge:
+def _charge(row: Usage, hold: Hold, signers: dict[UUID, str], parts: Sequence[SplitPart]) -> Charge:
     price = Price(
         row.input_micro_usd_per_mtok,
         row.cached_input_micro_usd_per_mtok,
         row.output_micro_usd_per_mtok,
         row.per_prediction_nano_usd,
+        row.class_bps,
     )
     signer = _signer(row.receipt)
     return Charge(
@@ -86,8 +91,8 @@ def _charge(row: Usage, hold: Hold, signers: dict[UUID, str]) -> Charge:
         request_sha256=encode_base64url(bytes(hold.request_hash)),
         placed_at=micros(hold.created_at),
         charged_at=micros(row.created_at),
-        latency_class=LATENCY_CLASS,
-        class_bps=BPS,
+        latency_class=msgspec.convert(row.latency_class, LatencyClass),
+        class_bps=row.class_bps,
         price=ChargePrice(
             input_micro_usd_per_mtok=price.input_micro_usd_per_mtok,
             cached_input_micro_usd_per_mtok=price.cached_input_micro_usd_per_mtok,
@@ -98,10 +103,10 @@ def _charge(row: Usage, hold: Hold, signers: dict[UUID, str]) -> Charge:
         cached_tokens=row.cached_tokens,
         completion_tokens=row.completion_tokens,
         gross_nano_usd=cost_nano_usd(price, TokenUsage(row.prompt_tokens, row.cached_tokens, row.completion_tokens)),
-        allowance_nano_usd=0,
+        allowance_nano_usd=row.allowance_nano_usd,
         held_nano_usd=hold.amount_nano_usd,
         cost_nano_usd=row.cost_nano_usd,
-        split=_split(row),
+        split=_split(row, parts),
         replica_id=str(hold.replica_id),
         adapter=hold.adapter,
         base=hold.base,
@@ -113,12 +118,15 @@ def _charge(row: Usage, hold: Hold, signers: dict[UUID, str]) -> Charge:
     )
 
 
-def _split(row: Usage) -> tuple[Share, ...]:
-    creator = Share(
-        payee=str(row.creator_organization_id),
-        basis_points=row.creator_bps,
-        reason="creator",
-        nano_usd=row.creator_nano_usd,
+def _split(row: Usage, parts: Sequence[SplitPart]) -> tuple[Share, ...]:
+    """Return the shares of the charge as they were booked, payees first; the platform has what is left."""
+    payees = [part for part in parts if part.organization_id is not None]
+    amounts, platform = shares(row.cost_nano_usd, [part.basis_points for part in payees])
+    platform_bps = sum(part.basis_points for part in parts if part.organization_id is None)
+    return (
+        *(
+            Share(payee=str(part.organization_id), basis_points=part.basis_points, reason=part.reason, nano_usd=amount)
+            for part, amount in zip(payees, amounts, strict=True)
+        ),
+        Share(payee=None, basis_points=platform_bps, reason="platform", nano_usd=platform),
     )
-    platform = Share(payee=None, basis_points=BPS - row.creator_bps, reason="platform", nano_usd=row.platform_nano_usd)
-    return creator, platform

@@ -46,7 +46,7 @@ def books(db: None) -> dict[str, int]:
     return {
         "revenue": accounts["platform_revenue:None"],
         "customer": accounts[f"customer_credit:{buyer.pk}"],
-        "creator": accounts[f"creator_payable:{creator.pk}"],
+        "creator": accounts[f"creator_reserve:{creator.pk}"],
         "promotion": accounts["promotion:None"],
         "transaction": LedgerTransaction.objects.get(kind="prediction").pk,
         "other_transaction": LedgerTransaction.objects.get(kind="promotion").pk,

@@ -13,17 +13,19 @@ from django.db import connection, transaction
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from billing.hotpath import HoldRequest
+from billing.hotpath import Charge, HoldRequest
 from billing.models import Usage
 from billing.pricing import Price, TokenUsage
 from billing.services import credit_promotion, settle_hold_sync
-from billing.statements import Settlement, parse_placed
+from billing.splits import simple_parts, split_id
+from billing.statements import PLACE_HOLDS, Settlement, place_parameters, placed_or_raise
 from marketplace.accounts.models import Organization
 from tests.database import as_superuser
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
 USAGE = TokenUsage(prompt_tokens=100, cached_tokens=20, completion_tokens=50)
 REPLICA = uuid.UUID(int=3)
+SPLITS: dict[tuple[uuid.UUID, int], int] = {}
 USAGE_COST = 44  # 80·150 + 20·75 + 50·600 = 43,500 pico-dollars, rounded up to nano-dollars
 
 
@@ -31,12 +33,27 @@ def make_organization(credit_nano_usd: int = 0) -> Organization:
     """An organization with, if asked, promotional credit."""
     slug = f"org-{uuid.uuid4().hex[:12]}"
     organization = Organization.objects.create(slug=slug, name=slug)
+    SPLITS[organization.pk, 8_000] = split_id(simple_parts(organization.pk, 8_000))
     if credit_nano_usd:
         credit_promotion(organization=organization, amount_nano_usd=credit_nano_usd, reference=slug)
     return organization
 
 
-def hold_request(organization: Organization, creator: Organization, **changes: Any) -> HoldRequest:
+def split_of(creator: Organization, creator_bps: int = 8_000) -> int:
+    """Return the split of a listing of `creator`. The usual one is known, so that async tests may ask too."""
+    known = SPLITS.get((creator.pk, creator_bps))
+    return known or split_id(simple_parts(creator.pk, creator_bps))
+
+
+def charge(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, **changes: Any) -> Charge:
+    """The report of a first attempt; `changes` replace its fields."""
+    fields: dict[str, Any] = {"attempt": 1, "finish_reason": "stop", "receipt": "receipt", "replica_id": REPLICA}
+    return Charge(prediction_id, usage=usage, **(fields | changes))
+
+
+def hold_request(
+    organization: Organization, creator: Organization, creator_bps: int = 8_000, **changes: Any
+) -> HoldRequest:
     """A hold of 1,000 nano-dollars; `changes` replace its fields."""
     fields: dict[str, Any] = {
         "prediction_id": uuid.uuid4(),
@@ -44,7 +61,7 @@ def hold_request(organization: Organization, creator: Organization, **changes: A
         "api_key_id": None,
         "amount_nano_usd": 1_000,
         "price": PRICE,
-        "creator_bps": 8_000,
+        "split_id": split_of(creator, creator_bps),
         "model_name": "acme/triage",
         "model_id": uuid.UUID(int=1),
         "version_id": uuid.UUID(int=2),
@@ -65,8 +82,8 @@ def hold_request(organization: Organization, creator: Organization, **changes: A
 def place(request: HoldRequest) -> HoldRequest:
     """Place a hold on the test's own connection."""
     with connection.cursor() as cursor:
-        cursor.execute(*request.statement())
-        parse_placed(cursor.fetchone(), request)
+        cursor.execute(PLACE_HOLDS, place_parameters([request]))
+        placed_or_raise(cursor.fetchone(), request)
     return request
 
 

@@ -29,13 +29,15 @@ DENIED = "permission denied"
 
 def entry(account: str, amount: int, transaction_id: str = ATTACK) -> str:
     return (
-        f"INSERT INTO billing_entry (transaction_id, account_id, amount) VALUES ({transaction_id}, {account}, {amount})"
+        "INSERT INTO billing_entry (transaction_id, account_id, amount, lot_id) VALUES "
+        f"({transaction_id}, {account}, {amount}, (SELECT max(id) FROM billing_lot WHERE account_id = {account}))"
     )
 
 
 BALANCED = (
-    "INSERT INTO billing_entry (transaction_id, account_id, amount) SELECT id, account, amount FROM "
-    "billing_ledgertransaction, (VALUES ({customer}, 500), ({promotion}, -500)) AS line (account, amount) "
+    "INSERT INTO billing_entry (transaction_id, account_id, amount, lot_id) SELECT t.id, account, amount, "
+    "(SELECT max(l.id) FROM billing_lot l WHERE l.account_id = account) "
+    "FROM billing_ledgertransaction t, (VALUES ({customer}, 500), ({promotion}, -500)) AS line (account, amount) "
     "WHERE reference = 'attack'"
 )
 
@@ -55,12 +57,12 @@ ATTEMPTS: dict[str, tuple[str, ...]] = {
         "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('prediction', 'attack')",
         BALANCED,
     ),
-    "reversal of a charge without a refund": (
-        "is no refund|does not undo",
-        "INSERT INTO billing_ledgertransaction (kind, reference, reverses_id) "
-        "VALUES ('reversal', 'attack', {transaction})",
-        "INSERT INTO billing_entry (transaction_id, account_id, amount) SELECT t.id, e.account_id, -e.amount "
-        "FROM billing_ledgertransaction t, billing_entry e "
+    "reversal of a charge that is no correction": (
+        "is not one of its corrections|does not undo",
+        "INSERT INTO billing_ledgertransaction (kind, reference, corrects_id) "
+        "VALUES ('correction', 'attack', {transaction})",
+        "INSERT INTO billing_entry (transaction_id, account_id, lot_id, amount) "
+        "SELECT t.id, e.account_id, e.lot_id, -e.amount FROM billing_ledgertransaction t, billing_entry e "
         "WHERE t.reference = 'attack' AND e.transaction_id = {transaction}",
     ),
     "hold settled by hand": (DENIED, "UPDATE billing_hold SET state = 'settled', cost_nano_usd = 0"),
@@ -91,16 +93,25 @@ ATTEMPTS: dict[str, tuple[str, ...]] = {
     "transaction truncated": (DENIED, "TRUNCATE billing_ledgertransaction CASCADE"),
     "balance by hand": (DENIED, "UPDATE billing_account SET posted = posted + 1"),
     "rich account": ("starts empty", "INSERT INTO billing_account (kind, posted) VALUES ('stripe_fees', 5)"),
+    "rest of a lot by hand": (DENIED, "UPDATE billing_lot SET remaining = remaining + 1"),
+    "rich lot": (
+        "starts empty",
+        "INSERT INTO billing_lot (account_id, kind, opening, transaction_id) "
+        "VALUES ({customer}, 'paid', 5, {transaction})",
+    ),
+    "allowance by hand": (DENIED, "UPDATE billing_allowance SET used_nano_usd = 0"),
+    "split by hand": (DENIED, "UPDATE billing_splitpart SET basis_points = 10000"),
+    "kind of account by hand": (DENIED, "UPDATE billing_accountkind SET may_be_negative = true"),
     "account deleted": (DENIED, "DELETE FROM billing_account"),
     "account truncated": (DENIED, "TRUNCATE billing_account CASCADE"),
-    "budget spent by hand": (DENIED, "UPDATE billing_keybudget SET spent_total_nano_usd = 0"),
-    "budget freed by hand": (DENIED, "UPDATE billing_keybudget SET held_nano_usd = 0"),
-    "budget deleted": (DENIED, "DELETE FROM billing_keybudget"),
-    "refund by hand": (
+    "budget spent by hand": (DENIED, "UPDATE billing_budgetnode SET spent_total_nano_usd = 0"),
+    "budget freed by hand": (DENIED, "UPDATE billing_budgetnode SET held_nano_usd = 0"),
+    "correction by hand": (
         DENIED,
-        "INSERT INTO billing_refund (prediction_id, reason) SELECT id, 'x' FROM billing_hold WHERE state = 'settled'",
+        "INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason) "
+        "SELECT id, id, 0, 'x' FROM billing_hold WHERE state = 'settled'",
     ),
-    "refund deleted": (DENIED, "DELETE FROM billing_refund"),
+    "correction deleted": (DENIED, "DELETE FROM billing_correction"),
     "gateway's sign of life by hand": (DENIED, "UPDATE billing_gateway SET last_seen_at = now()"),
     "message rewritten": (DENIED, "UPDATE billing_outbox SET payload = '{{}}'"),
     "top-up deleted": (DENIED, "DELETE FROM billing_topup"),
@@ -125,7 +136,7 @@ ATTEMPTS: dict[str, tuple[str, ...]] = {
         "must be owner",
         "ALTER FUNCTION billing_release_hold(uuid, text) SECURITY INVOKER",
     ),
-    "internal function": (DENIED, "SELECT billing_close_in_budget(gen_random_uuid(), 5, 0)"),
+    "internal function": (DENIED, "SELECT billing_spend_in_budgets('[]')"),
     "partition unprotected": (DENIED, "SELECT billing_protect_partition('billing_account')"),
     "table in the schema": (DENIED, "CREATE TABLE mine (id int)"),
     "schema of its own": (DENIED, "CREATE SCHEMA mine"),

@@ -21,12 +21,22 @@ from billing.hotpath import (
     settle_hold,
 )
 from billing.integrity import find_discrepancies
-from billing.models import GatewayProcess, Hold, KeyBudget, LedgerTransaction, Outbox, Refund, Usage
+from billing.limited_keys import set_key_budget
+from billing.models import BudgetNode, Correction, GatewayProcess, Hold, LedgerTransaction, Outbox, Usage
 from billing.pricing import TokenUsage, cost_nano_usd
-from billing.services import record_delivery_sync, refund_prediction_sync, reverse_transaction, set_key_budget
+from billing.services import record_delivery_sync, refund_prediction_sync, reverse_transaction
 from billing.statements import Settlement
 from marketplace.accounts.models import ApiKey
-from tests.billing.support import PRICE, REPLICA, USAGE, USAGE_COST, hold_request, hot_connection, make_organization
+from tests.billing.support import (
+    PRICE,
+    REPLICA,
+    USAGE,
+    USAGE_COST,
+    charge,
+    hold_request,
+    hot_connection,
+    make_organization,
+)
 from tests.billing.support import place as place_on_test_connection
 from tests.billing.support import settle as settle_on_test_connection
 from tests.database import as_owner
@@ -118,7 +128,7 @@ def test_a_prompt_that_is_only_scored_is_paid_for_unless_it_was_not_delivered(db
     buyer, creator = make_organization(10_000), make_organization()
     paid, lost = (place_on_test_connection(hold_request(buyer, creator, max_tokens=0)) for _ in range(2))
     scored = TokenUsage(100, 20, 0)
-    assert settle_on_test_connection(paid.prediction_id, scored) == Settlement(14, 11, 3, already_settled=False)
+    assert settle_on_test_connection(paid.prediction_id, scored) == Settlement(14, already_settled=False)
     assert Usage.objects.get().completion_tokens == 0
     record_delivery_sync(prediction_id=lost.prediction_id, attempt=1, tokens=0)
     assert settle_on_test_connection(lost.prediction_id, scored).cost == 0
@@ -145,15 +155,15 @@ def test_a_refund_reverses_the_charge_exactly_once_and_lowers_the_budget(db: Non
     hold, key = budgeted_hold(5_000)
     assert not refund_prediction_sync(prediction_id=hold.pk, reason="still open")
     settle_on_test_connection(hold.pk)
-    assert KeyBudget.objects.get(pk=key.pk).spent_total_nano_usd == USAGE_COST
+    assert BudgetNode.objects.get(api_key=key).spent_total_nano_usd == USAGE_COST
     assert refund_prediction_sync(prediction_id=hold.pk, reason="the answer never went out")
     assert not refund_prediction_sync(prediction_id=hold.pk, reason="again")
     assert wallet_of(hold) == (10_000, 0)
-    budget = KeyBudget.objects.get(pk=key.pk)
+    budget = BudgetNode.objects.get(api_key=key)
     assert (budget.spent_total_nano_usd, budget.spent_this_month_nano_usd, budget.held_nano_usd) == (0, 0, 0)
-    assert LedgerTransaction.objects.filter(kind="reversal").count() == Refund.objects.count() == 1
-    assert Outbox.objects.filter(topic="prediction.refunded", key=str(hold.pk)).count() == 1
-    assert settle_on_test_connection(hold.pk) == Settlement(0, 0, 0, already_settled=True)
+    assert LedgerTransaction.objects.filter(kind="correction").count() == Correction.objects.count() == 1
+    assert Outbox.objects.filter(topic="prediction.corrected", key=str(Correction.objects.get().pk)).count() == 1
+    assert settle_on_test_connection(hold.pk) == Settlement(0, already_settled=True)
     assert_books_hold()
 
 
@@ -172,7 +182,7 @@ def test_reversing_the_transaction_of_a_prediction_is_its_refund(open_hold: Hold
     original = LedgerTransaction.objects.get(kind="prediction")
     reversal = reverse_transaction(transaction_id=original.pk, memo="a mistake of ours")
     assert reversal == reverse_transaction(transaction_id=original.pk, memo="again")
-    assert reversal.reverses == original and Refund.objects.get().reason == "a mistake of ours"
+    assert reversal.corrects == original and Correction.objects.get().reason == "a mistake of ours"
     assert_books_hold()
 
 
@@ -186,9 +196,7 @@ async def test_settlement_verdict_release_and_refund_at_once_leave_books_that_ag
     async def settle(prediction_id: uuid.UUID) -> None:
         async with hot_connection() as conn:
             try:
-                await settle_hold(
-                    conn, prediction_id, USAGE, attempt=1, finish_reason="stop", receipt="r", replica_id=REPLICA
-                )
+                await settle_hold(conn, charge(prediction_id))
             except (HoldReleased, OtherAttempt):
                 return
 
@@ -211,7 +219,7 @@ async def test_settlement_verdict_release_and_refund_at_once_leave_books_that_ag
         await asyncio.gather(settle(request.prediction_id), judge(number, request.prediction_id))
 
     def check() -> None:
-        charged = Usage.objects.exclude(prediction_id__in=Refund.objects.values("prediction_id"))
+        charged = Usage.objects.exclude(prediction_id__in=Correction.objects.values("prediction_id"))
         cost = sum(charged.values_list("cost_nano_usd", flat=True))
         held = 1_000 * Hold.objects.filter(state="open").count()
         assert selectors.wallet(buyer) == selectors.Wallet(1_000_000 - cost, held)

@@ -47,8 +47,9 @@ def opening(reference: str = "attack") -> str:
 
 
 def entries(*lines: tuple[int, int], transaction_id: str = "currval('billing_ledgertransaction_id_seq')") -> str:
-    values = ", ".join(f"({transaction_id}, {account}, {amount})" for account, amount in lines)
-    return f"INSERT INTO billing_entry (transaction_id, account_id, amount) VALUES {values}"
+    lot = "(SELECT max(id) FROM billing_lot WHERE account_id = {})"  # the one that the books have, of credit alone
+    values = ", ".join(f"({transaction_id}, {account}, {amount}, {lot.format(account)})" for account, amount in lines)
+    return f"INSERT INTO billing_entry (transaction_id, account_id, amount, lot_id) VALUES {values}"
 
 
 def test_a_transaction_that_does_not_sum_to_zero(books: dict[str, int]) -> None:
@@ -80,10 +81,10 @@ def test_an_entry_of_nothing_or_twice_on_one_account(books: dict[str, int]) -> N
 @pytest.mark.django_db(transaction=True)  # a transaction closes when it commits
 def test_adding_entries_to_a_closed_transaction_even_if_they_cancel_out(books: dict[str, int]) -> None:
     closed = str(books["other_transaction"])
-    refused("closed or unknown", entries((books["creator"], 5), (books["promotion"], -5), transaction_id=closed))
+    refused("closed or unknown", entries((books["creator"], 5), (books["revenue"], -5), transaction_id=closed))
     refused("closed or unknown", entries((books["creator"], 5), transaction_id="999999999"))
     forged = "UPDATE billing_ledgertransaction SET database_transaction = pg_current_xact_id()::text::bigint"
-    refused("append-only", forged, entries((books["creator"], 5), (books["promotion"], -5), transaction_id=closed))
+    refused("append-only", forged, entries((books["creator"], 5), (books["revenue"], -5), transaction_id=closed))
 
 
 def test_the_entries_of_a_prediction_that_are_not_those_of_its_hold(books: dict[str, int]) -> None:
@@ -94,34 +95,83 @@ def test_the_entries_of_a_prediction_that_are_not_those_of_its_hold(books: dict[
     for reference in ("not an id", "00000000-0000-4000-8000-000000000000", still_open):
         refused("names no settled prediction", booked.format(reference), lines)
     refused("unique_reference", booked.format(settled), lines)
-    close = "UPDATE billing_hold SET state = 'settled', closed_at = now(), cost_nano_usd = 10, creator_nano_usd = {} "
-    for creator_share, wrong in (
-        (8, ((customer, -11), (creator, 9), (revenue, 2))),
-        (9, ((customer, -10), (creator, 10))),
+    close = (
+        "UPDATE billing_hold SET state = 'settled', closed_at = now(), cost_nano_usd = 10, allowance_used_nano_usd = 0 "
+    )
+    for wrong in (
+        ((customer, -11), (creator, 9), (revenue, 2)),
+        ((customer, -10), (creator, 9), (revenue, 1)),
+        ((customer, -10), (creator, 10)),
     ):
         refused(
-            "are not those of prediction",
-            close.format(creator_share) + "WHERE state = 'open'",
-            booked.format(still_open),
-            entries(*wrong),
+            "are not those of prediction", close + "WHERE state = 'open'", booked.format(still_open), entries(*wrong)
         )
 
 
+def test_credit_without_its_lot_or_from_that_of_another(books: dict[str, int]) -> None:
+    add = "INSERT INTO billing_entry (transaction_id, account_id, amount, lot_id) VALUES "
+    now = "currval('billing_ledgertransaction_id_seq')"
+    lot = f"(SELECT id FROM billing_lot WHERE account_id = {books['customer']})"
+    refused(
+        "names no lot",
+        opening(),
+        f"{add} ({now}, {books['customer']}, 5, NULL), ({now}, {books['promotion']}, -5, NULL)",
+    )
+    refused(
+        "names no lot",
+        opening(),
+        f"{add} ({now}, {books['creator']}, 5, {lot}), ({now}, {books['promotion']}, -5, NULL)",
+    )
+    rest = f"UPDATE billing_lot SET remaining = remaining + 1 WHERE id = {lot}"
+    refused("through entries alone", rest)
+    refused("terms of a lot are fixed", f"UPDATE billing_lot SET opening = 5 WHERE id = {lot}")
+    refused(
+        "starts empty",
+        f"INSERT INTO billing_lot (account_id, kind, opening, transaction_id) "
+        f"SELECT account_id, kind, 5, transaction_id FROM billing_lot WHERE id = {lot}",
+    )
+    refused("never deleted", f"DELETE FROM billing_lot WHERE id = {lot}")
+
+
+def test_a_split_that_is_not_whole_grows_or_changes(books: dict[str, int]) -> None:
+    digest = "INSERT INTO billing_split (digest) VALUES ('\\x01')"
+    part = "INSERT INTO billing_splitpart (split_id, place, basis_points, reason) VALUES ({}, {}, {}, 'platform')"
+    refused("are not 10,000", digest)
+    refused("are not 10,000", digest, part.format("currval('billing_split_id_seq')", 1, 9_999))
+    refused(
+        "platform_is_nobody",
+        digest,
+        part.format("currval('billing_split_id_seq')", 1, 9_999).replace("'platform'", "'creator'"),
+    )
+    split = Hold.objects.values_list("split_id", flat=True)[0]
+    refused("append-only", f"UPDATE billing_splitpart SET basis_points = 1 WHERE split_id = {split}")
+    refused("append-only", f"DELETE FROM billing_split WHERE id = {split}")
+
+
+@pytest.mark.django_db(transaction=True)  # a split closes when it commits
+def test_a_part_that_joins_a_closed_split(books: dict[str, int]) -> None:
+    split = Hold.objects.values_list("split_id", flat=True)[0]
+    refused(
+        "closed or unknown",
+        f"INSERT INTO billing_splitpart (split_id, place, basis_points, reason) VALUES ({split}, 9, 0, 'platform')",
+    )
+
+
 def test_a_hold_settled_by_hand(books: dict[str, int]) -> None:
-    close = "UPDATE billing_hold SET state = 'settled', closed_at = now(), cost_nano_usd = {}, creator_nano_usd = {} "
-    for cost, creator in ((0, 0), (10, 8)):
-        refused("settled without usage", close.format(cost, creator) + "WHERE state = 'open'")
-    refused("settled without usage", "SET CONSTRAINTS ALL IMMEDIATE", close.format(10, 8) + "WHERE state = 'open'")
+    close = (
+        "UPDATE billing_hold SET state = 'settled', closed_at = now(), cost_nano_usd = {}, allowance_used_nano_usd = 0 "
+    )
+    for cost in (0, 10):
+        refused("settled without usage", close.format(cost) + "WHERE state = 'open'")
+    refused("settled without usage", "SET CONSTRAINTS ALL IMMEDIATE", close.format(10) + "WHERE state = 'open'")
     usage = copy_of_usage(prediction_id=f"'{Hold.objects.get(state='open').pk}'", created_at="now()")
-    refused("settled without entries", close.format(USAGE_COST, 35) + "WHERE state = 'open'", usage)
+    refused("settled without entries", close.format(USAGE_COST) + "WHERE state = 'open'", usage)
     cheap = copy_of_usage(
         prediction_id=f"'{Hold.objects.get(state='open').pk}'",
         created_at="now()",
         cost_nano_usd="10",
-        creator_nano_usd="8",
-        platform_nano_usd="2",
     )
-    refused("not that of its tokens", close.format(10, 8) + "WHERE state = 'open'", cheap)
+    refused("not that of its tokens", close.format(10) + "WHERE state = 'open'", cheap)
 
 
 def test_usage_of_an_invented_open_or_already_charged_prediction(books: dict[str, int]) -> None:
@@ -151,7 +201,13 @@ def test_a_partition_of_usage_is_as_protected_as_the_table(books: dict[str, int]
 
 
 def test_partitions_made_later_and_balances_cannot_be_truncated(books: dict[str, int]) -> None:
-    for table in ("billing_usage_default", "billing_usage_2031_07", "billing_account", "billing_keybudget"):
+    for table in (
+        "billing_usage_default",
+        "billing_usage_2031_07",
+        "billing_account",
+        "billing_budgetnode",
+        "billing_lot",
+    ):
         refused(
             "append-only",
             "SELECT billing_create_usage_partition('2031-07-15')",
@@ -211,14 +267,21 @@ def test_holding_more_than_is_available_or_on_another_kind_of_account(books: dic
     refused("never_overdrawn", copy_of_open_hold(amount_nano_usd="10000"))
     refused("held_is_customers", copy_of_open_hold(account_id=str(books["creator"])))
     refused("amount_not_negative", copy_of_open_hold(amount_nano_usd="-1"))
-    refused("creator_bps_range", copy_of_open_hold(creator_bps="10001"))
+    refused("class_and_allowance_fit", copy_of_open_hold(class_bps="-1"))
+    refused("names no split", copy_of_open_hold(split_id="0"))
     refused("price_not_negative", copy_of_open_hold(output_micro_usd_per_mtok="-1"))
     refused("unique_idempotency_key", copy_of_open_hold(idempotency_key="idempotency_key"))
     refused("starts open", copy_of_open_hold(state="'released'", closed_at="now()"))
 
 
 def test_changing_the_terms_of_a_hold_or_reopening_it(books: dict[str, int]) -> None:
-    for change in ("amount_nano_usd = 1", "output_micro_usd_per_mtok = 10^6", "creator_bps = 0", "api_key_id = id"):
+    for change in (
+        "amount_nano_usd = 1",
+        "output_micro_usd_per_mtok = 10^6",
+        "class_bps = 0",
+        "split_id = 0",
+        "budget_path = NULL",
+    ):
         refused("terms of hold", f"UPDATE billing_hold SET {change} WHERE state = 'open'")
     refused("is closed", "UPDATE billing_hold SET state = 'open', closed_at = NULL WHERE state = 'settled'")
     refused("is closed", "UPDATE billing_hold SET cost_nano_usd = 1 WHERE state = 'settled'")
@@ -228,55 +291,83 @@ def test_changing_the_terms_of_a_hold_or_reopening_it(books: dict[str, int]) -> 
 
 
 def test_a_hold_settled_without_cost_above_its_amount_or_never_closed(books: dict[str, int]) -> None:
-    close = "UPDATE billing_hold SET state = 'settled', closed_at = {}, cost_nano_usd = {}, creator_nano_usd = {}"
+    close = (
+        "UPDATE billing_hold SET state = 'settled', closed_at = {}, cost_nano_usd = {}, allowance_used_nano_usd = {}"
+    )
     for closed_at, cost, creator in (
         ("now()", "NULL", "NULL"),
         ("now()", "5", "NULL"),
         ("now()", "1001", "0"),
-        ("now()", "5", "6"),
+        ("now()", "5", "1"),
+        ("now()", "5", "-1"),
         ("now()", "-1", "0"),
-        ("NULL", "5", "4"),
+        ("NULL", "5", "0"),
     ):
         refused("billing_hold_state_fits", close.format(closed_at, cost, creator) + " WHERE state = 'open'")
     refused("billing_hold_state_fits", "UPDATE billing_hold SET state = 'lost', closed_at = now() WHERE state = 'open'")
 
 
-def test_usage_whose_shares_or_tokens_do_not_add_up(books: dict[str, int]) -> None:
+def test_usage_whose_terms_or_tokens_are_not_those_of_its_hold(books: dict[str, int]) -> None:
     for changes in (
-        {"platform_nano_usd": "platform_nano_usd + 1"},
-        {"creator_nano_usd": "-1", "platform_nano_usd": "cost_nano_usd + 1"},
+        {"allowance_nano_usd": "1"},
+        {"split_id": "split_id + 1"},
+        {"attempt": "2"},
+        {"class_bps": "20000"},
         {"cached_tokens": "prompt_tokens + 1"},
         {"completion_tokens": "0"},
     ):
-        refused("shares_make_cost|tokens_fit|settled hold|its tokens", copy_of_usage(**changes))
+        refused("tokens_fit|settled hold|its tokens", copy_of_usage(**changes))
 
 
-def test_a_reversal_that_is_not_the_exact_negative_or_names_nothing(books: dict[str, int]) -> None:
-    original = books["other_transaction"]
-    reverse = (
-        "INSERT INTO billing_ledgertransaction (kind, reference, reverses_id) "
-        f"VALUES ('reversal', '{original}', {original})"
+def correcting(original: int) -> str:
+    return (
+        "INSERT INTO billing_ledgertransaction (kind, reference, corrects_id) "
+        f"VALUES ('correction', gen_random_uuid()::text, {original})"
     )
-    refused("does not undo", reverse, entries((books["customer"], -1), (books["promotion"], 1)))
-    refused("does not undo", reverse, entries((books["revenue"], -10_000), (books["promotion"], 10_000)))
-    refused("names_original", "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('reversal', 'x')")
 
 
-def test_a_refund_without_reversal_or_of_an_open_hold_and_a_reversal_without_refund(books: dict[str, int]) -> None:
-    refund = "INSERT INTO billing_refund (prediction_id, reason) SELECT id, 'r' FROM billing_hold WHERE state = '{}'"
-    refused("is not settled", refund.format("open"))
-    refused("without a reversal", refund.format("settled"))
+def test_corrections_that_exceed_their_original_go_the_same_way_or_name_nothing(books: dict[str, int]) -> None:
+    original = books["other_transaction"]  # a promotion of 10,000
+    customer, promotion = books["customer"], books["promotion"]
+    run(opening("more"), entries((customer, 20_000), (promotion, -20_000)))
+    part = (correcting(original), entries((customer, -4_000), (promotion, 4_000)))
+    refused("does not undo", correcting(original), entries((customer, 1), (promotion, -1)))
+    refused("does not undo", correcting(original), entries((books["revenue"], -5), (promotion, 5)))
+    refused("does not undo", *part, *part, *part)
+    refused(
+        "corrects a correction",
+        *part,
+        correcting(1).replace("1)", "currval('billing_ledgertransaction_id_seq'))"),
+        entries((customer, 1), (promotion, -1)),
+    )
+    refused("names_original", "INSERT INTO billing_ledgertransaction (kind, reference) VALUES ('correction', 'x')")
+    run(*part, *part)
+
+
+def test_a_correction_of_a_prediction_without_entries_of_an_open_hold_or_above_its_cost(books: dict[str, int]) -> None:
+    correction = (
+        "INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason, transaction_id) "
+        "SELECT gen_random_uuid(), id, {}, 'r', {} FROM billing_hold WHERE state = '{}'"
+    )
+    mine = "currval('billing_ledgertransaction_id_seq')"
+    refused("moves_its_amount", correction.format(5, "NULL", "settled"))
+    refused("exceed its cost", correction.format(0, "NULL", "settled"))
+    refused("is not settled", correction.format(0, "NULL", "open"))
+    refused("without the entries", correction.format(5, books["other_transaction"], "settled"))
     original = books["transaction"]
-    reverse = (
-        "INSERT INTO billing_ledgertransaction (kind, reference, reverses_id) "
-        f"VALUES ('reversal', '{original}', {original})"
-    )
     lines = entries((books["customer"], USAGE_COST), (books["creator"], -35), (books["revenue"], -9))
-    refused("is no refund", reverse, lines)
-    run(refund.format("settled"), reverse, lines)
-    refused("append-only", "UPDATE billing_refund SET reason = 'x'")
-    refused("append-only", "DELETE FROM billing_refund")
-    refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", "TRUNCATE billing_refund")
+    refused("is not one of its corrections", correcting(original), lines)
+    refused("without the entries", correcting(original), correction.format(USAGE_COST - 1, mine, "settled"), lines)
+    refused(
+        "does not undo",
+        correcting(original),
+        correction.format(USAGE_COST, mine, "settled"),
+        entries((books["customer"], USAGE_COST), (books["creator"], -34), (books["revenue"], -10)),
+    )
+    run(correcting(original), correction.format(USAGE_COST, mine, "settled"), lines)
+    refused("append-only", "UPDATE billing_correction SET reason = 'x'")
+    refused("append-only", "DELETE FROM billing_correction")
+    refused("append-only", "SET LOCAL billing.guard_truncate = 'on'", "TRUNCATE billing_correction")
 
 
 def test_a_hold_moved_without_an_attempt_or_with_another_verdict_or_grant(books: dict[str, int]) -> None:
@@ -301,9 +392,13 @@ def test_a_budget_that_is_negative(books: dict[str, int]) -> None:
         "SELECT gen_random_uuid(), organization_id, 'k', 'p', '', '{}', now() FROM billing_account WHERE id = "
         f"{books['customer']}"
     )
-    budget = "INSERT INTO billing_keybudget (api_key_id, {}) SELECT id, -1 FROM accounts_apikey"
-    refused("billing_budget_limit_not_negative", key, budget.format("monthly_limit_nano_usd"))
-    refused("billing_budget_not_negative", key, budget.format("held_nano_usd"))
+    node = (
+        "INSERT INTO billing_budgetnode (id, organization_id, kind, api_key_id, path, {}) "
+        "SELECT gen_random_uuid(), organization_id, 'key', id, '{{}}', -1 FROM accounts_apikey"
+    )
+    refused("billing_budget_limits_not_negative", key, node.format("monthly_limit_nano_usd"))
+    refused("billing_budget_limits_not_negative", key, node.format("end_user_daily_limit_nano_usd"))
+    refused("billing_budget_node_not_negative", key, node.format("held_nano_usd"))
 
 
 def test_top_ups_outside_the_range_or_credited_without_a_transaction(books: dict[str, int]) -> None:

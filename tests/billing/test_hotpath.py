@@ -17,12 +17,23 @@ from billing import selectors
 from billing.errors import BudgetExceeded, DuplicateRequest, HoldNotFound, HoldReleased, InsufficientFunds
 from billing.hotpath import expire_hold, place_hold, release_hold, settle_hold
 from billing.integrity import find_discrepancies
-from billing.models import Entry, Hold, KeyBudget, LedgerTransaction, Outbox, Usage
+from billing.limited_keys import set_key_budget
+from billing.models import Account, BudgetNode, Entry, Hold, LedgerTransaction, Outbox, Usage
 from billing.pricing import Price, TokenUsage
-from billing.services import release_hold_sync, set_key_budget
+from billing.services import release_hold_sync
 from marketplace.accounts.models import ApiKey, Organization
 from tests.billing import support
-from tests.billing.support import REPLICA, USAGE, USAGE_COST, hold_request, hot_connection, hot_pool, make_organization
+from tests.billing.support import (
+    REPLICA,
+    USAGE,
+    USAGE_COST,
+    charge,
+    hold_request,
+    hot_connection,
+    hot_pool,
+    make_organization,
+    split_of,
+)
 from tests.database import as_owner
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,11 +51,17 @@ NOTHING = TokenUsage(prompt_tokens=100, cached_tokens=0, completion_tokens=0)
 
 def move_budgets_to_2020() -> None:
     with as_owner():
-        KeyBudget.objects.update(month=datetime(2020, 1, 1, tzinfo=UTC).date())
+        BudgetNode.objects.update(month=datetime(2020, 1, 1, tzinfo=UTC).date())
 
 
 make_organization_async = sync_to_async(make_organization)
 wallet = sync_to_async(selectors.wallet)
+
+
+@sync_to_async
+def balances() -> dict[str, int]:
+    """Every balance but that of promotions, by kind."""
+    return dict(Account.objects.exclude(kind="promotion").values_list("kind", "posted"))
 
 
 def make_key(organization: Organization) -> ApiKey:
@@ -54,9 +71,7 @@ def make_key(organization: Organization) -> ApiKey:
 
 
 async def settle(conn, prediction_id, usage=USAGE):
-    return await settle_hold(
-        conn, prediction_id, usage, attempt=1, finish_reason="stop", receipt="receipt", replica_id=REPLICA
-    )
+    return await settle_hold(conn, charge(prediction_id, usage))
 
 
 async def test_a_thousand_parallel_requests_on_credit_for_400_are_approved_exactly_400_times() -> None:
@@ -120,11 +135,12 @@ async def test_settling_pays_creator_and_platform_and_gives_the_rest_back() -> N
         settlement = await settle(conn, request.prediction_id)
 
     assert placed.available_nano_usd == 4_000
-    assert (settlement.cost, settlement.creator, settlement.platform) == (USAGE_COST, 35, 9)
+    assert settlement.cost == USAGE_COST
+    assert await balances() == {"customer_credit": 5_000 - USAGE_COST, "creator_reserve": 35, "platform_revenue": 9}
     assert not settlement.already_settled
     assert await wallet(buyer) == selectors.Wallet(posted=5_000 - USAGE_COST, held=0)
     usage = await Usage.objects.aget(prediction_id=request.prediction_id)
-    assert (usage.cost_nano_usd, usage.creator_nano_usd, usage.platform_nano_usd) == (USAGE_COST, 35, 9)
+    assert (usage.cost_nano_usd, usage.split_id, usage.attempt) == (USAGE_COST, request.split_id, 1)
     assert (usage.receipt, usage.finish_reason, usage.replica_id) == ("receipt", "stop", REPLICA)
     assert await Outbox.objects.filter(topic="prediction.settled", key=str(request.prediction_id)).acount() == 1
 
@@ -138,7 +154,7 @@ async def test_settling_twice_charges_once() -> None:
         more = TokenUsage(prompt_tokens=100, cached_tokens=0, completion_tokens=90)
         second = await settle(conn, request.prediction_id, more)
 
-    assert second.already_settled and (second.cost, second.creator) == (first.cost, first.creator)
+    assert second.already_settled and second.cost == first.cost
     assert (await wallet(buyer)).posted == 5_000 - USAGE_COST
     assert await Usage.objects.acount() == 1
     assert await LedgerTransaction.objects.filter(kind="prediction").acount() == 1
@@ -205,11 +221,13 @@ async def test_a_free_model_writes_usage_but_moves_no_money() -> None:
 async def test_the_whole_share_may_go_to_either_side() -> None:
     buyer, creator = await make_organization_async(5_000), await make_organization_async()
     async with hot_connection() as conn:
-        for creator_bps, expected in ((0, (0, USAGE_COST)), (10_000, (USAGE_COST, 0))):
-            request = hold_request(buyer, creator, creator_bps=creator_bps)
+        for creator_bps in (0, 10_000):
+            split = await sync_to_async(split_of)(creator, creator_bps)
+            request = hold_request(buyer, creator, split_id=split)
             await place_hold(conn, request)
-            settlement = await settle(conn, request.prediction_id)
-            assert (settlement.creator, settlement.platform) == expected
+            await settle(conn, request.prediction_id)
+    found = await balances()
+    assert (found["creator_reserve"], found["platform_revenue"]) == (USAGE_COST, USAGE_COST)
     assert (await sync_to_async(selectors.platform_summary)()).ledger_sum == 0
 
 
@@ -295,7 +313,7 @@ async def test_parallel_requests_never_exceed_the_budget_of_their_key() -> None:
                 return True
 
         assert sum(await asyncio.gather(*(attempt() for _ in range(60)))) == 25
-    assert (await KeyBudget.objects.aget()).held_nano_usd == 25_000
+    assert (await BudgetNode.objects.aget()).held_nano_usd == 25_000
     assert (await wallet(buyer)).held == 25_000
     assert await sync_to_async(find_discrepancies)() == []
 
@@ -319,7 +337,7 @@ async def test_a_budget_counts_what_was_spent_and_starts_again_each_month() -> N
 
         await sync_to_async(move_budgets_to_2020)()
         await predict()
-    budget = await KeyBudget.objects.aget()
+    budget = await BudgetNode.objects.aget()
     assert (budget.spent_this_month_nano_usd, budget.spent_total_nano_usd) == (USAGE_COST, 2 * USAGE_COST)
     assert budget.held_nano_usd == 0
     assert budget.month.replace(day=1) == datetime.now(UTC).date().replace(day=1)
@@ -373,8 +391,6 @@ async def test_the_reasons_a_replica_gives_are_cut_instead_of_failing_the_settle
     request = hold_request(buyer, creator)
     async with hot_connection() as conn:
         await place_hold(conn, request)
-        settlement = await settle_hold(
-            conn, request.prediction_id, USAGE, attempt=1, finish_reason="x" * 500, receipt="r", replica_id=REPLICA
-        )
+        settlement = await settle_hold(conn, charge(request.prediction_id, finish_reason="x" * 500))
     assert settlement.cost == USAGE_COST
     assert (await Usage.objects.aget()).finish_reason == "x" * 32

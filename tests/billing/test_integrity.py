@@ -13,7 +13,8 @@ from billing.integrity import find_discrepancies, find_new_discrepancies
 from billing.models import Hold, Incident, LedgerCheckpoint
 from billing.periods import post_entries
 from billing.services import refund_prediction_sync
-from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
+from billing.statements import SETTLE_HOLDS, settle_parameters
+from tests.billing.support import USAGE_COST, charge, hold_request, make_organization, place, settle
 from tests.database import as_superuser
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +52,7 @@ def behind_the_triggers(*statements: str) -> None:
 WRONGS = {
     "usage dearer than the hold": (
         "the usage is that of the hold",
-        "UPDATE billing_usage SET cost_nano_usd = cost_nano_usd + 5, platform_nano_usd = platform_nano_usd + 5",
+        "UPDATE billing_usage SET cost_nano_usd = cost_nano_usd + 5",
     ),
     "tokens that do not make the cost": (
         "the usage is that of the hold",
@@ -64,11 +65,16 @@ WRONGS = {
     "usage lost": ("the usage is that of the hold", "DELETE FROM billing_usage"),
     "entries of another cost": (
         "the entries are those of the hold",
-        "UPDATE billing_hold SET cost_nano_usd = cost_nano_usd - 1, creator_nano_usd = creator_nano_usd - 1",
+        "UPDATE billing_hold SET cost_nano_usd = cost_nano_usd - 1",
     ),
     "charge whose hold is open": (
         "a charge is that of a settled hold",
-        "UPDATE billing_hold SET state = 'released', cost_nano_usd = NULL, creator_nano_usd = NULL",
+        "UPDATE billing_hold SET state = 'released', cost_nano_usd = NULL",
+    ),
+    "rest of a lot changed": ("credit is the sum of its lots", "UPDATE billing_lot SET remaining = remaining + 1"),
+    "lot of an entry changed": (
+        "the rest is the sum of entries",
+        "UPDATE billing_entry SET lot_id = NULL WHERE lot_id IS NOT NULL AND amount < 0",
     ),
     "entry changed": (
         "posted is the sum of entries",
@@ -88,11 +94,14 @@ def test_a_contradiction_is_found_by_both_checks(wrong: str) -> None:
     assert rule in {found.rule for found in find_new_discrepancies()}
 
 
-def test_usage_and_refunds_of_nothing_are_found_by_the_full_check() -> None:
+def test_usage_and_corrections_of_nothing_are_found_by_the_full_check() -> None:
     predict()
-    behind_the_triggers("INSERT INTO billing_refund (prediction_id, reason) SELECT id, 'forged' FROM billing_hold")
-    assert [found.rule for found in find_discrepancies()] == ["a refund reverses a charge"]
-    behind_the_triggers("DELETE FROM billing_refund")
+    behind_the_triggers(
+        "INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason, transaction_id) "
+        "SELECT id, id, cost_nano_usd + 1, 'forged', 1 FROM billing_hold"
+    )
+    assert [found.rule for found in find_discrepancies()] == ["corrections are those of a charge"]
+    behind_the_triggers("DELETE FROM billing_correction")
     assert find_discrepancies() == []
     behind_the_triggers("UPDATE billing_usage SET prediction_id = gen_random_uuid()")
     rules = {found.rule for found in find_discrepancies()}
@@ -102,7 +111,7 @@ def test_usage_and_refunds_of_nothing_are_found_by_the_full_check() -> None:
 @pytest.mark.parametrize(
     ("statement", "rule"),
     [
-        ("UPDATE billing_posting SET amount = amount + 1 WHERE sequence = 1", "a posting is that of its entry"),
+        ("UPDATE billing_posting SET amount = amount + 1 WHERE sequence = 1", "a posting is that of its entries"),
         ("UPDATE billing_posting SET balance = balance + 1", "a balance is the sum of its postings"),
         (
             "INSERT INTO billing_periodbalance (account_id, period, opening, closing) "
@@ -120,12 +129,12 @@ def test_wrong_postings_and_months_are_found_by_the_full_check(statement: str, r
     assert rule in {found.rule for found in find_discrepancies()}
 
 
-def test_a_reversed_charge_that_is_no_refund_is_found() -> None:
+def test_a_corrected_charge_without_its_correction_is_found() -> None:
     hold = predict()
     assert refund_prediction_sync(prediction_id=hold.pk, reason="lost") and find_discrepancies() == []
-    behind_the_triggers("DELETE FROM billing_refund")
+    behind_the_triggers("DELETE FROM billing_correction")
     (found,) = find_discrepancies()
-    assert (found.rule, found.found) == ("a reversed charge is a refund", USAGE_COST)
+    assert (found.rule, found.found) == ("a corrected charge has its correction", USAGE_COST)
 
 
 def test_the_incremental_check_looks_at_each_charge_once_and_the_full_one_at_all() -> None:
@@ -149,11 +158,8 @@ def test_a_charge_that_commits_late_is_not_skipped() -> None:
         predict()
         assert find_new_discrepancies() == []
         with slow.cursor() as cursor:
-            cursor.execute(
-                "SELECT outcome FROM billing_settle_hold(%s, 1, 100, 20, 50, 'stop', 'r', %s)",
-                [late, Hold.objects.get(pk=late).replica_id],
-            )
-            assert cursor.fetchone() == ("settled",)
+            cursor.execute(SETTLE_HOLDS, settle_parameters([charge(late)]))
+            assert cursor.fetchone()[1] == "settled"
         slow.commit()
     finally:
         slow.close()

@@ -9,11 +9,10 @@ from django.db import connection
 
 from billing.errors import BudgetExceeded
 from billing.integrity import find_discrepancies
-from billing.limited_keys import Limits, budget_of, create_limited_key
-from billing.models import KeyBudget
+from billing.limited_keys import Limits, budget_of, create_limited_key, set_key_budget
+from billing.models import BudgetNode
 from billing.pricing import Price
 from billing.selectors import key_budgets
-from billing.services import set_key_budget
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import rotate_api_key
 from tests.billing import support
@@ -64,7 +63,7 @@ def test_five_rotations_spend_one_budget(consumer: Organization, creator: Organi
     for spent in keys:
         with pytest.raises(BudgetExceeded):
             place(spent, creator)
-    budget = KeyBudget.objects.get()
+    budget = BudgetNode.objects.get()
     assert (budget.api_key_id, budget.spent_total_nano_usd, budget.held_nano_usd) == (key.pk, LIMIT, 0)
     consumer_account = consumer.ledger_accounts.get(kind="customer_credit")
     assert (consumer_account.posted, consumer_account.held) == (10**6 - LIMIT, 0)
@@ -82,7 +81,7 @@ def test_money_that_the_old_key_has_in_flight_counts_for_the_new_one(
     with connection.cursor() as cursor:
         cursor.execute("SELECT billing_release_hold(%s, 'test')", [flying[0]])
     place(new, creator)
-    assert KeyBudget.objects.get().held_nano_usd == LIMIT
+    assert BudgetNode.objects.get().held_nano_usd == LIMIT
 
 
 def test_the_check_of_the_books_counts_open_holds_of_the_whole_line(
@@ -93,9 +92,14 @@ def test_the_check_of_the_books_counts_open_holds_of_the_whole_line(
     place(rotated(rotated(old)), creator)
     assert find_discrepancies() == []
     with as_superuser():
-        KeyBudget.objects.update(held_nano_usd=499)
+        BudgetNode.objects.update(held_nano_usd=499)
     (found,) = find_discrepancies()
-    assert (found.kind, found.subject, found.found, found.expected) == ("held_cache", f"key {old.pk}", 499, 500)
+    assert (found.kind, found.subject, found.found, found.expected) == (
+        "held_cache",
+        f"budget {BudgetNode.objects.get().pk}",
+        499,
+        500,
+    )
 
 
 def test_a_refund_of_the_old_keys_prediction_returns_to_the_lines_budget(
@@ -107,8 +111,8 @@ def test_a_refund_of_the_old_keys_prediction_returns_to_the_lines_budget(
     for prediction in predictions:
         settle(prediction)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT billing_refund_prediction(%s, 'test')", [predictions[0]])
-    assert KeyBudget.objects.get().spent_total_nano_usd == LIMIT - 250
+        cursor.execute("SELECT billing_correct_prediction(%s, NULL, 'test', gen_random_uuid())", [predictions[0]])
+    assert BudgetNode.objects.get().spent_total_nano_usd == LIMIT - 250
     place(new, creator)
 
 
@@ -128,4 +132,4 @@ def test_another_key_has_its_own_budget(consumer: Organization, creator: Organiz
     first, second = (make_key(consumer, Limits(total_nano_usd=250)) for _ in range(2))
     place(first, creator)
     place(second, creator)
-    assert KeyBudget.objects.count() == 2
+    assert BudgetNode.objects.count() == 2

@@ -17,8 +17,9 @@ from billing.ledger import record_incident
 from billing.models import Account, Entry, Incident, LedgerTransaction, Period, Posting
 from billing.periods import close_month, post_entries
 from billing.services import credit_promotion, refund_prediction_sync
+from billing.statements import SETTLE_HOLDS, settle_parameters
 from marketplace.accounts.models import Organization
-from tests.billing.support import REPLICA, USAGE_COST, hold_request, make_organization, place, settle
+from tests.billing.support import USAGE_COST, charge, hold_request, make_organization, place, settle
 from tests.database import as_owner, as_superuser
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,10 +87,8 @@ def test_an_entry_that_commits_late_comes_after_those_that_were_seen_before_it()
     try:
         slow.set_autocommit(False)
         with slow.cursor() as cursor:
-            cursor.execute(
-                "SELECT outcome FROM billing_settle_hold(%s, 1, 100, 20, 50, 'stop', 'r', %s)", [late, REPLICA]
-            )
-            assert cursor.fetchone() == ("settled",)
+            cursor.execute(SETTLE_HOLDS, settle_parameters([charge(late)]))
+            assert cursor.fetchone()[1] == "settled"
         make_organization(1)
         assert post_entries() == 4  # of two promotions
         slow.commit()

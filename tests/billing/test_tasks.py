@@ -112,7 +112,7 @@ def test_books_that_disagree_are_an_error_and_one_open_incident(caplog: pytest.L
         # Only with the triggers off can the books be made wrong at all.
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("ALTER TABLE billing_account DISABLE TRIGGER USER")
-        cursor.execute("UPDATE billing_account SET posted = posted + 5 WHERE kind = 'creator_payable'")
+        cursor.execute("UPDATE billing_account SET posted = posted + 5 WHERE kind = 'creator_reserve'")
         cursor.execute("UPDATE billing_account SET held = held + 7 WHERE kind = 'customer_credit' AND posted > 0")
         cursor.execute("ALTER TABLE billing_account ENABLE TRIGGER USER")
     with caplog.at_level(logging.ERROR):

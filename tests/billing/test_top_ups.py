@@ -18,7 +18,8 @@ from django.test import Client
 from billing import tasks
 from billing.errors import InsufficientFunds, InvalidTopUpAmount, PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import find_discrepancies
-from billing.ledger import get_account, post_transaction
+from billing.ledger import Line, get_account, post_transaction
+from billing.lots import draw
 from billing.models import Account, Incident, LedgerTransaction, StripeEvent, TopUp
 from billing.pricing import NANO_PER_CENT
 from billing.selectors import statement, wallet
@@ -385,7 +386,7 @@ def test_money_that_is_spent_cannot_be_reversed(double: StripeDouble, organizati
     assert credited is not None
     customer = get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=organization)
     revenue = get_account(kind=Account.Kind.PLATFORM_REVENUE)
-    post_transaction(kind=LedgerTransaction.Kind.PROMOTION, reference="p", amounts={customer: -1, revenue: 1})
+    post_transaction(kind=LedgerTransaction.Kind.PROMOTION, reference="p", lines=[*draw(customer, 1), Line(revenue, 1)])
     with pytest.raises(InsufficientFunds) as refused:
         reverse_transaction(transaction_id=credited.pk, memo="refund")
     assert refused.value.available == 25 * 10**9 - 1

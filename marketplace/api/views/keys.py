@@ -59,7 +59,7 @@ class KeysView(KeyView):
     @extend_schema(operation_id="list_keys", responses=Key(many=True))
     def get(self, request: Request) -> Response:
         """The organization's keys, newest first. Never the keys themselves."""
-        keys = selectors.api_keys_of(organization=self.organization).select_related("budget", "first_key__budget")
+        keys = selectors.api_keys_of(organization=self.organization)
         return self.page(keys, Key)
 
     @extend_schema(operation_id="create_key", request=CreateKey, responses={201: NewKey})

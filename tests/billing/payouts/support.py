@@ -13,7 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.integrity import find_discrepancies
-from billing.ledger import get_account, post_transaction
+from billing.ledger import Line, get_account, post_transaction
 from billing.models import Account, LedgerTransaction, Payout, PayoutAccount
 from billing.payouts.accounts import open_onboarding, refresh_account
 from billing.payouts.checks import contradictions
@@ -67,8 +67,11 @@ def earn(organization: Organization, cents: int, *, days_ago: float = 0) -> None
 
 def move(organization: Organization, kind: Account.Kind, nano: int) -> LedgerTransaction:
     """Move money between an account of the creator and the platform's promotions: any reason would do."""
-    amounts = {get_account(kind=kind, organization=organization): nano, get_account(kind=Kind.PROMOTION): -nano}
-    return post_transaction(kind=LedgerTransaction.Kind.PROMOTION, reference=str(uuid.uuid4()), amounts=amounts)
+    lines = [
+        Line(get_account(kind=kind, organization=organization), nano),
+        Line(get_account(kind=Kind.PROMOTION), -nano),
+    ]
+    return post_transaction(kind=LedgerTransaction.Kind.PROMOTION, reference=str(uuid.uuid4()), lines=lines)
 
 
 def backdate(by: timedelta) -> None:

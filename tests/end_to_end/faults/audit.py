@@ -99,8 +99,8 @@ class _Books:
         for transaction, lines in self._entries.items():
             if lines[0]["kind"] == "prediction":
                 self._charges[lines[0]["reference"]].append(transaction)
-            if lines[0]["reverses_id"] is not None:
-                self._reversals[lines[0]["reverses_id"]].append(transaction)
+            if lines[0]["corrects_id"] is not None:
+                self._reversals[lines[0]["corrects_id"]].append(transaction)
 
     def check(self, hold: dict[str, Any]) -> int | None:
         """Return the nano-dollars that this prediction cost its consumer in the end; None if it is still open."""
@@ -123,7 +123,8 @@ class _Books:
             return 0
         lines = self._entries[charges[0]]
         found = sorted((line["account"], line["amount"]) for line in lines)
-        shares = [("creator_payable", hold["creator"]), ("platform_revenue", cost - hold["creator"])]
+        payees = cost * hold["payees_bps"] // 10_000  # one payee: the maker of the sample
+        shares = [("creator_reserve", payees), ("platform_revenue", cost - payees)]
         expected = sorted([("customer_credit", -cost), *((kind, share) for kind, share in shares if share)])
         if found != expected:
             say(f"{hold['id']}: entries {found}, not {expected}")
@@ -154,10 +155,10 @@ class _Books:
         pico = (
             (prompt - cached) * hold["input_price"] + cached * hold["cached_price"] + completion * hold["output_price"]
         )
-        cost = min(hold["amount"], (pico + 999) // 1000 + hold["flat_price"])
-        creator = cost * hold["creator_bps"] // 10_000
-        booked = (usage["cost"], usage["creator"], usage["platform"], hold["cost"], hold["creator"])
-        if booked != (cost, creator, cost - creator, cost, creator):
+        gross = -(-(pico + hold["flat_price"] * 1000) * hold["class_bps"] // 10**7)
+        cost = min(hold["amount"], gross - min(gross, hold["allowance"]))
+        booked = (usage["cost"], hold["cost"])
+        if booked != (cost, cost):
             say(f"{hold['id']}: booked {booked}, receipt times price is {cost}")
 
     def _receipt(self, hold: dict[str, Any], token: str) -> dict[str, Any] | None:

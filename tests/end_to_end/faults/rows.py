@@ -10,7 +10,10 @@ from psycopg.rows import dict_row
 
 _HOLDS = """
 SELECT h.id::text, encode(h.request_hash, 'hex') AS body_hash, h.state, h.amount_nano_usd AS amount,
-       h.cost_nano_usd AS cost, h.creator_nano_usd AS creator, h.account_id, h.creator_bps,
+       h.cost_nano_usd AS cost, h.account_id, h.class_bps,
+       (SELECT coalesce(sum(basis_points), 0)::int FROM billing_splitpart p
+        WHERE p.split_id = h.split_id AND p.organization_id IS NOT NULL) AS payees_bps,
+       h.monthly_allowance_nano_usd + h.introductory_allowance_nano_usd AS allowance,
        h.input_micro_usd_per_mtok AS input_price, h.cached_input_micro_usd_per_mtok AS cached_price,
        h.output_micro_usd_per_mtok AS output_price, h.per_prediction_nano_usd AS flat_price,
        h.attempt, h.replica_id::text, h.adapter, h.base, h.max_prompt_tokens, h.max_tokens, h.delivered_tokens,
@@ -24,15 +27,16 @@ WHERE h.created_at >= to_timestamp(%s)
 """
 _USAGE = """
 SELECT prediction_id::text AS id, prompt_tokens AS prompt, cached_tokens AS cached, completion_tokens AS completion,
-       cost_nano_usd AS cost, creator_nano_usd AS creator, platform_nano_usd AS platform, receipt,
+       cost_nano_usd AS cost, receipt,
        replica_id::text, finish_reason
 FROM billing_usage WHERE created_at >= to_timestamp(%s)
 """
 _ENTRIES = """
-SELECT t.id, t.kind, t.reference, t.reverses_id, e.account_id, a.kind AS account, e.amount
+SELECT t.id, t.kind, t.reference, t.corrects_id, e.account_id, a.kind AS account, sum(e.amount)::bigint AS amount
 FROM billing_ledgertransaction t
 JOIN billing_entry e ON e.transaction_id = t.id
 JOIN billing_account a ON a.id = e.account_id
+GROUP BY t.id, e.account_id, a.kind
 """
 _REPLICAS = "SELECT id::text, name, receipt_public_key, base_fingerprint, registered_at FROM vault_replica"
 _ACCOUNTS = "SELECT id, kind, posted, held FROM billing_account"

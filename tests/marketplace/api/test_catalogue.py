@@ -13,7 +13,7 @@ from marketplace.catalog.models import Model, Version
 from marketplace.vault import services as vault_services
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity
-from tests.billing.support import insert_usage
+from tests.billing.support import insert_usage, split_of
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import (
     make_base,
@@ -159,10 +159,8 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
             output_micro_usd_per_mtok=1,
             cached_input_micro_usd_per_mtok=1,
             per_prediction_nano_usd=0,
-            creator_bps=8000,
+            split_id=split_of(seller),
             cost_nano_usd=100,
-            creator_nano_usd=80,
-            platform_nano_usd=20,
             finish_reason="stop",
             receipt="x",
         )

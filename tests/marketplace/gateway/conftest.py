@@ -21,9 +21,11 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.utils import timezone
 
-from billing.ledger import get_account, post_transaction
-from billing.models import Account, Hold, LedgerTransaction, Usage
+from billing.ledger import get_account
+from billing.lots import deposit
+from billing.models import Account, Hold, LedgerTransaction, Lot, Usage
 from billing.selectors import platform_summary
+from billing.splits import simple_parts, split_id
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import BaseModel, Model, Price, Version
@@ -51,6 +53,7 @@ class World:
     version: Version
     replica: ScriptedReplica
     http: aiohttp.ClientSession
+    split_id: int = 0  # of the model
     url: str = ""  # of the gateway
     gateway: Gateway = field(default_factory=Gateway)
     server: uvicorn.Server = field(init=False)
@@ -69,7 +72,7 @@ def money(world: World) -> dict[str, Any]:
     return {
         "posted": wallet.posted,
         "held": wallet.held,
-        "creator": world.balance(world.creator, "creator_payable").posted,
+        "creator": world.balance(world.creator, "creator_reserve").posted,
         "sum": platform_summary().ledger_sum,
         "holds": list(Hold.objects.values_list("state", flat=True)),
         "usage": Usage.objects.count(),
@@ -135,14 +138,14 @@ def build(replica: ScriptedReplica) -> World:
     bootstrap_platform_keys()
     consumer = Organization.objects.create(slug="buyer", name="Buyer")
     creator = Organization.objects.create(slug="maker", name="Maker")
-    get_account(kind=Account.Kind.CREATOR_PAYABLE, organization=creator)
-    post_transaction(
+    get_account(kind=Account.Kind.CREATOR_RESERVE, organization=creator)
+    deposit(
+        organization=consumer,
+        amount_nano_usd=FUNDS,
+        source=Account.Kind.STRIPE_CASH,
+        lot_kind=Lot.Kind.PAID,
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(uuid.uuid4()),
-        amounts={
-            get_account(kind=Account.Kind.STRIPE_CASH): -FUNDS,
-            get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=consumer): FUNDS,
-        },
     )
     base = BaseModel.objects.create(name="tiny", fingerprint=FINGERPRINT, config={}, context_length=2048)
     model = Model.objects.create(organization=creator, slug="thing", base_model=base, title="Thing")
@@ -167,7 +170,8 @@ def build(replica: ScriptedReplica) -> World:
     )
     keep_alive()
     key, text = create_api_key(organization=consumer, name="t", scopes=["predict"], created_by=None)
-    return World(consumer, creator, key, text, model, version, replica, None)  # type: ignore[arg-type]
+    split = split_id(simple_parts(creator.pk, 8_000))
+    return World(consumer, creator, key, text, model, version, replica, None, split)  # type: ignore[arg-type]
 
 
 @pytest_asyncio.fixture

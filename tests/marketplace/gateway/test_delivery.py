@@ -12,7 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from billing.hotpath import HoldRequest
-from billing.models import Hold, Incident, Refund, Usage
+from billing.models import Correction, Hold, Incident, Usage
 from marketplace.gateway import books
 from marketplace.gateway.http import Client
 from marketplace.gateway.offers import Offers
@@ -52,7 +52,7 @@ async def served(world: World) -> bool:
 
 @sync_to_async
 def refunds() -> int:
-    return Refund.objects.count()
+    return Correction.objects.count()
 
 
 async def test_a_whole_answer_is_read_to_its_end_however_large_it_is_and_in_how_many_writes(world: World) -> None:

@@ -17,7 +17,7 @@ import pytest_asyncio
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
-from billing.models import GatewayProcess, Hold, Refund
+from billing.models import Correction, GatewayProcess, Hold
 from marketplace.gateway.books import Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.presence import Presence
@@ -79,13 +79,13 @@ async def test_a_killed_gateway_leaves_each_prediction_with_what_was_delivered(
 
     async def ended() -> bool:
         open_holds = await sync_to_async(list)(Hold.objects.filter(state="open", delivered_tokens=None))
-        return not open_holds and await sync_to_async(Refund.objects.count)() == 1
+        return not open_holds and await sync_to_async(Correction.objects.count)() == 1
 
     await until(ended)
     verdict = await hold_of(streamed)
     assert (verdict.state, verdict.delivered_tokens) == ("open", 1), "the sweeper settles it from the journal"
     assert (await hold_of(silent)).state == "released"
-    assert await sync_to_async(Refund.objects.filter(prediction_id=charged).exists)()
+    assert await sync_to_async(Correction.objects.filter(prediction_id=charged).exists)()
     after = await money(world)
     assert after["posted"] == FUNDS and after["creator"] == 0 and after["sum"] == 0
     with pytest.raises(aiohttp.ClientError):

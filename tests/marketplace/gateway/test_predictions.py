@@ -12,6 +12,7 @@ from django.utils import timezone
 from billing.models import Hold
 from billing.pricing import Price as Terms
 from billing.pricing import TokenUsage, cost_nano_usd
+from billing.splits import parts_of
 from marketplace.accounts.playground_tokens import issue_playground_token
 from marketplace.vault.models import Replica
 from protocol.messages import PREDICTION_HEADER
@@ -127,7 +128,8 @@ async def test_the_ticket_covers_what_the_hold_covers(world: World) -> None:
     hold = await sync_to_async(Hold.objects.get)()
     covered = TokenUsage(prompt_tokens=claims["max_prompt_tokens"], cached_tokens=0, completion_tokens=7)
     assert cost_nano_usd(PRICE, covered) == hold.amount_nano_usd
-    assert hold.creator_bps == 8000
+    parts = await sync_to_async(parts_of)(hold.split_id)
+    assert [(part.reason, part.basis_points) for part in parts] == [("creator", 8_000), ("platform", 2_000)]
 
 
 async def test_an_unreadable_refusal_of_a_replica_is_502_and_costs_nothing(world: World) -> None:

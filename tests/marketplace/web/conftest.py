@@ -11,15 +11,15 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from billing.ledger import get_account, post_transaction
-from billing.models import Account, LedgerTransaction, Usage
+from billing.lots import deposit
+from billing.models import Account, LedgerTransaction, Lot, Usage
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog import services as catalog
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
-from tests.billing.support import insert_usage
+from tests.billing.support import insert_usage, split_of
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
 from tests.marketplace.vault.factories import Booted, make_replica, make_sold, want
 
@@ -100,13 +100,13 @@ def build_world() -> World:
     key, text = accounts.create_api_key(
         organization=buyer, name="billing service", scopes=["predict"], created_by=consumer
     )
-    post_transaction(
+    deposit(
+        organization=buyer,
+        amount_nano_usd=FUNDS,
+        source=Account.Kind.STRIPE_CASH,
+        lot_kind=Lot.Kind.PAID,
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(uuid.uuid4()),
-        amounts={
-            get_account(kind=Account.Kind.STRIPE_CASH): -FUNDS,
-            get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=buyer): FUNDS,
-        },
     )
     rows = [_usage(days, buyer, seller, model, version, None if days % 5 else key, booted) for days in range(25)]
     return World(
@@ -164,10 +164,8 @@ def _usage(
         cached_input_micro_usd_per_mtok=50_000,
         output_micro_usd_per_mtok=800_000,
         per_prediction_nano_usd=0,
-        creator_bps=8000,
+        split_id=split_of(seller),
         cost_nano_usd=cost,
-        creator_nano_usd=cost * 8 // 10,
-        platform_nano_usd=cost - cost * 8 // 10,
         finish_reason="stop",
         receipt=sign_receipt(replica, prediction_id),
     )

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from billing.services import set_key_budget
+from billing.limited_keys import set_key_budget
 from marketplace.accounts.models import ApiKey, User
 from marketplace.catalog.models import Evaluation, Version
 from marketplace.catalog.services import record_evaluation

@@ -7,8 +7,8 @@ from django.core import mail
 from django.urls import reverse
 
 from billing.errors import PaymentProviderUnavailable
-from billing.models import KeyBudget, TopUp
-from billing.services import set_key_budget
+from billing.limited_keys import set_key_budget
+from billing.models import BudgetNode, TopUp
 from marketplace.accounts.models import ApiKey, Membership, User
 from marketplace.web.views import wallet as wallet_views
 from tests.database import as_owner
@@ -26,7 +26,7 @@ def test_a_new_key_is_shown_once_and_never_again(world: World) -> None:
     assert f"ik_{key.prefix}_" in page
     assert "no-store" in response.headers["Cache-Control"]
     assert key.scopes == ["predict"] and key.expires_at is not None
-    assert KeyBudget.objects.get(api_key=key).monthly_limit_nano_usd == 5_500_000_000
+    assert BudgetNode.objects.get(api_key=key).monthly_limit_nano_usd == 5_500_000_000
     secret = page.split(f"ik_{key.prefix}_")[1].split("<")[0]
     assert secret not in client.get(KEYS).content.decode()
 
@@ -60,10 +60,10 @@ def test_the_list_of_keys_forgets_what_was_spent_in_an_earlier_month(world: Worl
 
     set_key_budget(api_key=world.key, monthly_limit_nano_usd=50 * 10**9, total_limit_nano_usd=None)
     with as_owner():
-        KeyBudget.objects.update(spent_this_month_nano_usd=7 * 10**9)
+        BudgetNode.objects.update(spent_this_month_nano_usd=7 * 10**9)
     assert "$7.00 of $50.00" in shown()
     with as_owner():
-        KeyBudget.objects.update(month="2020-01-01")
+        BudgetNode.objects.update(month="2020-01-01")
     assert "$0.00 of $50.00" in shown()
 
 

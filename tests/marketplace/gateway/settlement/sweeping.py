@@ -19,6 +19,7 @@ from billing.hotpath import HoldRequest
 from billing.models import Hold, Usage
 from billing.selectors import wallet
 from billing.services import record_delivery_sync
+from billing.statements import PLACE_HOLDS, place_parameters
 from marketplace.accounts.models import Organization
 from marketplace.vault.models import Replica
 from tests.billing.support import hold_request, make_organization, place
@@ -136,11 +137,9 @@ class Consumer:
     def many_dispatched(self, count: int, replica: Replica, *, delivered: int | None = 5, **changes: Any) -> list[Hold]:
         """Do what `dispatched` does for many predictions at once."""
         before = list(Hold.objects.values_list("pk", flat=True))
-        statement, parameters = self._request(replica, **changes).statement()
-        many = statement.replace(" FROM ", " FROM generate_series(1, %s) AS number, LATERAL ", 1)
-        many = many.replace("(%s,", "(md5(%s || number)::uuid,", 1)
+        requests = [self._request(replica, **changes) for _ in range(count)]
         with connection.cursor() as cursor:
-            cursor.execute(many, [count, str(uuid.uuid4()), *parameters[1:]])
+            cursor.execute(PLACE_HOLDS, place_parameters(requests))
             if delivered is not None:
                 sql = "SELECT billing_record_delivery(id, 1, %s) FROM billing_hold WHERE id <> ALL(%s)"
                 cursor.execute(sql, [delivered, before])
