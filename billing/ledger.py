@@ -1,4 +1,4 @@
-"""The one place in Python that writes ledger transactions. The hot path writes its own, in migration 0019."""
+"""The one place in Python that writes ledger transactions. The hot path writes its own, in migration 0020."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Row locks of this app; `marketplace.accounts.locks` states the order of all locks.
 
-The hot path takes its locks inside the SQL functions of migration 0019, in the same order. The application's database
+The hot path takes its locks inside the SQL functions of migration 0020, in the same order. The application's database
 role may not change rows of the ledger, and so not lock them either: functions do (migration 0010).
 """
 

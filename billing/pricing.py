@@ -106,7 +106,7 @@ def shares(cost: int, payees_bps: Sequence[int]) -> tuple[list[int], int]:
     """Divide `cost` among payees and the platform: the payees' shares in their order, and the platform's rest.
 
     The payees' pool is rounded down and divided by largest remainder, so one payee gets its basis points rounded down.
-    The database computes the same in `billing_shares` (migration 0019). Raises ValueError for shares that exceed 10,000
+    The database computes the same in `billing_shares` (migration 0020). Raises ValueError for shares that exceed 10,000
     basis points, and for negative numbers.
     """
     if sum(payees_bps) > BASIS_POINTS:

@@ -1,6 +1,6 @@
 """Money set aside for a prediction in flight. Amounts are nano-dollars.
 
-Rows are written by the functions of migration 0019 alone (billing/hotpath.py calls them).
+Rows are written by the functions of migration 0020 alone (billing/hotpath.py calls them).
 """
 
 from __future__ import annotations

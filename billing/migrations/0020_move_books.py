@@ -69,7 +69,7 @@ def usage_state() -> list[migrations.operations.base.Operation]:
 class Migration(migrations.Migration):
     dependencies = [
         ("accounts", "0002_key_lines"),
-        ("billing", "0018_budget_alerts"),
+        ("billing", "0019_movements_name_transactions"),
     ]
 
     operations = [
@@ -126,7 +126,7 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(ADD_TO_USAGE),
-        migrations.RunSQL((SQL / "0019_move.sql").read_text()),
+        migrations.RunSQL((SQL / "0020_move.sql").read_text()),
         migrations.AlterField("hold", "split_id", models.BigIntegerField()),
         migrations.RemoveConstraint("hold", "billing_hold_creator_bps_range"),
         migrations.RemoveConstraint("hold", "billing_hold_state_fits"),
@@ -160,10 +160,10 @@ class Migration(migrations.Migration):
         ),
         # Rules and functions
         migrations.RunSQL(END_OF_OLD_TABLES),
-        migrations.RunSQL((SQL / "0019_ledger.sql").read_text()),
-        migrations.RunSQL((SQL / "0019_place.sql").read_text()),
-        migrations.RunSQL((SQL / "0019_settle.sql").read_text()),
-        migrations.RunSQL((SQL / "0019_corrections.sql").read_text()),
+        migrations.RunSQL((SQL / "0020_ledger.sql").read_text()),
+        migrations.RunSQL((SQL / "0020_place.sql").read_text()),
+        migrations.RunSQL((SQL / "0020_settle.sql").read_text()),
+        migrations.RunSQL((SQL / "0020_corrections.sql").read_text()),
         migrations.DeleteModel("Refund"),
         migrations.DeleteModel("KeyBudget"),
         migrations.RunSQL(
