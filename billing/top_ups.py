@@ -242,10 +242,10 @@ def _book_tax(top_up: TopUp) -> None:
         post_transaction(
             kind=LedgerTransaction.Kind.TAX,
             reference=str(top_up.pk),
-            amounts={
-                get_account(kind=Account.Kind.TAX): amount,
-                get_account(kind=Account.Kind.STRIPE_CASH): -amount,
-            },
+            lines=[
+                Line(get_account(kind=Account.Kind.TAX), amount),
+                Line(get_account(kind=Account.Kind.STRIPE_CASH), -amount),
+            ],
         )
 
 
