@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from billing.ledger import get_account, post_transaction
+from billing.ledger import Line, get_account, post_transaction
 from billing.models import Account, Incident, LedgerTransaction, StripeMovement
 from billing.payouts.freezes import Code, freezes
 from billing.pricing import NANO_PER_CENT
@@ -108,7 +108,7 @@ def test_cash_that_stripe_does_not_know_of_freezes_payouts(
     paid(double, organization)
     cash, revenue = get_account(kind=Account.Kind.STRIPE_CASH), get_account(kind=Account.Kind.PLATFORM_REVENUE)
     invented = post_transaction(
-        kind=LedgerTransaction.Kind.STRIPE_MOVEMENT, reference="txn_invented", amounts={cash: -7, revenue: 7}
+        kind=LedgerTransaction.Kind.STRIPE_MOVEMENT, reference="txn_invented", lines=[Line(cash, -7), Line(revenue, 7)]
     )
     assert reconcile().incidents == 0  # Stripe may be late too
     monkeypatch.setattr("billing.reconciliation.GRACE", timedelta(0))
