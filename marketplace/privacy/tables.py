@@ -101,6 +101,10 @@ LEFT_OUT = {
     "account_emailaddress": "a person's: in the copy of the person",
     "accounts_user": "a person's: in the copy of the person",
     "billing_hold": "the worst case of predictions whose outcome is in usage",
+    "billing_earningsday": "sums of usage and postings, which a copy has",
+    "billing_spancustomer": "sums of usage",
+    "billing_spantotal": "sums of usage",
+    "billing_usageday": "sums of usage, which a copy has",
     "billing_splitpart": "shares of a split, by id; what was earned with them is in postings",
     "vault_creatorkey": "a wrapped key, useless outside the vault",
 }
