@@ -14,7 +14,6 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import Entry, LedgerTransaction
 from marketplace.accounts.models import Organization
 
 NameVersions = Callable[[Iterable[UUID]], Mapping[UUID, int]]
@@ -120,10 +119,6 @@ def consumed(organization: Organization, month: date) -> list[Consumed]:
 
 def paid_with(organization: Organization, month: date) -> PaidWith:
     """Return which credit paid for it."""
-    if not hasattr(Entry, "lot"):  # books before lots
-        return PaidWith(
-            sum(line.charged_nano_usd - line.given_back_nano_usd for line in consumed(organization, month)), 0
-        )
     ((prepaid, promotional),) = _rows(_PAID_WITH, organization, month)
     return PaidWith(prepaid, promotional)
 
@@ -136,8 +131,6 @@ def earned(organization: Organization, month: date) -> list[Earned]:
 
 
 def _rows(sql: str, organization: Organization, month: date) -> list[tuple[Any, ...]]:
-    if not hasattr(LedgerTransaction, "corrects"):  # books before migration 0019
-        sql = sql.replace("t.corrects_id", "t.reverses_id").replace("u.latency_class", "'standard'::text")
     with connection.cursor() as cursor:
         cursor.execute(sql, {"organization": organization.pk, "month": month})
         return list(cursor.fetchall())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -50,6 +51,7 @@ def erase_user(*, user: User, by: UUID | None) -> Erasure:
     if alone:
         raise NotErasable(f"you alone own {', '.join(sorted(alone))}: delete that first")
     EmailAddress.objects.filter(user=row).delete()
+    Authenticator.objects.filter(user=row).delete()
     Membership.objects.filter(user=row).delete()
     row.email = f"{ERASED}-{row.pk.hex}@{ERASED}.invalid"
     row.set_unusable_password()  # which also ends every session

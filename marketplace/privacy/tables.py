@@ -106,5 +106,6 @@ LEFT_OUT = {
     "billing_spantotal": "sums of usage",
     "billing_usageday": "sums of usage, which a copy has",
     "billing_splitpart": "shares of a split, by id; what was earned with them is in postings",
+    "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
     "vault_creatorkey": "a wrapped key, useless outside the vault",
 }
