@@ -26,7 +26,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     # Port 0 takes a free one; the demo asks for that, so that it never collides with anything.
     port = None if arguments.port == 0 else arguments.port
-    LocalStack(State.open(), port=port).serve(samples=arguments.samples)
+    LocalStack(State.open(), port=port, pay_at_once=arguments.pay_at_once).serve(samples=arguments.samples)
     return 0
 
 
@@ -92,6 +92,7 @@ def main() -> int:
     run = commands.add_parser("run", help="start everything and keep it running")
     run.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the web process; 0 takes a free one")
     run.add_argument("--samples", action=argparse.BooleanOptionalAction, default=True, help="publish the sample models")
+    run.add_argument("--pay-at-once", action="store_true", help="creators' earnings skip the reserve: for the demo")
     run.set_defaults(action=_run)
     for name, action, text in (
         ("demo", _demo, "start everything, run the whole business once, stop"),

@@ -72,12 +72,21 @@ class Services:
     """Builds the process specifications of one start."""
 
     def __init__(
-        self, state: State, ports: Ports, postgres: PostgresServer, valkey: ValkeyServer, inherited: dict[str, str]
+        self,
+        state: State,
+        ports: Ports,
+        postgres: PostgresServer,
+        valkey: ValkeyServer,
+        inherited: dict[str, str],
+        *,
+        pay_at_once: bool = False,
     ) -> None:
         self.state = state
         self.ports = ports
         self._postgres = postgres
         self._valkey = valkey
+        # The demonstration pays out what a creator has earned a minute ago; without it the platform's own terms hold.
+        self._payout_terms = {"PAYOUT_RESERVE_DAYS": "0", "PAYOUT_MINIMUM_CENTS": "1"} if pay_at_once else {}
         self._inherited = {name: inherited[name] for name in _INHERITED if name in inherited}
 
     @property
@@ -114,6 +123,7 @@ class Services:
             "STRIPE_API_KEY": secrets["stripe_api_key"],
             "STRIPE_API_BASE": self.stripe_url,
             "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"],
+            **self._payout_terms,
         }
 
     def schema_environment(self) -> dict[str, str]:

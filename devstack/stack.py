@@ -40,7 +40,7 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
 class LocalStack:
     """One start of the platform. `serve()` returns when told to stop; nothing is left running."""
 
-    def __init__(self, state: State, *, port: int | None) -> None:
+    def __init__(self, state: State, *, port: int | None, pay_at_once: bool = False) -> None:
         """Take the state folder's lock. `port` None takes a free port. Raises LocalStackError when `port` is taken."""
         if not (state.base_model / "config.json").exists():
             raise LocalStackError(f"the base model is not at {state.base_model}.\nRun `make setup`.")
@@ -50,6 +50,7 @@ class LocalStack:
         self._lock = StackLock(state)
         self._port = port or free_port()
         self._supervisor = Supervisor(state.logs, lambda name, text: line(f"[yellow]{name}[/yellow] {text}"))
+        self._pay_at_once = pay_at_once
         self._services: Services | None = None
 
     def serve(self, *, samples: bool) -> None:
@@ -89,7 +90,9 @@ class LocalStack:
             )
             valkey = prepare_valkey(self._state.root, port=free_port(), password=secrets["valkey_password"])
             ports = Ports(web=self._port, replica=free_port(), stripe=free_port())
-            services = self._services = Services(self._state, ports, postgres, valkey, dict(os.environ))
+            services = self._services = Services(
+                self._state, ports, postgres, valkey, dict(os.environ), pay_at_once=self._pay_at_once
+            )
             supervisor = self._supervisor
             supervisor.start(services.postgres())
             supervisor.start(services.valkey())

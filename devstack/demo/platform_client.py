@@ -18,7 +18,7 @@ PAYER = {"name": "Consumer GmbH (demonstration)", "country": "DE", "line1": "Bei
 
 
 class PlatformClient:
-    """One signed-in person; `get`, `post` and `put` return parsed JSON, or raise LocalStackError with the message."""
+    """One signed-in person; calls return parsed JSON or raise LocalStackError with the API's message."""
 
     def __init__(self, state: State, url: str, role: str, scopes: list[str]) -> None:
         login = json.loads(sample_credentials(state).read_text())[role]
@@ -42,6 +42,9 @@ class PlatformClient:
         if not response.is_success:
             self._answer(response)
         return response.content
+
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        return self._answer(self._http.patch(path, json=body))
 
     @staticmethod
     def _answer(response: httpx.Response) -> Any:

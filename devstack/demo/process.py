@@ -42,7 +42,7 @@ def running_stack(state: State) -> Iterator[RunningStack]:
         raise LocalStackError(f"the platform is already running{where}.\nStop it with `make stop`, then run the demo.")
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: the finally below must run
     process = subprocess.Popen(
-        [sys.executable, "-m", "devstack", "run", "--port", "0", "--no-samples"],
+        [sys.executable, "-m", "devstack", "run", "--port", "0", "--no-samples", "--pay-at-once"],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         preexec_fn=die_with_parent(signal.SIGTERM),

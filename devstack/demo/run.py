@@ -15,6 +15,7 @@ from rich.table import Table
 
 from devstack.console import console, fail, heading, line, step
 from devstack.demo.papers import close_last_month, fetch_receipt, write_profiles
+from devstack.demo.payout import pay_out
 from devstack.demo.platform_client import PlatformClient
 from devstack.demo.predictions import Answer, Consumer, held_out, total_predictions
 from devstack.demo.process import RunningStack, running_stack
@@ -77,6 +78,11 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     _push(creators[2])
     await consumer.close()
 
+    heading("The finance creator is paid out through Stripe Connect")
+    seller = PlatformClient(state, stack.url, "finance", ["account"])
+    payout = await asyncio.to_thread(pay_out, seller)
+    seller.log_out()
+
     heading("The money")
     summary = operator.wait_until_settled()
     _show_money(account, before, summary, creators)
@@ -88,6 +94,9 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     figures, problems = _figures(before, summary, counts, batches, seconds, answers)
     if receipt["tax_nano_usd"] * 100 != 19 * TOP_UP_CENTS * 10**7:
         problems.append("the receipt has not the tax of its payer's country")
+    figures["payout"] = {"state": payout["state"], "amount_cents": payout["amount_cents"]}
+    if payout["state"] != "paid":
+        problems.append(f"the payout to the finance creator is {payout['state']} ({payout['failure_code']})")
     return figures | {"receipt": receipt["number"], "closed": closed}, problems
 
 

@@ -11,8 +11,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from billing.ledger import Line, get_account, post_transaction
 from billing.lots import deposit
-from billing.models import Account, LedgerTransaction, Lot, Usage
+from billing.models import Account, LedgerTransaction, Lot, Payout, PayoutAccount, Usage
+from billing.payouts.services import start_payout
+from billing.periods import post_entries
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog import services as catalog
@@ -112,6 +115,26 @@ def build_world() -> World:
     return World(
         creator, consumer, stranger, staff, developer, seller, buyer, model, version, verified, key, text, rows
     )
+
+
+def add_payout(world: World) -> Payout:
+    """Give the seller earnings, an account at Stripe, and a payout that has just started."""
+    for kind, nano in ((Account.Kind.CREATOR_RESERVE, 7 * 10**9), (Account.Kind.CREATOR_PAYABLE, 41_234_567_890)):
+        lines = [
+            Line(get_account(kind=Account.Kind.PROMOTION), -nano),
+            Line(get_account(kind=kind, organization=world.seller), nano),
+        ]
+        post_transaction(kind=LedgerTransaction.Kind.PROMOTION, reference=str(uuid.uuid4()), lines=lines)
+    PayoutAccount.objects.create(
+        organization=world.seller,
+        stripe_account_id="acct_1",
+        state=PayoutAccount.State.ACTIVE,
+        bank_name="STRIPE TEST BANK",
+        bank_last4="6789",
+    )
+    payout = start_payout(organization=world.seller)
+    post_entries()
+    return payout
 
 
 def _model(seller: Organization) -> Model:

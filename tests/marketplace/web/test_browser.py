@@ -26,7 +26,7 @@ from marketplace.vault.models import Replica
 from marketplace.web.views import wallet
 from tests.browser import find_browser
 from tests.marketplace.gateway.scripted_replica import TOKENS, ScriptedReplica
-from tests.marketplace.web.conftest import World, build_world
+from tests.marketplace.web.conftest import World, add_payout, build_world
 
 pytestmark = pytest.mark.browser
 ARGUMENTS = [
@@ -170,6 +170,9 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("my-models-empty", world.stranger, "/dashboard/models"),
         ("my-model", world.creator, "/dashboard/models/transactions"),
         ("custody", world.creator, "/dashboard/models/transactions/custody"),
+        ("payouts", world.creator, "/dashboard/payouts"),
+        ("payouts-empty", world.stranger, "/dashboard/payouts"),
+        ("payout", world.creator, f"/dashboard/payouts/{add_payout(world).pk}"),
         ("earnings", world.creator, "/dashboard/earnings"),
         ("earnings-empty", world.stranger, "/dashboard/earnings"),
         ("e-mail", world.consumer, "/accounts/email/"),
