@@ -27,7 +27,6 @@ class Code(models.TextChoices):
     NO_ACCOUNT = "no_account", "Set up payouts first: Stripe asks for your details and your bank account."
     ACCOUNT = "account", "Stripe does not pay out to your account until it has what it asks for."
     INCIDENT = "incident", "Our books and Stripe's do not agree, and a person is looking at it; no payout leaves now."
-    DISPUTE = "dispute", "Customers dispute payments of more than your reserve; payouts wait for the banks' decision."
     OWED = "owed", "Earnings that were taken back after they had been paid out are set against new ones first."
 
 

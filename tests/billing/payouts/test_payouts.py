@@ -12,6 +12,7 @@ from billing.models import Account, Incident, LedgerTransaction, Outbox, Payout
 from billing.payouts.errors import AmountNotPayable, BelowMinimum, PayoutInProgress, PayoutsFrozen
 from billing.payouts.services import advance_payout, start_payout
 from billing.pricing import NANO_PER_CENT
+from billing.reconciliation import reconcile
 from devstack.stripe_double import connect, connect_money
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind
@@ -225,3 +226,16 @@ def test_the_database_keeps_a_payouts_terms_and_order(creator: Organization, cha
     with pytest.raises(Exception, match=r"denied|never deleted"), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM billing_payout")
     assert Payout.objects.get(pk=payout.pk).amount_cents == 3_000
+
+
+@pytest.mark.parametrize("number", ["000123456789", "000111111113"])
+def test_reconciliation_finds_every_movement_of_a_payout_in_the_books(
+    double: StripeDouble, clock: Clock, creator: Organization, number: str
+) -> None:
+    organization = make_organization()
+    open_account(double, organization, number=number)
+    move(organization, Account.Kind.CREATOR_PAYABLE, 3_000 * NANO_PER_CENT)
+    run_to_the_end(clock, start_payout(organization=organization))
+    outcome = reconcile()
+    assert outcome.read == outcome.matched == (2 if number == "000123456789" else 3)
+    assert (outcome.waiting, outcome.incidents) == (0, 0)
