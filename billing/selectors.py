@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from typing import Any
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db.models import (
     BigIntegerField,
     Case,
-    Count,
     Exists,
     ExpressionWrapper,
     F,
-    Func,
     OuterRef,
     Q,
     QuerySet,
@@ -23,13 +19,13 @@ from django.db.models import (
     Sum,
     When,
 )
-from django.db.models.functions import Cast, Coalesce, Now, TruncDate
+from django.db.models.functions import Coalesce, Now
 
 from billing.models import Account, BudgetNode, Correction, Entry, GatewayProcess, Hold, TopUp, Usage
+from billing.rollups.earnings import platform_totals
 from marketplace.accounts.models import Organization
 
 MAX_ROWS = 1_000
-OWED = (Account.Kind.CREATOR_RESERVE, Account.Kind.CREATOR_PAYABLE, Account.Kind.RECEIVABLE)  # to a payee
 GATEWAY_SILENT = timedelta(seconds=30)  # a gateway beats every 2 s; after this its holds are the sweeper's
 REPLICA_PATIENCE = timedelta(seconds=30)  # after a verdict, for the replica to hand over its receipt
 
@@ -47,53 +43,18 @@ class Wallet:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageTotal:
-    """Usage of one group. `day`, `model_name` and `api_key_id` are None when the groups leave them out.
-
-    A refunded prediction counts and costs nothing.
-    """
-
-    day: date | None
-    model_name: str | None
-    api_key_id: UUID | None
-    predictions: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost_nano_usd: int
-
-
-@dataclass(frozen=True, slots=True)
-class EarningsLine:
-    """A creator's earnings in one group."""
-
-    day: date | None
-    model_name: str | None
-    predictions: int
-    consumers: int
-    completion_tokens: int
-    charged_nano_usd: int
-    creator_nano_usd: int
-
-
-@dataclass(frozen=True, slots=True)
-class Earnings:
-    """A creator's totals, the balance that the platform owes, and both groupings."""
-
-    payable_nano_usd: int
-    total: EarningsLine
-    by_day: tuple[EarningsLine, ...]
-    by_model: tuple[EarningsLine, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PlatformSummary:
-    """The whole platform: charged = creator + platform, and the ledger sums to zero."""
+    """The whole platform: charged = creator + platform, and the balances of all accounts sum to zero.
+
+    `creator` is what all payees earned. `uncounted` predictions and corrections are not in the totals yet.
+    """
 
     charged: int
     creator: int
     platform: int
     ledger_sum: int
     predictions: int
+    uncounted: int
     open_holds: int
 
 
@@ -117,20 +78,13 @@ def wallet(organization: Organization) -> Wallet:
 
 
 def usage_with_refunds() -> QuerySet[Usage]:
-    """Return usage with `refunded`, `charged_nano_usd` and `earned_nano_usd`, less what was given back."""
+    """Return usage with `charged_nano_usd`, the cost less what was given back, and `refunded`: all of it was."""
     corrections = Correction.objects.filter(prediction_id=OuterRef("prediction_id"))
     given = corrections.values("prediction_id").annotate(total=Sum("amount_nano_usd")).values("total")
     charged = F("cost_nano_usd") - Coalesce(Subquery(given), 0)
     return Usage.objects.annotate(
         charged_nano_usd=ExpressionWrapper(charged, BigIntegerField()),
         refunded=Case(When(Exists(corrections) & Q(charged_nano_usd=0), then=True), default=False),
-        earned_nano_usd=Func(
-            "split_id",
-            Cast("charged_nano_usd", BigIntegerField()),
-            "creator_organization_id",
-            function="billing_earned",
-            output_field=BigIntegerField(),
-        ),
     )
 
 
@@ -143,53 +97,6 @@ def usage_rows(organization: Organization, *, limit: int = 100) -> list[Usage]:
 def usage_row(organization: Organization, prediction_id: UUID) -> Usage | None:
     """Return one prediction of `organization` with receipt and refund, or None if it has no such prediction."""
     return usage_with_refunds().filter(organization_id=organization.id, prediction_id=prediction_id).first()
-
-
-def usage_summary(
-    organization: Organization,
-    *,
-    group_by: Iterable[str] = ("day", "model", "key"),
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> list[UsageTotal]:
-    """Return totals of `organization`'s usage, grouped by any of day (UTC), model, key; newest day first."""
-    columns = _group_columns(group_by, {"day": "day", "model": "model_name", "key": "api_key_id"})
-    rows = _in_range(usage_with_refunds().filter(organization_id=organization.id), since, until)
-    totals = (
-        rows.annotate(day=TruncDate("created_at"))
-        .values(*columns)
-        .annotate(
-            predictions=Count("prediction_id"),
-            tokens_in=Sum("prompt_tokens", default=0),
-            tokens_out=Sum("completion_tokens", default=0),
-            cost=Sum("charged_nano_usd", default=0),
-        )
-        .order_by(*(f"-{name}" if name == "day" else name for name in columns))[:MAX_ROWS]
-    )
-    return [
-        UsageTotal(
-            day=row.get("day"),
-            model_name=row.get("model_name"),
-            api_key_id=row.get("api_key_id"),
-            predictions=row["predictions"],
-            prompt_tokens=int(row["tokens_in"]),
-            completion_tokens=int(row["tokens_out"]),
-            cost_nano_usd=int(row["cost"]),
-        )
-        for row in totals
-    ]
-
-
-def earnings(organization: Organization, *, since: datetime | None = None, until: datetime | None = None) -> Earnings:
-    """Return what `organization` earned as a creator: in all, by day (UTC, newest first) and by model."""
-    owed = Account.objects.filter(organization=organization, kind__in=OWED).aggregate(total=Sum("posted", default=0))
-    rows = _in_range(usage_with_refunds().filter(creator_organization_id=organization.id), since, until)
-    return Earnings(
-        payable_nano_usd=int(owed["total"]),
-        total=_earnings_lines(rows, ())[0],
-        by_day=tuple(_earnings_lines(rows, ("day",))),
-        by_model=tuple(_earnings_lines(rows, ("model_name",))),
-    )
 
 
 def statement(organization: Organization, *, limit: int = 100) -> list[StatementLine]:
@@ -251,65 +158,17 @@ def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
 
 
 def platform_summary() -> PlatformSummary:
-    """Return totals of all predictions, from the ledger's entries, for the operator and the demonstration."""
-    # Less what was given back, which are the corrections of predictions.
-    prediction = Q(transaction__kind="prediction") | Q(transaction__corrects__kind="prediction")
-    totals = Entry.objects.aggregate(
-        charged=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.CUSTOMER_CREDIT), default=0),
-        creator=Sum("amount", filter=prediction & Q(account__kind__in=OWED), default=0),
-        platform=Sum("amount", filter=prediction & Q(account__kind=Account.Kind.PLATFORM_REVENUE), default=0),
-        ledger_sum=Sum("amount", default=0),
-    )
+    """Return totals of all predictions, for the operator and the demonstration."""
+    totals = platform_totals()
     return PlatformSummary(
-        charged=-int(totals["charged"]),
-        creator=int(totals["creator"]),
-        platform=int(totals["platform"]),
-        ledger_sum=int(totals["ledger_sum"]),
-        predictions=Usage.objects.count(),
+        charged=totals.charged,
+        creator=totals.earned,
+        platform=totals.charged - totals.earned,
+        ledger_sum=Account.objects.aggregate(total=Sum("posted", default=0))["total"],
+        predictions=totals.predictions,
+        uncounted=totals.uncounted,
         open_holds=Hold.objects.filter(state=Hold.State.OPEN).count(),
     )
-
-
-def _in_range(rows: QuerySet[Usage], since: datetime | None, until: datetime | None) -> QuerySet[Usage]:
-    if since is not None:
-        rows = rows.filter(created_at__gte=since)
-    if until is not None:
-        rows = rows.filter(created_at__lt=until)
-    return rows
-
-
-def _group_columns(group_by: Iterable[str], columns: dict[str, str]) -> list[str]:
-    names = list(group_by)
-    if unknown := set(names) - set(columns):
-        raise ValueError(f"cannot group by {', '.join(sorted(unknown))}; choose from {', '.join(columns)}")
-    return [columns[name] for name in names]
-
-
-def _earnings_lines(rows: QuerySet[Usage], columns: tuple[str, ...]) -> list[EarningsLine]:
-    measures: dict[str, Any] = {
-        "predictions": Count("prediction_id"),
-        "consumers": Count("organization_id", distinct=True),
-        "tokens_out": Sum("completion_tokens", default=0),
-        "charged": Sum("charged_nano_usd", default=0),
-        "creator": Sum("earned_nano_usd", default=0),
-    }
-    if columns:
-        grouped = rows.annotate(day=TruncDate("created_at")).values(*columns).annotate(**measures)
-        found = list(grouped.order_by(*(f"-{name}" if name == "day" else name for name in columns))[:MAX_ROWS])
-    else:
-        found = [rows.aggregate(**measures)]
-    return [
-        EarningsLine(
-            day=row.get("day"),
-            model_name=row.get("model_name"),
-            predictions=row["predictions"],
-            consumers=row["consumers"],
-            completion_tokens=int(row["tokens_out"]),
-            charged_nano_usd=int(row["charged"]),
-            creator_nano_usd=int(row["creator"]),
-        )
-        for row in found
-    ]
 
 
 def open_hold_exists(*, version_id: UUID, replica_id: UUID) -> bool:

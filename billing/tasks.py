@@ -26,6 +26,8 @@ from billing.papers.credit_notes import issue_due_credit_notes
 from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
 from billing.reconciliation import reconcile
+from billing.rollups.checks import find_wrong_sums
+from billing.rollups.services import roll_up
 from billing.stripe import stripe_gateway
 from billing.stripe_events import HANDLERS
 from billing.top_ups import refresh_top_up
@@ -191,6 +193,12 @@ def issue_papers() -> None:
 
 
 @shared_task
+def roll_up_usage() -> None:
+    """Add usage and corrections committed since the last run to the sums that pages and the API read."""
+    roll_up()
+
+
+@shared_task
 @transaction.atomic
 def check_ledger() -> None:
     """Check the balances, and the charges since the last check; log each discrepancy and open an incident.
@@ -202,8 +210,12 @@ def check_ledger() -> None:
 
 @shared_task
 def check_ledger_in_full() -> None:
-    """Check all rows of the books in the same way."""
-    _report(find_discrepancies())
+    """Check all rows of the books in the same way, and the sums of usage and earnings."""
+    wrong_sums = [
+        Discrepancy(Incident.Kind.ROLLUP_MISMATCH, wrong.subject, wrong.rule, wrong.found, wrong.expected)
+        for wrong in find_wrong_sums()
+    ]
+    _report([*find_discrepancies(), *wrong_sums])
 
 
 def _report(discrepancies: list[Discrepancy]) -> None:

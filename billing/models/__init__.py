@@ -13,6 +13,7 @@ from billing.models.payments import StripeEvent, TopUp
 from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
 from billing.models.refunds import Dispute, StripeMovement, TopUpRefund
+from billing.models.rollups import EarningsDay, RollupMark, RollupQueue, SpanCustomer, SpanTotal, UsageDay
 from billing.models.splits import Split, SplitPart
 from billing.models.usage import Usage
 
@@ -27,6 +28,7 @@ __all__ = [
     "BudgetNode",
     "Correction",
     "Dispute",
+    "EarningsDay",
     "Entry",
     "GatewayProcess",
     "Hold",
@@ -46,7 +48,12 @@ __all__ = [
     "PeriodMovement",
     "Posting",
     "PostingMark",
+    "Refund",
+    "RollupMark",
+    "RollupQueue",
     "SavedCard",
+    "SpanCustomer",
+    "SpanTotal",
     "Split",
     "SplitPart",
     "StripeCustomer",
@@ -55,5 +62,6 @@ __all__ = [
     "TopUp",
     "TopUpRefund",
     "Usage",
+    "UsageDay",
     "Webhook",
 ]

@@ -42,6 +42,7 @@ class Incident(models.Model):
         HELD_CACHE = "held_cache"  # an account's `held` is not the sum of its open holds
         CHARGE_MISMATCH = "charge_mismatch"  # hold, usage, entries and refund of a prediction do not say the same
         POSTING_MISMATCH = "posting_mismatch"  # postings or a closed month do not say what the entries say
+        ROLLUP_MISMATCH = "rollup_mismatch"  # sums of usage or earnings do not say what usage and entries say
         PAYMENT_MISMATCH = "payment_mismatch"  # Stripe reports another amount than the top-up asked for
         PAYOUT_MISMATCH = "payout_mismatch"  # Stripe, a payout and the books do not say the same
         RECONCILIATION = "reconciliation"  # Stripe's balance and the books do not say the same: payouts are frozen

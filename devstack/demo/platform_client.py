@@ -81,10 +81,10 @@ class PlatformClient:
         self._http.close()
 
     def wait_until_settled(self, seconds: float = 30) -> dict[str, Any]:
-        """Return the operator's summary once every hold is closed, or as it is after `seconds`."""
+        """Return the operator's summary once every hold is closed and counted, or as it is after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             summary: dict[str, Any] = self.get("platform/summary")
-            if summary["open_holds"] == 0 or time.monotonic() > deadline:
+            if summary["open_holds"] + summary["uncounted"] == 0 or time.monotonic() > deadline:
                 return summary
             time.sleep(0.2)

@@ -43,6 +43,11 @@ app.conf.update(
         },
         "expire credit": {"task": "billing.tasks.expire_credit", "schedule": 300.0, "options": {"expires": 290.0}},
         "issue papers": {"task": "billing.tasks.issue_papers", "schedule": 10.0, "options": {"expires": 20.0}},
+        "roll up usage": {
+            "task": "billing.tasks.roll_up_usage",
+            "schedule": 5.0,
+            "options": {"expires": 10.0},
+        },
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "top up low wallets": {"task": "billing.tasks.top_up_low_wallets", "schedule": 30.0},

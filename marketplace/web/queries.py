@@ -9,39 +9,68 @@ from uuid import UUID
 from django.utils import timezone
 
 from billing.models import Incident, Usage
-from billing.selectors import UsageTotal, usage_summary
+from billing.rollups.usage import UsageTotal, top_models, usage_summary
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.vault.models import Replica
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
+MOST_MODELS = 50  # on one page
+
+
+@dataclass(frozen=True)
+class DailyUsage:
+    """Usage of the last days (UTC)."""
+
+    days: tuple[UsageTotal, ...]
+
+    @property
+    def costs(self) -> dict[date, int]:
+        """The cost of each day, in nano-dollars."""
+        return {total.day: total.cost_nano_usd for total in self.days if total.day is not None}
+
+    @property
+    def predictions(self) -> int:
+        return sum(total.predictions for total in self.days)
+
+    @property
+    def cost_nano_usd(self) -> int:
+        return sum(total.cost_nano_usd for total in self.days)
+
 
 @dataclass(frozen=True)
 class UsageOverview:
-    """Usage of the last days (UTC), grouped three ways; the keys come with their names."""
+    """Usage of the last days, grouped three ways; the keys come with their names, and the dearest models first.
 
-    costs: dict[date, int]
-    days: tuple[UsageTotal, ...]
+    `more_models` were used beside those in `models`.
+    """
+
+    daily: DailyUsage
     models: tuple[UsageTotal, ...]
+    more_models: int
     keys: tuple[tuple[str, UsageTotal], ...]
-    predictions: int
-    cost_nano_usd: int
+
+
+def daily_usage(*, organization: Organization, days: int) -> DailyUsage:
+    """Return what `organization` used on each of the last `days` days, today included."""
+    return DailyUsage(tuple(usage_summary(organization, group_by=["day"], since=_first_day(days))))
 
 
 def usage_overview(*, organization: Organization, days: int) -> UsageOverview:
     """Return what `organization` used in the last `days` days, today included."""
-    since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
-    by_day = usage_summary(organization, group_by=["day"], since=since)
-    by_model = usage_summary(organization, group_by=["model"], since=since)
+    since = _first_day(days)
+    models, count = top_models(organization, since=since, limit=MOST_MODELS)
     by_key = usage_summary(organization, group_by=["key"], since=since)
     names = dict(ApiKey.objects.filter(organization=organization).values_list("id", "name"))
     return UsageOverview(
-        costs={total.day: total.cost_nano_usd for total in by_day if total.day is not None},
-        days=tuple(by_day),
-        models=tuple(sorted(by_model, key=lambda total: -total.cost_nano_usd)),
+        daily=daily_usage(organization=organization, days=days),
+        models=tuple(models),
+        more_models=count - len(models),
         keys=tuple((_key_name(names, total.api_key_id), total) for total in by_key),
-        predictions=sum(total.predictions for total in by_day),
-        cost_nano_usd=sum(total.cost_nano_usd for total in by_day),
     )
+
+
+def _first_day(days: int) -> date:
+    return timezone.now().date() - timedelta(days=days - 1)
 
 
 def _key_name(names: dict[UUID, str], key_id: UUID | None) -> str:

@@ -14,8 +14,10 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from billing.hotpath import Charge, HoldRequest
-from billing.models import Usage
+from billing.ledger import get_account
+from billing.models import Account, Entry, LedgerTransaction, RollupQueue, Usage
 from billing.pricing import Price, TokenUsage
+from billing.rollups.services import roll_up
 from billing.services import credit_promotion, settle_hold_sync
 from billing.splits import simple_parts, split_id
 from billing.statements import PLACE_HOLDS, Settlement, place_parameters, placed_or_raise
@@ -116,9 +118,17 @@ async def hot_pool(size: int) -> AsyncIterator[AsyncConnectionPool[AsyncConnecti
 
 
 def insert_usage(**fields: Any) -> Usage:
-    """Write a usage row of any time by hand, with the triggers off: nothing in the product could."""
+    """Write a usage row of any time by hand, with the triggers off, and what its creator earned: nothing in the
+    product could. The sums of usage and earnings count it.
+    """
+    creator = Organization.objects.get(pk=fields["creator_organization_id"])
+    account = get_account(kind=Account.Kind.CREATOR_RESERVE, organization=creator)
     with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
         row = Usage.objects.create(**fields)
+        ledger = LedgerTransaction.objects.create(kind="prediction", reference=str(row.prediction_id))
+        Entry.objects.create(transaction=ledger, account=account, amount=row.cost_nano_usd * 8 // 10)
+        RollupQueue.objects.create(prediction_id=row.prediction_id, settled_at=row.created_at)
         cursor.execute("SET LOCAL session_replication_role = origin")
+    roll_up()
     return row

@@ -20,6 +20,7 @@ from billing.integrity import find_discrepancies
 from billing.limited_keys import set_key_budget
 from billing.models import Account, BudgetNode, Entry, Hold, LedgerTransaction, Outbox, Usage
 from billing.pricing import Price, TokenUsage
+from billing.rollups.services import roll_up
 from billing.services import release_hold_sync
 from marketplace.accounts.models import ApiKey, Organization
 from tests.billing import support
@@ -121,6 +122,7 @@ async def test_a_thousand_parallel_predictions_of_many_customers_leave_books_tha
 
         costs = await asyncio.gather(*(predict(number) for number in range(200)))
 
+    await sync_to_async(roll_up)()
     summary = await sync_to_async(selectors.platform_summary)()
     assert sum(costs) == 180 * USAGE_COST == summary.charged == summary.creator + summary.platform
     assert (summary.predictions, summary.open_holds, summary.ledger_sum) == (180, 0, 0)

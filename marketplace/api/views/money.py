@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from billing import selectors, services
 from billing.models import TopUp
+from billing.rollups import earnings, usage
 from marketplace.api.errors import not_found
 from marketplace.api.serializers import TopUpStatus
 from marketplace.api.views.base import ControlView
@@ -21,6 +22,13 @@ from marketplace.api.views.base import ControlView
 class Period(serializers.Serializer):
     since = serializers.DateTimeField(required=False, help_text="from this moment on")
     until = serializers.DateTimeField(required=False, help_text="before this moment")
+
+
+class Days(serializers.Serializer):
+    since = serializers.DateTimeField(required=False, help_text="from this moment's day (UTC) on, the whole day")
+    until = serializers.DateTimeField(
+        required=False, help_text="before this moment; a day (UTC) that it is inside of counts as a whole"
+    )
 
 
 class WalletView(ControlView):
@@ -120,7 +128,7 @@ class UsageSummaryView(ControlView):
 
     scopes: ClassVar = {"GET": ("account",)}
 
-    class UsageSummaryQuery(Period):
+    class UsageSummaryQuery(Days):
         group_by = serializers.RegexField(
             r"^(day|model|key)(,(day|model|key)){0,2}$", default="day,model,key", help_text="any of day, model, key"
         )
@@ -138,9 +146,12 @@ class UsageSummaryView(ControlView):
         operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroup(many=True), filters=False
     )
     def get(self, request: Request) -> Response:
-        """Totals by day (UTC), model and key; newest day first, at most 1,000 groups."""
+        """Totals by day (UTC), model and key (the first of its rotations); newest day first, at most 1,000 groups.
+
+        They count what was settled some seconds ago and before.
+        """
         wanted = self.parse(self.UsageSummaryQuery, query=True)
-        groups = selectors.usage_summary(
+        groups = usage.usage_summary(
             self.organization,
             group_by=dict.fromkeys(wanted["group_by"].split(",")),
             since=wanted.get("since"),
@@ -153,7 +164,9 @@ class EarningsGroup(serializers.Serializer):
     day = serializers.DateField(allow_null=True)
     model = serializers.CharField(source="model_name", allow_null=True)
     predictions = serializers.IntegerField()
-    consumers = serializers.IntegerField(help_text="number of organizations; their names stay private")
+    consumers = serializers.IntegerField(
+        allow_null=True, help_text="number of organizations; null for a model in a part of time"
+    )
     completion_tokens = serializers.IntegerField()
     charged_nano_usd = serializers.IntegerField()
     creator_nano_usd = serializers.IntegerField()
@@ -174,10 +187,13 @@ class EarningsView(ControlView):
         by_day = EarningsGroup(many=True)
         by_model = EarningsGroup(many=True)
 
-    @extend_schema(operation_id="get_earnings", parameters=[Period], responses=Earnings)
+    @extend_schema(operation_id="get_earnings", parameters=[Days], responses=Earnings)
     def get(self, request: Request) -> Response:
-        """The organization's earnings as a creator: in all, by day (UTC) and by model."""
-        found = selectors.earnings(self.organization, **self.parse(Period, query=True))
+        """The organization's earnings: in all, by day (UTC) and by model, at most 1,000 of each.
+
+        They count what was settled some seconds ago and before.
+        """
+        found = earnings.earnings(self.organization, **self.parse(Days, query=True))
         return Response(self.show(self.Earnings, found))
 
 
@@ -188,6 +204,7 @@ class PlatformSummaryView(ControlView):
 
     class PlatformSummary(serializers.Serializer):
         predictions = serializers.IntegerField()
+        uncounted = serializers.IntegerField(help_text="predictions and corrections that the totals do not count yet")
         charged_nano_usd = serializers.IntegerField(source="charged")
         creator_nano_usd = serializers.IntegerField(source="creator")
         platform_nano_usd = serializers.IntegerField(source="platform")

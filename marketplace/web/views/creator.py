@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.contrib import messages
+from django.core.paginator import Paginator
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.shortcuts import redirect, render
@@ -15,7 +16,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from billing import selectors as billing
+from billing.rollups import earnings as billing
 from marketplace import publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
@@ -31,6 +32,8 @@ from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
 
 DAYS = 30
+MOST_MODELS = 50  # on one page
+PAGE_SIZE = 50
 CUSTODY_ROWS = 200
 PRICE_ROWS = 50
 
@@ -40,12 +43,14 @@ PRICE_ROWS = 50
 @member_page("publish")
 def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Every model of the organization, drafts too."""
-    rows = [(model, model.facts) for model in selectors.models_of(organization=acting.organization)]
+    found = selectors.models_of(organization=acting.organization)
+    page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
-        "rows": rows,
+        "rows": [(model, model.facts) for model in page],
         "commands": build_push_commands(**_creator(acting)),
         "referral_link": f"{settings.PUBLIC_URL}{reverse('account_signup')}?ref={acting.organization.slug}",
         "referral_bps": min(settings.ENV.referral_bps, settings.ENV.platform_fee_bps),
+        "page": page,
     }
     return render(request, "web/my_models.html", context)
 
@@ -130,12 +135,17 @@ def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Earnings of the organization's models, by day and by model."""
     today = timezone.now().date()
-    since = datetime.combine(today - timedelta(days=DAYS - 1), datetime.min.time(), tzinfo=UTC)
-    recent = billing.earnings(acting.organization, since=since)
-    values = {line.day: line.creator_nano_usd for line in recent.by_day if line.day is not None}
+    since = today - timedelta(days=DAYS - 1)
+    by_day = billing.by_day(acting.organization, since=since)
+    values = {line.day: line.creator_nano_usd for line in by_day if line.day is not None}
+    models, count = billing.by_model(acting.organization, limit=MOST_MODELS)
     context = {
-        "total": billing.earnings(acting.organization),
-        "recent": recent,
+        "payable_nano_usd": billing.payable_nano_usd(acting.organization),
+        "total": billing.earnings_total(acting.organization),
+        "recent": billing.earnings_total(acting.organization, since=since),
+        "by_day": by_day,
+        "by_model": models,
+        "more_models": count - len(models),
         "chart": build_day_chart(values, last=today, days=DAYS),
         "days": DAYS,
         "has_models": selectors.models_of(organization=acting.organization).exists(),

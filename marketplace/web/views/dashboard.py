@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import selectors as billing
+from billing.rollups.earnings import earnings_total
 from marketplace.accounts import selectors as accounts
 from marketplace.accounts.errors import InvalidCredentials, NotAllowed
 from marketplace.accounts.playground_tokens import LIFETIME_SECONDS, issue_playground_token
@@ -32,14 +33,14 @@ RANGES = (7, 30, 90)
 def home(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The page after signing in: what a person has, and what to do next."""
     organization = acting.organization
-    overview = queries.usage_overview(organization=organization, days=DAYS) if acting.may_account else None
+    daily = queries.daily_usage(organization=organization, days=DAYS) if acting.may_account else None
     context = {
-        "overview": overview,
-        "chart": _chart(overview.costs, DAYS) if overview and overview.predictions else None,
+        "daily": daily,
+        "chart": _chart(daily.costs, DAYS) if daily and daily.predictions else None,
         "wallet": billing.wallet(organization) if acting.may_account else None,
         "keys": accounts.working_keys_of(organization=organization).count(),
         "models": catalog.models_of(organization=organization).count(),
-        "earned": billing.earnings(organization) if acting.may_publish else None,
+        "earned": earnings_total(organization) if acting.may_publish else None,
         "days": DAYS,
     }
     return render(request, "web/home.html", context)
@@ -54,7 +55,8 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
     overview = queries.usage_overview(organization=acting.organization, days=days)
     context = {
         "overview": overview,
-        "chart": _chart(overview.costs, days),
+        "daily": overview.daily,
+        "chart": _chart(overview.daily.costs, days),
         "rows": billing.usage_rows(acting.organization, limit=50),
         "days": days,
         "ranges": RANGES,

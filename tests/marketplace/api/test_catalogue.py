@@ -142,7 +142,7 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
         "available_nano_usd": 7_000,
     }
     key, _ = make_key(buyer)
-    now = timezone.now()
+    now, model_id = timezone.now(), uuid.uuid4()
     for number in range(3):
         insert_usage(
             prediction_id=uuid.uuid4(),
@@ -150,7 +150,7 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
             organization_id=buyer.id,
             api_key_id=key.id,
             model_name="seller/triage",
-            model_id=uuid.uuid4(),
+            model_id=model_id,
             creator_organization_id=seller.id,
             prompt_tokens=10,
             cached_tokens=0,

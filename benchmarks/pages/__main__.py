@@ -1,0 +1,103 @@
+"""Pages and API reads over 10,000 models and 5 million predictions: the 95th percentile of the time until the answer.
+
+    python -m benchmarks.pages [--models 10000] [--rows 5000000] [--days 90] [--requests 40] [--out FOLDER]
+
+The views run in this process, on a PostgreSQL that it starts, with the settings of the development stack but for
+fsync, which reads do not need. Beside each sum stands the time in which PostgreSQL adds up the same predictions row by
+row, as the pages did before there were sums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+import tests.services  # noqa: F401  starts PostgreSQL and Valkey, and says in the environment where they are
+from benchmarks.machine import RESULTS, cpu_kind, describe, write_suite
+
+BAR_MS = 100.0
+
+
+def main() -> int:
+    """Fill the books, measure, print a table, write `pages.json`; return 1 if a page misses its bar."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=10_000)
+    parser.add_argument("--customers", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--days", type=int, default=90)
+    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    _start_django()
+
+    from benchmarks.pages.books import fill, make_market
+    from benchmarks.pages.requests import PAGES, SUMS, Visitor
+
+    administrator = psycopg.connect(os.environ["DATABASE_ADMIN_URL"], autocommit=True)
+    market = make_market(models=options.models, customers=options.customers)
+    counted, seconds = 0, 0.0
+    for number, (rows, taken) in enumerate(fill(market, administrator, rows=options.rows, days=options.days)):
+        counted, seconds = counted + rows, seconds + taken
+        if number % 10 == 9:
+            print(f"{counted:,} rows are summed up, at {counted / seconds:,.0f} per second", flush=True)
+    visitor = Visitor(market)
+    found = [_measure(name, lambda page=page: visitor.visit(page), options.requests) for name, page in PAGES.items()]
+    for row in found:
+        print(f"{row['page']:<34} p50 {row['p50_ms']:7.1f} ms   p95 {row['p95_ms']:7.1f} ms", flush=True)
+    raw = {name: _once(administrator, statement, market) for name, statement in SUMS.items()}
+    for name, taken in raw.items():
+        print(f"{name:<34} {taken:7.1f} s from predictions", flush=True)
+    about = describe()
+    report = {
+        "machine": about,
+        "books": {"models": options.models, "predictions": options.rows, "days": options.days},
+        "requests": options.requests,
+        "bar_ms": BAR_MS,
+        "summed_up_per_s": round(counted / seconds),
+        "pages": found,
+        "from_predictions_s": raw,
+    }
+    print(write_suite(options.out or RESULTS / cpu_kind(about), "pages", report))
+    return int(any(row["p95_ms"] > BAR_MS for row in found))
+
+
+def _start_django() -> None:
+    name = os.environ["DATABASE_URL"].rpartition("/")[2]
+    with psycopg.connect(os.environ["DATABASE_ADMIN_URL"].rpartition("/")[0] + "/postgres", autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "marketplace.config.settings"
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def _measure(name: str, visit: Callable[[], int], requests: int) -> dict[str, Any]:
+    """Return the times of a page; its first three visits, which load templates and fill caches, are left out."""
+    taken = []
+    queries = 0
+    for number in range(requests + 3):
+        start = time.perf_counter()
+        queries = visit()
+        if number >= 3:
+            taken.append((time.perf_counter() - start) * 1e3)
+    p95 = statistics.quantiles(taken, n=20)[-1]
+    return {"page": name, "p50_ms": round(statistics.median(taken), 1), "p95_ms": round(p95, 1), "queries": queries}
+
+
+def _once(administrator: psycopg.Connection, statement: str, market: Any) -> float:
+    start = time.perf_counter()
+    administrator.execute(statement, {"creator": market.creator.pk, "customer": market.customer.pk}).fetchall()
+    return round(time.perf_counter() - start, 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,145 @@
+"""Sums of what an organization earned, by day (UTC) and model, after corrections; and the platform's; in nano-dollars.
+
+An organization earns as the creator of a model, and by every other part of a split that names it. Sums are read from
+sums alone, never from predictions, and count everything that was committed some seconds ago. A period is whole days,
+those that its ends touch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from uuid import UUID
+
+from django.db.models import Count, Q, Sum
+from django.utils import timezone
+
+from billing.models import Account, RollupQueue, SpanCustomer, SpanTotal
+from billing.models.rollups import NO_SUBJECT
+from billing.rollups import sums
+from billing.rollups.spans import Period
+from billing.rollups.sums import Sums
+from marketplace.accounts.models import Organization
+
+MAX_ROWS = 1_000
+_Facet = SpanTotal.Facet
+_OWED = (Account.Kind.CREATOR_RESERVE, Account.Kind.CREATOR_PAYABLE, Account.Kind.RECEIVABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class EarningsLine:
+    """A payee's earnings in one group: `charged` is what the customers paid, `creator` this organization's part of it.
+
+    `consumers` counts organizations. It is None for a model in a part of time, whose days have customers in common.
+    """
+
+    day: date | None
+    model_name: str | None
+    predictions: int
+    consumers: int | None
+    completion_tokens: int
+    charged_nano_usd: int
+    creator_nano_usd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earnings:
+    """A payee's totals, the balance that the platform owes, and both groupings."""
+
+    payable_nano_usd: int
+    total: EarningsLine
+    by_day: tuple[EarningsLine, ...]
+    by_model: tuple[EarningsLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformTotals:
+    """All predictions: what customers were charged and payees earned. `uncounted` rows wait to be added."""
+
+    charged: int
+    earned: int
+    predictions: int
+    uncounted: int
+
+
+def earnings(
+    organization: Organization, *, since: date | datetime | None = None, until: date | datetime | None = None
+) -> Earnings:
+    """Return what `organization` earned: in all, by day and by model, at most `MAX_ROWS` of each."""
+    return Earnings(
+        payable_nano_usd=payable_nano_usd(organization),
+        total=earnings_total(organization, since=since, until=until),
+        by_day=by_day(organization, since=since, until=until),
+        by_model=by_model(organization, since=since, until=until)[0],
+    )
+
+
+def by_day(
+    organization: Organization, *, since: date | datetime | None = None, until: date | datetime | None = None
+) -> tuple[EarningsLine, ...]:
+    """Return what `organization` earned on each day, newest first, at most `MAX_ROWS` days."""
+    rows = sums.by_day(_Facet.EARNINGS, organization.pk, Period.of(since, until), limit=MAX_ROWS)
+    return tuple(_line(row, row.customers) for row in rows)
+
+
+def by_model(
+    organization: Organization,
+    *,
+    since: date | datetime | None = None,
+    until: date | datetime | None = None,
+    limit: int = MAX_ROWS,
+) -> tuple[tuple[EarningsLine, ...], int]:
+    """Return the models by which `organization` earned most, and how many models it earned by."""
+    period = Period.of(since, until)
+    rows = sums.over_period(_Facet.EARNINGS_MODEL, organization.pk, period, order="earned", limit=limit)
+    lines = tuple(_line(row, row.customers if period == Period() else None) for row in rows)
+    return lines, rows[0].groups if rows else 0
+
+
+def earnings_total(
+    organization: Organization, *, since: date | datetime | None = None, until: date | datetime | None = None
+) -> EarningsLine:
+    """Return what `organization` earned in all."""
+    period = Period.of(since, until)
+    rows = sums.over_period(_Facet.EARNINGS, organization.pk, period)
+    if not rows:
+        return EarningsLine(None, None, 0, 0, 0, 0, 0)
+    return _line(rows[0], _customers(organization.pk, period))
+
+
+def payable_nano_usd(organization: Organization) -> int:
+    """Return what the platform owes `organization` for its earnings, less what it owes the platform."""
+    accounts = Account.objects.filter(organization=organization, kind__in=_OWED)
+    return int(accounts.aggregate(total=Sum("posted", default=0))["total"])
+
+
+def platform_totals() -> PlatformTotals:
+    """Return the sums over all organizations."""
+    rows = sums.over_period(_Facet.PLATFORM, UUID(NO_SUBJECT), Period())
+    return PlatformTotals(
+        charged=rows[0].charged if rows else 0,
+        earned=rows[0].earned if rows else 0,
+        predictions=rows[0].predictions if rows else 0,
+        uncounted=RollupQueue.objects.count(),
+    )
+
+
+def _customers(organization_id: UUID, period: Period) -> int:
+    """Return how many organizations bought in the period: blocks have customers in common."""
+    blocks = Q()
+    for block in period.blocks(today=timezone.now().date()):
+        blocks |= Q(span=block.days, start=block.start)
+    seen = SpanCustomer.objects.filter(blocks, organization_id=organization_id, subject=NO_SUBJECT)
+    return int(seen.aggregate(count=Count("customer_id", distinct=True))["count"])
+
+
+def _line(row: Sums, customers: int | None) -> EarningsLine:
+    return EarningsLine(
+        day=row.day,
+        model_name=row.label or None,
+        predictions=row.predictions,
+        consumers=customers,
+        completion_tokens=row.completion_tokens,
+        charged_nano_usd=row.charged,
+        creator_nano_usd=row.earned,
+    )
