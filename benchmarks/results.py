@@ -147,6 +147,16 @@ def _serving_host(file: Path) -> str:
 
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
+def _pages(file: Path) -> str:
+    data = _load(file)
+    books = data["books"]
+    rows = [[page["page"], page["p50_ms"], page["p95_ms"], page["queries"]] for page in data["pages"]]
+    raw = "; ".join(f"{name} {seconds} s" for name, seconds in data["from_predictions_s"].items())
+    return (
+        f"{books['models']:,} models, {books['predictions']:,} predictions in {books['days']} days.\n\n"
+        f"{_table(['page', 'p50 ms', 'p95 ms', 'queries'], rows)}\n\n"
+        f"Added up from predictions: {raw}. {data['summed_up_per_s']:,} predictions are summed up per second."
+    )
 
 
 def _load(file: Path) -> Any:
@@ -162,6 +172,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_linear": _linear,
     "serving_quality": _quality,
     "residency": _residency,
+    "pages": _pages,
     "kernels_cpu": _kernels_cpu,
     "kernels_gpu": _promises,
     "kernels_gpu_compile": _registers,

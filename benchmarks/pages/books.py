@@ -114,7 +114,8 @@ def fill(market: Market, administrator: psycopg.Connection, *, rows: int, days: 
     execute("VACUUM ANALYZE")
 
 
-# Half of the predictions are the first customer's; some models are asked far more often than others.
+# Half of the predictions are the first customer's, of all models, some asked far more often than others; every other
+# customer has twenty models.
 _PEOPLE = """
 CREATE TEMPORARY TABLE buyer AS
     SELECT row_number() OVER (ORDER BY slug) AS number, id FROM accounts_organization WHERE id <> %(creator)s;
@@ -130,12 +131,13 @@ CREATE TEMPORARY TABLE drawn (id uuid, at timestamptz, buyer bigint, listing big
 _DRAW = """
 TRUNCATE drawn;
 INSERT INTO drawn SELECT gen_random_uuid(), %(day)s::timestamptz + random() * %(length)s::interval,
-    CASE WHEN random() < 0.5 THEN (SELECT number FROM buyer WHERE id = (
-        SELECT organization_id FROM billing_account WHERE id = %(wallet)s))
+    CASE WHEN random() < 0.5 THEN (SELECT number FROM buyer WHERE id = %(customer)s)
         ELSE 1 + floor(random() * (SELECT count(*) FROM buyer)) END,
-    1 + floor(power(random(), 2) * (SELECT count(*) FROM listing)),
-    1 + floor(random() * (SELECT count(*) FROM key)), 1 + floor(random() * 400)
+    1 + floor(power(random(), 2) * (SELECT count(*) FROM listing)), 1, 1 + floor(random() * 400)
 FROM generate_series(1, %(rows)s);
+UPDATE drawn SET listing = 1 + (buyer * 53 + listing %% 20) %% (SELECT count(*) FROM listing)
+    WHERE buyer <> (SELECT number FROM buyer WHERE id = %(customer)s);
+UPDATE drawn SET key = 1 + listing %% (SELECT count(*) FROM key);
 ANALYZE drawn;
 """
 _USAGE = """

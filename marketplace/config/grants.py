@@ -106,7 +106,6 @@ CALLED = {
     "billing_correct_prediction",
     "billing_create_usage_partition",
     "billing_draw_lots",
-    "billing_earned",
     "billing_expire_hold",
     "billing_expire_lots",
     "billing_gateway_beat",

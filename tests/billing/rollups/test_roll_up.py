@@ -12,12 +12,13 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from billing.hotpath import settle_hold
-from billing.models import EarningsDay, RollupMark, RollupQueue, SpanTotal, UsageDay
+from billing.models import EarningsDay, RollupMark, RollupQueue, SpanTotal, SplitPart, UsageDay
 from billing.rollups.checks import find_wrong_sums
-from billing.rollups.earnings import by_model, earnings, earnings_total, platform_totals
+from billing.rollups.earnings import by_model, earnings, earnings_total, payable_nano_usd, platform_totals
 from billing.rollups.services import roll_up
 from billing.rollups.usage import top_models, usage_summary
-from billing.services import refund_prediction_sync
+from billing.services import correct_prediction, refund_prediction_sync
+from billing.splits import Part, split_id
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key, rotate_api_key
 from tests.billing.support import (
@@ -110,6 +111,45 @@ def test_a_refund_that_is_counted_together_with_its_prediction_leaves_nothing_to
     assert roll_up() == 2
     assert [(line.predictions, line.cost_nano_usd) for line in usage_summary(buyer)] == [(1, 0)]
     assert earnings_total(creator).creator_nano_usd == 0 and find_wrong_sums() == []
+
+
+def test_each_part_of_a_price_that_is_given_back_is_taken_off() -> None:
+    buyer, creator = make_organization(10_000), make_organization()
+    prediction_id = predict(buyer, creator)
+    roll_up()
+    for amount, left in ((10, USAGE_COST - 10), (4, USAGE_COST - 14), (None, 0)):
+        correct_prediction(prediction_id=prediction_id, reason="too slow", amount_nano_usd=amount)
+        roll_up()
+        (day,) = usage_summary(buyer, group_by=["day"])
+        assert (day.predictions, day.cost_nano_usd) == (1, left)
+        assert earnings_total(creator).charged_nano_usd == left
+        assert earnings_total(creator).creator_nano_usd == payable_nano_usd(creator) and find_wrong_sums() == []
+    assert earnings_total(creator).creator_nano_usd == 0
+
+
+def test_every_party_of_a_split_has_earnings() -> None:
+    buyer, creator, upstream, friend = make_organization(10_000), *(make_organization() for _ in range(3))
+    reason = SplitPart.Reason
+    parts = (
+        Part(creator.pk, 5_000, reason.CREATOR),
+        Part(upstream.pk, 3_000, reason.UPSTREAM),
+        Part(friend.pk, 1_000, reason.REFERRAL),
+        Part(creator.pk, 500, reason.BLEND),
+        Part(None, 500, reason.PLATFORM),
+    )
+    prediction_id = predict(buyer, creator, split_id=split_id(parts))
+    roll_up()
+    earned = {payee: earnings_total(payee).creator_nano_usd for payee in (creator, upstream, friend)}
+    assert earned == {payee: payable_nano_usd(payee) for payee in earned} and min(earned.values()) > 0
+    rows = EarningsDay.objects.values_list("organization_id", "reason", "charged_nano_usd", "predictions")
+    assert sorted(rows) == sorted(
+        (payee.pk, why.value, USAGE_COST, 1)
+        for payee, why in ((creator, reason.CREATOR), (upstream, reason.UPSTREAM), (friend, reason.REFERRAL))
+    )
+    assert platform_totals().earned == sum(earned.values())
+    correct_prediction(prediction_id=prediction_id, reason="never arrived")
+    roll_up()
+    assert [earnings_total(payee).creator_nano_usd for payee in earned] == [0, 0, 0] and find_wrong_sums() == []
 
 
 def test_a_free_prediction_is_counted_and_costs_nothing() -> None:

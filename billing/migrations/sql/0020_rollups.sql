@@ -165,6 +165,9 @@ BEGIN
     RETURN counted;
 END $$;
 
+-- Earnings were computed from usage, row by row; they are sums of entries now.
+DROP FUNCTION billing_earned(bigint, bigint, uuid);
+
 -- What was booked before is counted now.
 INSERT INTO billing_rollupqueue (prediction_id, settled_at) SELECT prediction_id, created_at FROM billing_usage;
 INSERT INTO billing_rollupqueue (prediction_id, settled_at, correction_id)
