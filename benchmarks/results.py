@@ -147,6 +147,8 @@ def _serving_host(file: Path) -> str:
 
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
+
+
 def _pages(file: Path) -> str:
     data = _load(file)
     books = data["books"]
