@@ -4,7 +4,7 @@ from pathlib import Path
 
 from django.db import migrations, models
 
-SQL = Path(__file__).with_name("sql") / "0020_rollups.sql"
+SQL = Path(__file__).with_name("sql") / "0021_rollups.sql"
 DROP = """
 DROP TRIGGER billing_usage_queued ON billing_usage;
 DROP TRIGGER billing_correction_queued ON billing_correction;
@@ -14,7 +14,7 @@ DROP FUNCTION billing_queue_usage(), billing_queue_correction(), billing_roll_up
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("billing", "0019_movements_name_transactions"),
+        ("billing", "0020_move_books"),
     ]
 
     operations = [
