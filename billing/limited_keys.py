@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
-from uuid import uuid4
 
 from django.db import transaction
 
+from billing.budgets.limits import Limits, limits_of
+from billing.budgets.tree import key_node, set_limits
 from billing.models import BudgetNode
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Organization, User
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The most that a key may spend each calendar month (UTC) and in all, in nano-dollars; None is no limit."""
-
-    monthly_nano_usd: int | None = None
-    total_nano_usd: int | None = None
+__all__ = ["Limits", "budget_of", "create_limited_key", "set_key_budget"]
 
 
 @transaction.atomic
@@ -36,11 +31,7 @@ def create_limited_key(
         organization=organization, name=name, scopes=scopes, created_by=created_by, expires_at=expires_at
     )
     if limits != Limits():
-        set_key_budget(
-            api_key=key,
-            monthly_limit_nano_usd=limits.monthly_nano_usd,
-            total_limit_nano_usd=limits.total_nano_usd,
-        )
+        set_limits(key_node(key), limits)
     return key, text
 
 
@@ -53,21 +44,10 @@ def set_key_budget(
     """
     if min(monthly_limit_nano_usd or 0, total_limit_nano_usd or 0) < 0:
         raise ValueError("a limit is not negative")
-    new_id = uuid4()
-    node, _created = BudgetNode.objects.update_or_create(
-        api_key_id=api_key.line_id,
-        defaults={"monthly_limit_nano_usd": monthly_limit_nano_usd, "total_limit_nano_usd": total_limit_nano_usd},
-        create_defaults={
-            "id": new_id,
-            "path": [new_id],
-            "organization_id": api_key.organization_id,
-            "kind": BudgetNode.Kind.KEY,
-            "name": api_key.name,
-            "monthly_limit_nano_usd": monthly_limit_nano_usd,
-            "total_limit_nano_usd": total_limit_nano_usd,
-        },
+    node = key_node(api_key)
+    return set_limits(
+        node, replace(limits_of(node), monthly_nano_usd=monthly_limit_nano_usd, total_nano_usd=total_limit_nano_usd)
     )
-    return node
 
 
 def budget_of(key: ApiKey) -> BudgetNode | None:

@@ -73,7 +73,7 @@ class Grant:
     base: str  # fingerprint of the base model
     max_prompt_tokens: int
     max_tokens: int
-    latency_class: LatencyClass | None  # None: the hold does not say
+    latency_class: LatencyClass
 
 
 class ReceiptRejected(ProtocolError):
@@ -129,14 +129,13 @@ def verify_receipt(token: str, grant: Grant, keys: Mapping[uuid.UUID, bytes]) ->
     receipt = read_receipt(token, keys)
     if receipt_replica_id(token) != grant.replica_id and receipt.finish_reason != INTERRUPTED:
         raise ReceiptRejected("signer", "a later boot signs only what a crash interrupted")
-    granted_class = receipt.latency_class if grant.latency_class is None else grant.latency_class
     same: list[tuple[Rule, object, object]] = [
         ("prediction", receipt.jti, str(grant.prediction_id)),
         ("attempt", receipt.attempt, grant.attempt),
         ("replica", receipt.replica_id, str(grant.replica_id)),
         ("adapter", receipt.adapter, grant.adapter),
         ("base", receipt.base, grant.base),
-        ("latency_class", receipt.latency_class, granted_class),
+        ("latency_class", receipt.latency_class, grant.latency_class),
     ]
     for rule, claimed, granted in same:
         if claimed != granted:

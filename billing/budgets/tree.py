@@ -61,14 +61,14 @@ def create_team(*, organization: Organization, name: str, parent_id: UUID | None
 
 @transaction.atomic
 def key_node(api_key: ApiKey) -> BudgetNode:
-    """Return the node of the key's line, made at first use below the root."""
+    """Return the node of the key's line, made at first use: below the root, as soon as there is one."""
     node = BudgetNode.objects.filter(api_key_id=api_key.line_id).first()
     if node is None:
-        root = organization_node(api_key.organization)
         lock_organization(api_key.organization_id)
         node = BudgetNode.objects.filter(api_key_id=api_key.line_id).first()
-        if node is None:
-            node = _create(api_key.organization, root, Kind.KEY, name=api_key.name, api_key_id=api_key.line_id)
+    if node is None:
+        root = BudgetNode.objects.filter(organization_id=api_key.organization_id, kind=Kind.ORGANIZATION).first()
+        node = _create(api_key.organization, root, Kind.KEY, name=api_key.name, api_key_id=api_key.line_id)
     return node
 
 

@@ -20,7 +20,8 @@ from psycopg import AsyncConnection
 from psycopg import Error as DatabaseError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from billing.errors import HoldNotFound
+from billing.budgets.alerts import note_refusal
+from billing.errors import BudgetExceeded, HoldNotFound
 from billing.hotpath import (
     Charge,
     Delivery,
@@ -33,6 +34,7 @@ from billing.hotpath import (
     release_hold,
 )
 from billing.pricing import TokenUsage
+from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.settlement import refuse_receipt
 from marketplace.gateway.writer import Writer
 from protocol.receipts import Grant, Receipt, ReceiptRejected
@@ -43,6 +45,7 @@ Result = TypeVar("Result")
 AWAY = (DatabaseError, PoolTimeout)
 PATIENCE_SECONDS = 2.0  # how long a client waits for a verdict while the database is away
 LATER_SECONDS = 600.0  # how long a verdict is tried again without a client
+TELL_SECONDS = 60.0  # between two notes that the same limit refuses requests
 _STATE = "SELECT state = 'released' FROM billing_hold WHERE id = %s"
 
 
@@ -55,10 +58,31 @@ class Books:
         self.writer = writer
         self.gateway_id = gateway_id
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: TtlCache[tuple[UUID, str], None] = TtlCache(seconds=TELL_SECONDS, size=10_000)
 
-    async def place(self, request: HoldRequest) -> None:
-        """Set the worst case aside. Raises InsufficientFunds, BudgetExceeded, DuplicateRequest, and what AWAY names."""
-        await self.writer.place(request)
+    async def place(self, request: HoldRequest) -> int:
+        """Set the worst case aside and return the completion tokens that are granted.
+
+        Raises InsufficientFunds, BudgetExceeded, DuplicateRequest, and what AWAY names.
+        """
+        try:
+            return await self.writer.place(request)
+        except BudgetExceeded as refusal:
+            if refusal.node_id is not None and refusal.period not in (None, "request"):
+                self.later(self._note_refusal(refusal.node_id, str(refusal.period)))
+            raise
+
+    async def _note_refusal(self, node_id: UUID, period: str) -> None:
+        """Write the alert that a limit refuses requests: each limit once in a while."""
+
+        async def note() -> None:
+            async with self.database.connection() as connection:
+                await note_refusal(connection, node_id, period)
+
+        try:
+            await self._told.get((node_id, period), note)
+        except AWAY as error:
+            logger.warning("budget %s: its refusal is not noted: %s", node_id, type(error).__name__)
 
     async def next_attempt(self, prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
         """Bind the hold to another replica, in place of `attempt`. False: it is not, so that replica is not asked."""

@@ -12,11 +12,11 @@ import hashlib
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from billing.errors import BillingError, DuplicateRequest
+from billing.errors import BillingError, BudgetExceeded, DuplicateRequest
 from billing.hotpath import HoldRequest, Settlement
 from billing.pricing import worst_case_nano_usd
 from marketplace.accounts.errors import Refusal
@@ -77,6 +77,7 @@ class Prediction:
         self.tokens = 0  # of this attempt's stream, handed to the client
         self._unsent = False  # a whole answer is charged, or about to be, and not handed over
         self._slot: Slot | None = None
+        self._stops_at_grant = False  # fewer tokens are granted than the request asked for
         self._principal = principal
         self.price = offer.terms.price(request.latency_class, embedding=request.embedding)
         self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
@@ -102,7 +103,7 @@ class Prediction:
             raise unavailable("This gateway is busy. Nothing was charged; try again.", code="busy") from None
         self._terms = self._hold_request(idempotency_key, replica)
         try:
-            await self.parts.books.place(self._terms)
+            granted = await self.parts.books.place(self._terms)
         except DuplicateRequest as refusal:
             refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
             self._close()
@@ -116,6 +117,17 @@ class Prediction:
             self.parts.books.later(self._free_later())
             message = "The platform's database is away. No replica was asked, so nothing was charged; try again."
             raise unavailable(message, code="database") from None
+        if granted < self._max_tokens:
+            await self._reduce(granted)
+
+    async def _reduce(self, granted: int) -> None:
+        """Go on with the tokens that can be paid. Raises BudgetExceeded if not every completion gets one."""
+        needed = self._terms.amount_nano_usd
+        self._max_tokens = granted
+        self._terms = replace(self._terms, max_tokens=granted, amount_nano_usd=self.worst_case_nano_usd)
+        if granted < self.request.completions:
+            raise await self.refused(BudgetExceeded(self._terms.amount_nano_usd, 0, needed), "the budget ends")
+        self._stops_at_grant = True
 
     def _hold_request(self, idempotency_key: str | None, replica: ReplicaAddress) -> HoldRequest:
         return HoldRequest(
@@ -142,6 +154,9 @@ class Prediction:
             base=self.offer.base_fingerprint,
             max_prompt_tokens=self._max_prompt_tokens,
             max_tokens=self._max_tokens,
+            latency_class=self.request.latency_class,
+            end_user=self.request.end_user,
+            on_budget=self.request.on_budget,
         )
 
     async def next_attempt(self, replica: ReplicaAddress) -> bool:
@@ -166,7 +181,7 @@ class Prediction:
                 max_prompt_tokens=self._max_prompt_tokens,
                 max_tokens=self._max_tokens,
                 latency_class=self.request.latency_class,
-                stop_at_grant=self.request.on_budget == "stop",
+                stop_at_grant=self._stops_at_grant,
             )
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.db import connection
@@ -17,6 +17,7 @@ from billing.hotpath import release_hold
 from billing.models import Hold, Incident
 from billing.services import release_hold_sync
 from marketplace.vault.models import Replica
+from protocol.latency import LatencyClass
 from protocol.receipts import MAX_RECEIPT_BYTES, Grant, ReceiptRejected
 
 Signers = Mapping[UUID, bytes]  # replica id → public receipt key of a boot that may sign
@@ -35,7 +36,7 @@ def grant_of(hold: Hold) -> Grant:
         base=hold.base,
         max_prompt_tokens=hold.max_prompt_tokens,
         max_tokens=hold.max_tokens,
-        latency_class=None,
+        latency_class=cast(LatencyClass, hold.latency_class),
     )
 
 

@@ -47,16 +47,19 @@ class Writer:
         self._places: _Lane[HoldRequest, HoldPlaced] = _Lane(url, place_holds, "-c synchronous_commit=off")
         self._charges: _Lane[Charge, Settlement] = _Lane(url, settle_holds)
 
-    async def place(self, request: HoldRequest) -> None:
+    async def place(self, request: HoldRequest) -> int:
         """Set the worst case of a prediction aside. Once this returns, the hold stands, whether this is awaited or not.
+
+        Returns the completion tokens that are granted: fewer than asked for where a budget is to stop the answer.
 
         A batch whose connection was lost may have been committed: it is sent again, and then finds its own holds.
         """
         try:
-            await self._places.put(request)
+            return (await self._places.put(request)).max_tokens
         except DuplicateRequest as refusal:
             if refusal.prediction_id != request.prediction_id:
                 raise
+            return refusal.granted_tokens
 
     async def settle(self, charge: Charge) -> Settlement:
         """Charge a prediction. A batch that is sent again finds what it settled the first time."""

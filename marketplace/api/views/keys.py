@@ -73,7 +73,9 @@ class KeysView(KeyView):
             scopes=wanted["scopes"],
             created_by=self.caller.user,
             expires_at=wanted["expires_at"],
-            limits=Limits(wanted["monthly_limit_nano_usd"], wanted["total_limit_nano_usd"]),
+            limits=Limits(
+                monthly_nano_usd=wanted["monthly_limit_nano_usd"], total_nano_usd=wanted["total_limit_nano_usd"]
+            ),
         )
         return Response(self.show(NewKey, key, text=text), status=201)
 

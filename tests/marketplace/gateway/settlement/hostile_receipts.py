@@ -83,6 +83,7 @@ LIES: dict[str, Lie] = {
     "an adapter that is a list": _claiming(adapter=["ee" * 32]),
     "another base": _claiming(base="ef" * 32),
     "no base": _without("base"),
+    "another class": _claiming(latency_class="interactive"),
     # the tokens
     "more prompt than the ticket": _claiming(prompt_tokens=1_000_000),
     "a negative prompt": _claiming(prompt_tokens=-1, cached_tokens=-1),
