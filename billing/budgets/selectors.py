@@ -24,6 +24,11 @@ class Period:
     spent_nano_usd: int
 
     @property
+    def label(self) -> str:
+        """Return the period in a sentence."""
+        return {"day": "today", "month": "this month", "total": "in all"}[self.name]
+
+    @property
     def percent(self) -> int:
         """Return the spent part of the limit in whole percent, rounded down; 100 for a limit of nothing."""
         return self.spent_nano_usd * 100 // self.limit_nano_usd if self.limit_nano_usd else 100
@@ -36,6 +41,11 @@ class Line:
     node: BudgetNode
     depth: int
     periods: tuple[Period, ...]
+
+    @property
+    def indent(self) -> str:
+        """Return the sign of the depth for a table."""
+        return "· " * self.depth
 
 
 def nodes_of(organization: Organization) -> QuerySet[BudgetNode]:

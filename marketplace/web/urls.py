@@ -3,6 +3,7 @@
 from django.urls import path, re_path
 
 from marketplace.web.views import (
+    budgets,
     creator,
     dashboard,
     data,
@@ -27,6 +28,11 @@ urlpatterns = [
     path("dashboard/", dashboard.home, name="dashboard"),
     path("dashboard/organization", dashboard.switch_organization, name="switch_organization"),
     path("dashboard/keys", keys.keys, name="keys"),
+    path("dashboard/budgets", budgets.budgets, name="budgets"),
+    path("dashboard/budgets/organization", budgets.limit_organization, name="limit_organization"),
+    path("dashboard/budgets/<uuid:node_id>", budgets.budget, name="budget"),
+    path("dashboard/webhooks", budgets.add_webhook, name="add_webhook"),
+    path("dashboard/webhooks/<uuid:webhook_id>/delete", budgets.delete_webhook, name="delete_webhook"),
     path("dashboard/keys/<uuid:key_id>/revoke", keys.revoke_key, name="revoke_key"),
     path("dashboard/usage", dashboard.usage, name="usage"),
     path("dashboard/receipts/<uuid:prediction_id>", receipts.receipt, name="receipt"),

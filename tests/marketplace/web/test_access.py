@@ -22,6 +22,7 @@ GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "
 MEMBER = [
     "/dashboard/",
     "/dashboard/keys",
+    "/dashboard/budgets",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
     "/dashboard/wallet",
