@@ -154,7 +154,6 @@ class Prediction:
             base=self.offer.base_fingerprint,
             max_prompt_tokens=self._max_prompt_tokens,
             max_tokens=self._max_tokens,
-            latency_class=self.request.latency_class,
             end_user=self.request.end_user,
             on_budget=self.request.on_budget,
         )
