@@ -19,7 +19,10 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from billing.models import TopUp, Usage
+from billing.budgets import tree
+from billing.budgets.limits import Limits
+from billing.budgets.webhooks import create_webhook
+from billing.models import BudgetNode, TopUp, Usage
 from billing.periods import post_entries
 from marketplace.accounts.models import Organization, User
 from marketplace.vault.models import Replica
@@ -106,6 +109,14 @@ def browser() -> Iterator[Browser]:
 Open = Callable[..., Page]
 
 
+def add_budgets(world: World) -> BudgetNode:
+    """A tree of three levels with a webhook; returns the node of the key."""
+    limits = Limits(daily_nano_usd=10**9, monthly_nano_usd=25 * 10**9)
+    team = tree.create_team(organization=world.key.organization, name="Research", parent_id=None, limits=limits)
+    create_webhook(organization=world.key.organization, url="https://hooks.example.com/intarsia/budgets")
+    return tree.move(tree.key_node(world.key), parent_id=team.pk)
+
+
 def is_complaint(entry: ConsoleMessage) -> bool:
     """Errors and warnings, but for Chromium's note that a prediction was refused for lack of money."""
     return entry.type in ("error", "warning") and "402 (Payment Required)" not in entry.text
@@ -157,6 +168,9 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("home-empty", world.stranger, "/dashboard/"),
         ("keys", world.consumer, "/dashboard/keys"),
         ("keys-empty", world.stranger, "/dashboard/keys"),
+        ("budgets", world.consumer, "/dashboard/budgets"),
+        ("budgets-empty", world.stranger, "/dashboard/budgets"),
+        ("budget", world.consumer, f"/dashboard/budgets/{add_budgets(world).pk}"),
         ("usage", world.consumer, "/dashboard/usage"),
         ("usage-empty", world.stranger, "/dashboard/usage"),
         ("receipt", world.consumer, receipt),
