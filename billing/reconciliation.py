@@ -36,7 +36,7 @@ _COMPANIONS = (LedgerTransaction.Kind.STRIPE_FEE, LedgerTransaction.Kind.TAX)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run found: movements read, matched now, waiting within the grace, and incidents opened."""
+    """The findings of one run: movements read, matched now, waiting within the grace, and incidents opened."""
 
     read: int
     matched: int

@@ -120,7 +120,7 @@ class HoldPlaced:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a receipt reports of one attempt. `receipt` is the replica's signed token."""
+    """The report of a receipt about one attempt. `receipt` is the replica's signed token."""
 
     prediction_id: UUID
     attempt: int

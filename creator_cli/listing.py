@@ -19,7 +19,7 @@ _TEXT = ("title", "summary", "industry", "visibility", "derived_from")
 _LISTS = ("tags", "example_messages")
 _KNOWN = frozenset({"org_slug", "org_name", "slug", "base", "card", "price", "derivative_royalty_bps", *_TEXT, *_LISTS})
 _PRICE_FIELDS = ("input_micro_usd_per_mtok", "output_micro_usd_per_mtok")
-# What the platform takes for an amount that a listing leaves out; cached input then costs as much as input.
+# The platform's own value for an amount that a listing leaves out; cached input then costs as much as input.
 _OTHERWISE: Mapping[str, int | None] = MappingProxyType(
     {
         "embedding_micro_usd_per_mtok": None,

@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What came of a plan: answers by status, 200 without a charge, and the latencies of 200 in milliseconds."""
+    """The outcome of a plan: answers by status, 200 without a charge, and the latencies of 200 in milliseconds."""
 
     statuses: dict[str, int]
     unsettled: int

@@ -1,4 +1,4 @@
-"""What the figures must be, and the figures as tables."""
+"""The bars of the figures, and the figures as tables."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ CORRECTED = 1_000  # one prediction in so many
 
 @dataclass(frozen=True)
 class Market:
-    """Who buys and who sells."""
+    """The buyers and the seller."""
 
     creator: Organization
     seller: User

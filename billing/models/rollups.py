@@ -14,7 +14,7 @@ NO_SUBJECT = "00000000-0000-0000-0000-000000000000"  # also the organization of 
 
 
 class UsageDay(models.Model):
-    """What one organization used on a day of one version, by one line of API keys (null: the playground)."""
+    """The usage of one organization on a day of one version, by one line of API keys (null: the playground)."""
 
     day = models.DateField()
     organization_id = models.UUIDField()
@@ -40,7 +40,7 @@ class UsageDay(models.Model):
 
 
 class EarningsDay(models.Model):
-    """What one payee earned on a day by one version: the creator, and whoever else has a part in its split."""
+    """The earnings of one payee on a day by one version: the creator, and whoever else has a part in its split."""
 
     day = models.DateField()
     organization_id = models.UUIDField()  # the payee

@@ -1,4 +1,4 @@
-"""Who is paid for a prediction: immutable snapshots that holds and usage point to."""
+"""The payees of a prediction: immutable snapshots that holds and usage point to."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def use_version_numbers(name_versions: NameVersions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What one organization used of one version in one latency class."""
+    """The usage of one version by one organization in one latency class."""
 
     model: str  # org/slug@3
     latency_class: str
@@ -49,7 +49,7 @@ class PaidWith:
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """What one payee earned by one version in one latency class from the customers of one country."""
+    """The earnings of one payee by one version in one latency class from the customers of one country."""
 
     model: str
     latency_class: str

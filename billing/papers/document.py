@@ -1,4 +1,4 @@
-"""What a paper says, as values: parties, facts, tables, notes. Amounts are integer nano-dollars until printed."""
+"""The content of a paper, as values: parties, facts, tables, notes. Amounts are integer nano-dollars until printed."""
 
 from __future__ import annotations
 

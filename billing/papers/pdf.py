@@ -22,7 +22,7 @@ MAX_ROWS = 5_000  # of one table: a hundred pages; the CSV has no limit
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every page repeats at its foot."""
+    """The foot of every page."""
 
     number: str  # empty for papers without one
     issued_on: date | None

@@ -22,7 +22,7 @@ LIMITS = {"legal_name": 120, "email": 254, "line1": 120, "line2": 120, "postal_c
 
 @dataclass(frozen=True, slots=True)
 class ProfileText:
-    """What a person writes into a billing profile. Papers issued from now on carry it; older ones stay as they are."""
+    """A billing profile as a person writes it. Papers issued from now on carry it; older ones stay as they are."""
 
     legal_name: str
     line1: str

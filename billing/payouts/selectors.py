@@ -60,7 +60,7 @@ class StatementLine:
 
 @dataclass(frozen=True, slots=True)
 class PayoutStatement:
-    """What one payout is made of: the payable balance since the payout before it.
+    """The origin of one payout: the payable balance since the payout before it.
 
     closing = opening + the lines, of which the payout itself is the last. None of it changes any more.
     """

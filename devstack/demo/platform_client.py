@@ -13,7 +13,7 @@ from devstack.samples import sample_credentials
 from devstack.state import State
 
 TOP_UP_SECONDS = 60
-# What the consumer types on the payment page; tax follows from it.
+# The consumer's entries on the payment page; tax follows from it.
 PAYER = {"name": "Consumer GmbH (demonstration)", "country": "DE", "line1": "Beispielweg 7", "city": "Hamburg"}
 
 

@@ -79,7 +79,7 @@ def _create_login_link(double: StripeDouble, account_id: str, _parameters: JsonO
     return {"object": "login_link", "created": double.now(), "url": url}
 
 
-# What happens at Stripe without a call of the platform
+# Events at Stripe without a call of the platform
 
 
 def onboard(double: StripeDouble, account_id: str, *, number: str = "000123456789", verified: bool = True) -> None:

@@ -127,7 +127,7 @@ def _create_payout(double: StripeDouble, _id: str, parameters: JsonObject, key: 
     return double.shown(payout, parameters)
 
 
-# What happens at Stripe and at banks without a call of the platform
+# Events at Stripe and at banks without a call of the platform
 
 
 def let_time_pass(double: StripeDouble) -> None:

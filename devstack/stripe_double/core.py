@@ -178,7 +178,7 @@ class StripeDouble:
     def find(self, kind: str, object_id: str) -> JsonObject:
         """Return the object itself, to read or change. Raises Refused (404)."""
         found = self.state.objects.get(object_id)
-        # What belongs to a connected account is seen by calls for that account, and accounts by the platform itself.
+        # Objects of a connected account are seen by calls for that account, and accounts by the platform itself.
         hidden = found is not None and found.get("_account") != self.acting_account and kind != "account"
         if found is None or found["object"] != kind or hidden:
             raise Refused(

@@ -1,6 +1,6 @@
 """The second factor: codes of an authenticator app (TOTP, RFC 6238), set up at /accounts/2fa/ and asked for at sign-in.
 
-What must not rest on a password alone asks for a fresh code again with `has_second_factor`.
+Acts that must not rest on a password alone ask for a fresh code again with `has_second_factor`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Model(models.Model):
     tags = ArrayField(models.CharField(max_length=30), default=list, blank=True, size=10)
     visibility = models.CharField(max_length=8, choices=Visibility, default=Visibility.PUBLIC)
     example_messages = models.JSONField(default=list, blank=True)  # prefilled in the playground
-    # What others owe who derive a model from this one, of what they earn with it; null: nobody may declare it.
+    # The royalty of models derived from this one, of what they earn; null: nobody may declare it.
     derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
     # The model that this one is derived from, and the royalty at which that was declared. A trigger keeps both.
     derived_from = models.ForeignKey(
@@ -138,7 +138,7 @@ class Version(models.Model):
 
 
 class Price(models.Model):
-    """What a version costs from `effective_at` on; `version` null is every version that has no price of its own.
+    """The price of a version from `effective_at` on; `version` null is every version that has no price of its own.
 
     Rows never change and begin no earlier than they are written: triggers of migration 0003 refuse it. Rates are
     micro-dollars per million tokens = pico-dollars per token, of the class standard.
@@ -149,7 +149,7 @@ class Price(models.Model):
     input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
     cached_input_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
     output_micro_usd_per_mtok = models.PositiveBigIntegerField(validators=[_at_most_maximum])
-    # Of an embedding's tokens; null: the version sells no embeddings.
+    # For the tokens of an embedding; null: the version sells no embeddings.
     embedding_micro_usd_per_mtok = models.PositiveBigIntegerField(null=True, blank=True, validators=[_at_most_maximum])
     per_prediction_nano_usd = models.PositiveBigIntegerField(
         default=0, validators=[MaxValueValidator(MAX_PER_PREDICTION_NANO_USD)]

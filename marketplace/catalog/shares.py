@@ -1,4 +1,4 @@
-"""Who is paid for a prediction, and in which part: a pure function of the listing, its ancestors and the customer."""
+"""The payees of a prediction and their parts: a pure function of the listing, its ancestors and the customer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this app refuses."""
+"""Refusals of this app."""
 
 from __future__ import annotations
 

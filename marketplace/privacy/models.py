@@ -1,4 +1,4 @@
-"""What was erased, without what it was: whoever restores a backup erases the same subjects again."""
+"""The subjects that were erased, by id alone: a restored backup is erased of the same subjects again."""
 
 from __future__ import annotations
 

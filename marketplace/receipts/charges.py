@@ -1,4 +1,4 @@
-"""What the books say of a charge, as a receipt states it (protocol/proofs/charges.py).
+"""The books' statement of a charge, as a receipt states it (protocol/proofs/charges.py).
 
 The one place that reads a prediction's terms. The same rows always give the same statement: nothing in it may change
 after the settlement.

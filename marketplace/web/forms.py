@@ -198,7 +198,7 @@ class CalculatorForm(PlainForm):
 
 
 class RoyaltyForm(PlainForm):
-    """What derived models owe, and what this one is derived from (said once)."""
+    """The royalty of derived models, and the model that this one is derived from (said once)."""
 
     FIELD_NAMES: ClassVar = {"derivative_royalty_bps": "royalty_percent", "derived_from": "derived_from"}
 

@@ -44,7 +44,7 @@ class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 @dataclass(frozen=True, slots=True)
 class VerifiedReceipt:
-    """What a document proves. `head` is None if it holds no proof of inclusion."""
+    """The facts that a document proves. `head` is None if it holds no proof of inclusion."""
 
     charge: Charge
     signed: Signed

@@ -159,7 +159,7 @@ def test_filled_books_keep_every_entry_and_balance_and_go_on_in_the_new_tables(o
     assert list(Posting.objects.order_by("sequence").values_list("sequence", flat=True)) == list(range(1, 16))
     history_reads_as_before()
 
-    # What is in flight settles, what was charged is given back, and new predictions run.
+    # Predictions in flight settle, a charge is given back, and new predictions run.
     settle_now(still_open)
     assert correct_prediction(prediction_id=charged, amount_nano_usd=4, reason="a part") == 4
     maker, buyer = Organization.objects.get(pk=MAKER), Organization.objects.get(pk=BUYER)

@@ -33,7 +33,7 @@ def is_frozen(organization: Organization) -> bool:
 
 @pytest.fixture
 def old(double: StripeDouble, monkeypatch: Any) -> None:
-    """What happens at Stripe happened a day ago."""
+    """Events at Stripe happened a day ago."""
     monkeypatch.setattr(double, "_clock", lambda: (timezone.now() - timedelta(days=1)).timestamp())
 
 

@@ -101,7 +101,7 @@ $$;
 
 CREATE FUNCTION billing_free_rest(p_item billing_hold_item, p_kind text, p_month date, p_free bigint, p_wanted bigint)
 RETURNS bigint LANGUAGE plpgsql AS $$
--- What is left of the free allowance of this listing for this customer, at most p_wanted. Holds of one wallet take turns.
+-- The rest of the free allowance of this listing for this customer, at most p_wanted. Holds of one wallet take turns.
 DECLARE
     used bigint;
 BEGIN

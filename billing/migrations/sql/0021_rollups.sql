@@ -168,7 +168,7 @@ END $$;
 -- Earnings were computed from usage, row by row; they are sums of entries now.
 DROP FUNCTION billing_earned(bigint, bigint, uuid);
 
--- What was booked before is counted now.
+-- The predictions booked before are counted now.
 INSERT INTO billing_rollupqueue (prediction_id, settled_at) SELECT prediction_id, created_at FROM billing_usage;
 INSERT INTO billing_rollupqueue (prediction_id, settled_at, correction_id)
     SELECT h.id, h.closed_at, c.id FROM billing_correction c JOIN billing_hold h ON h.id = c.prediction_id;

@@ -22,7 +22,7 @@ class IncidentShown(serializers.Serializer):
 
 
 class IncidentsView(ControlView):
-    """What a person has to look at."""
+    """The incidents that wait for a person."""
 
     staff_only = True
 

@@ -86,7 +86,7 @@ class PayoutsView(ControlView):
 
 
 class PayoutOverviewView(ControlView):
-    """What stands between earnings and the bank."""
+    """The obstacles between earnings and the bank."""
 
     scopes: ClassVar = {"GET": ("publish", "account"), "PATCH": ("account",)}
 

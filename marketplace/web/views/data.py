@@ -28,7 +28,7 @@ _MANAGERS = {Membership.Role.OWNER, Membership.Role.ADMIN}
 @never_cache
 @member_page()
 def data(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """What is kept, the copies to download, and the two deletions."""
+    """The data that is kept, the copies to download, and the two deletions."""
     return _page(request, acting)
 
 

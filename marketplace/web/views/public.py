@@ -127,7 +127,7 @@ def _calculate(request: HttpRequest, price: Price | None) -> dict[str, Any]:
     return {
         "calculator": form,
         "one_nano_usd": one,
-        # What is free in each month; what is free once is no part of a usual month.
+        # The monthly free amount alone: the introductory one is no part of a usual month.
         "month_nano_usd": max(0, one * data["predictions"] - price.monthly_free_nano_usd),
         "price": price,
     }

@@ -1,4 +1,4 @@
-"""What the platform relies on at Stripe, as one suite for the double and for Stripe's own test mode.
+"""The behaviour of Stripe that the platform relies on, as one suite for the double and for Stripe's own test mode.
 
 With `STRIPE_TEST_API_KEY=sk_test_…` in the environment the same tests talk to Stripe.
 """

@@ -54,7 +54,7 @@ async def test_a_version_has_its_own_price_and_an_announced_one_waits(world: Wor
 async def test_a_split_pays_the_models_above_and_the_referrer(world: World) -> None:
     @sync_to_async
     def arrange() -> Organization:
-        # What chains look like is the catalogue's to say (tests/marketplace/catalog/test_derivation.py).
+        # The catalogue's tests look at chains (tests/marketplace/catalog/test_derivation.py).
         model = world.model
         for slug, royalty in (("near", 1_000), ("far", 5_000)):
             organization = Organization.objects.create(slug=slug, name=slug)
