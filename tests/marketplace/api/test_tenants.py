@@ -13,14 +13,17 @@ from django.core import serializers as django_serializers
 from billing.budgets import tree
 from billing.budgets.limits import Limits
 from billing.budgets.webhooks import create_webhook
-from billing.models import BudgetNode, Paper, TopUp, Usage, Webhook
+from billing.ledger import Line, get_account, post_transaction
+from billing.models import Account, BudgetNode, Hold, LedgerTransaction, Paper, Payout, TopUp, Usage, Webhook
 from billing.papers.document import Document
 from billing.papers.issue import issue
+from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
+from tests.billing.support import hold_request, place, settle
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
 
@@ -40,6 +43,8 @@ class Victim:
     paper: Paper
     budget: BudgetNode
     webhook: Webhook
+    payout: Payout
+    prediction: Hold
 
 
 @pytest.fixture
@@ -56,7 +61,28 @@ def victim() -> Victim:
     paper = issue(Paper.Kind.RECEIPT, organization=organization, subject="x", document=receipt, total_nano_usd=0)
     budget = tree.create_team(organization=organization, name="team", parent_id=None, limits=Limits())
     webhook = create_webhook(organization=organization, url="https://victim.example/hook")
-    return Victim(organization, model, published, uploading, key, top_up, paper, budget, webhook)
+    credit_promotion(organization=organization, amount_nano_usd=5_000, reference="victim")
+    prediction = place(hold_request(organization, organization)).prediction_id
+    settle(prediction)
+    hold = Hold.objects.get(pk=prediction)
+    return Victim(
+        organization, model, published, uploading, key, top_up, paper, budget, webhook, make_payout(organization), hold
+    )
+
+
+def make_payout(organization: Organization) -> Payout:
+    """A payout that has just started, of earnings from nowhere."""
+    started = post_transaction(
+        kind=LedgerTransaction.Kind.PAYOUT,
+        reference="victim",
+        lines=[
+            Line(get_account(kind=Account.Kind.PAYOUT_IN_TRANSIT, organization=organization), 10**7),
+            Line(get_account(kind=Account.Kind.CLEARING), -(10**7)),
+        ],
+    )
+    return Payout.objects.create(
+        organization=organization, stripe_account_id="acct_victim", amount_cents=1, ledger_transaction=started
+    )
 
 
 @pytest.fixture
@@ -91,6 +117,9 @@ OPERATIONS = [
     ("GET", "budgets/{budget}/end-users", None),
     ("PUT", "budgets/{budget}/end-users", {"end_user": "ada", "limits": {}}),
     ("DELETE", "webhooks/{webhook}", None),
+    ("GET", "payouts/{payout}", None),
+    ("GET", "payouts/{payout}/statement", None),
+    ("GET", "receipts/{prediction}", None),
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
@@ -117,9 +146,15 @@ OWN_OR_PUBLIC = {
     "budget-alerts",
     "organization-budget",
     "webhooks",
+    "payouts",
+    "payout-overview",
+    "payout-setup",
+    "receipt-keys",
+    "receipt-days",
+    "receipt-consistency",
     "schema",
 }
-STAFF_ONLY = {"evaluations", "platform-statements", "platform-summary"}
+STAFF_ONLY = {"evaluations", "platform-statements", "platform-summary", "platform-incidents", "clear-incident"}
 
 
 def fill(text: str, victim: Victim) -> str:
@@ -133,6 +168,8 @@ def fill(text: str, victim: Victim) -> str:
         paper=victim.paper.id,
         budget=victim.budget.id,
         webhook=victim.webhook.id,
+        payout=victim.payout.id,
+        prediction=victim.prediction.id,
         signing_key=victim.uploading.signing_key_id,
     )
 
@@ -177,7 +214,7 @@ def _unknown(victim: Victim) -> Victim:
         slug = "nothing"
         signing_key_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * 8)
+    return Victim(victim.organization, *[Unknown] * 10)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -204,6 +241,9 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "budget",
         "end-users",
         "webhook",
+        "payout",
+        "payout-statement",
+        "receipt",
     }
     assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
 
