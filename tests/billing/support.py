@@ -123,12 +123,15 @@ def insert_usage(**fields: Any) -> Usage:
     """
     creator = Organization.objects.get(pk=fields["creator_organization_id"])
     account = get_account(kind=Account.Kind.CREATOR_RESERVE, organization=creator)
+    other = get_account(kind=Account.Kind.CLEARING)
     with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
         row = Usage.objects.create(**fields)
         ledger, is_new = LedgerTransaction.objects.get_or_create(kind="prediction", reference=str(row.prediction_id))
         if is_new:  # else it is another row of a prediction that the caller has booked
-            Entry.objects.create(transaction=ledger, account=account, amount=row.cost_nano_usd * 8 // 10)
+            earned = row.cost_nano_usd * 8 // 10
+            Entry.objects.create(transaction=ledger, account=account, amount=earned)
+            Entry.objects.create(transaction=ledger, account=other, amount=-earned)
         RollupQueue.objects.create(prediction_id=row.prediction_id, settled_at=row.created_at)
         cursor.execute("SET LOCAL session_replication_role = origin")
     roll_up()

@@ -71,7 +71,7 @@ def charge(hold: HoldRequest, **changes: Any) -> Charge:
 async def test_each_of_a_batch_gets_its_own_outcome(world: World, writer: Writer) -> None:
     good, poor = [terms(world) for _ in range(3)], terms(world, FUNDS + 1)
     answers = await asyncio.gather(*(writer.place(one) for one in (*good, poor)), return_exceptions=True)
-    assert answers[:3] == [None] * 3 and isinstance(answers[3], InsufficientFunds)
+    assert answers[:3] == [100] * 3 and isinstance(answers[3], InsufficientFunds)
     await sync_to_async(release_hold_sync)(prediction_id=good[1].prediction_id, reason="test")
     settled = await asyncio.gather(*(writer.settle(charge(one)) for one in (*good, poor)), return_exceptions=True)
     assert [type(one) for one in settled] == [Settlement, HoldReleased, Settlement, HoldNotFound]
@@ -84,7 +84,7 @@ async def test_of_a_thousand_at_once_on_credit_for_400_exactly_400_are_charged(w
     each = FUNDS // 400
     holds = [replace(terms(world, each), price=Price(0, 0, 0, each)) for _ in range(1_000)]
     answers = await asyncio.gather(*(writer.place(one) for one in holds), return_exceptions=True)
-    placed = [hold for hold, answer in zip(holds, answers, strict=True) if answer is None]
+    placed = [hold for hold, answer in zip(holds, answers, strict=True) if answer == 100]
     assert len(placed) == 400 and sum(isinstance(answer, InsufficientFunds) for answer in answers) == 600
     settled = await asyncio.gather(*(writer.settle(charge(one)) for one in placed))
     assert {one.cost for one in settled} == {each}
@@ -124,7 +124,7 @@ async def test_one_bad_item_fails_alone(world: World, writer: Writer, monkeypatc
     """A model name that the database cannot store is a fault of this process, not of its neighbours in the batch."""
     good, bad = [terms(world) for _ in range(3)], replace(terms(world), model_name="nul\0")
     answers = await asyncio.gather(*(writer.place(one) for one in (good[0], bad, *good[1:])), return_exceptions=True)
-    assert isinstance(answers[1], psycopg.Error) and answers[::2] == [None, None] and answers[3] is None
+    assert isinstance(answers[1], psycopg.Error) and answers[::2] == [100, 100] and answers[3] == 100
     assert (await money(world))["holds"] == ["open"] * 3
 
 
