@@ -109,9 +109,9 @@ def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
         ({"adapter": "../x"}, "does not verify"),
         ({"attempt": 0}, "does not verify"),
         ({"attempt": 2**15}, "does not verify"),
-        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 3: upgrade the platform"),
-        ({"protocol_version": 4}, "platform speaks protocol 4, this replica speaks protocol 3: upgrade this replica"),
-        ({"protocol_version": "3"}, "does not verify"),
+        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 4: upgrade the platform"),
+        ({"protocol_version": 5}, "platform speaks protocol 5, this replica speaks protocol 4: upgrade this replica"),
+        ({"protocol_version": "4"}, "does not verify"),
     ],
 )
 def test_a_ticket_with_one_wrong_claim_is_refused(verifier: TicketVerifier, changes: dict[str, Any], why: str) -> None:
