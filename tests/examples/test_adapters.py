@@ -105,6 +105,8 @@ def test_a_listing_has_integer_prices_and_a_card(name: str) -> None:
         "cached_input_micro_usd_per_mtok",
         "output_micro_usd_per_mtok",
         "per_prediction_nano_usd",
+        "interactive_bps",
+        "batch_bps",
     }
     assert all(type(value) is int and value >= 0 for value in price.values())
     assert price["cached_input_micro_usd_per_mtok"] <= price["input_micro_usd_per_mtok"]

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from billing.hotpath import settle_hold
 from billing.models import EarningsDay, RollupMark, RollupQueue, SpanTotal, SplitPart, UsageDay
+from billing.rollups import sums as rollup_sums
 from billing.rollups.checks import find_wrong_sums
 from billing.rollups.earnings import by_model, earnings, earnings_total, payable_nano_usd, platform_totals
 from billing.rollups.services import roll_up
@@ -87,6 +88,22 @@ def test_a_prediction_is_counted_once_however_often_sums_are_made() -> None:
     assert earnings_total(creator).creator_nano_usd == 3 * EARNED
     assert (platform_totals().charged, platform_totals().earned) == (3 * USAGE_COST, 3 * EARNED)
     assert RollupMark.objects.get().complete_at <= timezone.now() and find_wrong_sums() == []
+
+
+def test_a_roll_up_during_the_read_never_leaves_a_prediction_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    predict(make_organization(10_000), make_organization())
+    read = rollup_sums.over_period
+
+    def read_and_roll_up(*args: object) -> list[rollup_sums.Sums]:
+        rows = read(*args)  # type: ignore[arg-type]
+        roll_up()
+        return rows
+
+    monkeypatch.setattr(rollup_sums, "over_period", read_and_roll_up)
+    found = platform_totals()
+    assert (found.predictions, found.uncounted) == (0, 1)
+    found = platform_totals()
+    assert (found.predictions, found.uncounted) == (1, 0)
 
 
 def test_a_refund_takes_cost_and_earnings_off_the_day_of_its_prediction() -> None:
