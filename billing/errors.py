@@ -63,17 +63,26 @@ class BudgetTreeRefusal(BillingError):
 
 
 class DuplicateRequest(BillingError):
-    """This prediction id or idempotency key was used before. `same_body` tells a retry (409) from a conflict (422)."""
+    """This prediction id or idempotency key was used before. `same_body` tells a retry (409) from a conflict (422).
+
+    While the earlier prediction is in progress, a retry is asked to come back.
+    """
 
     def __init__(self, prediction_id: UUID, state: str, same_body: bool, *, granted_tokens: int = 0) -> None:
         """Name the earlier prediction, and the most completion tokens that its hold grants."""
         headers = {"x-should-retry": "false"}
-        if same_body:
-            message = f"This Idempotency-Key belongs to prediction {prediction_id} ({state}); it runs only once."
-            super().__init__(message, code="already_processed", status=409, headers=headers)
-        else:
+        if not same_body:
             message = "This Idempotency-Key was used with another body."
             super().__init__(message, code="idempotency_key_reused", status=422, headers=headers)
+        elif state == "open":
+            message = f"Prediction {prediction_id} of this Idempotency-Key is in progress. Try again for its answer."
+            super().__init__(message, code="in_progress", status=409, headers={"retry-after": "1"})
+        else:
+            message = (
+                f"Prediction {prediction_id} of this Idempotency-Key was charged, and its answer is not kept: "
+                "it was too large."
+            )
+            super().__init__(message, code="already_processed", status=409, headers=headers)
         self.prediction_id = prediction_id
         self.state = state
         self.same_body = same_body

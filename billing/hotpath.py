@@ -17,19 +17,25 @@ from billing.errors import BillingError
 from billing.statements import (
     CORRECT_PREDICTION,
     EXPIRE_HOLD,
+    FIND_KEPT,
     GATEWAY_BEAT,
     MAX_CLOSE_REASON,
     NEXT_ATTEMPT,
     PLACE_HOLDS,
     RECORD_DELIVERY,
+    RECORD_KEPT_DELIVERY,
     RELEASE_HOLD,
     SETTLE_HOLDS,
+    SETTLE_KEPT,
     Charge,
     Delivery,
+    EarlierPrediction,
     HoldPlaced,
     HoldRequest,
     Settlement,
+    kept_parameters,
     parse_delivery,
+    parse_earlier,
     parse_placed,
     parse_refunded,
     parse_settled,
@@ -37,16 +43,17 @@ from billing.statements import (
     placed_or_raise,
     refund_parameters,
     settle_parameters,
-    settled_or_raise,
 )
 
 __all__ = [
     "Charge",
     "Delivery",
+    "EarlierPrediction",
     "HoldPlaced",
     "HoldRequest",
     "Settlement",
     "expire_hold",
+    "find_earlier",
     "gateway_beat",
     "next_attempt",
     "place_hold",
@@ -107,21 +114,43 @@ async def settle_hold(conn: AsyncConnection[Any], charge: Charge) -> Settlement:
     OtherAttempt when attempt or replica are not those of the hold, and HoldReleased when tokens are reported for a hold
     that was already given back (nothing is charged then).
     """
-    return settled_or_raise(await _one_row(conn, SETTLE_HOLDS, settle_parameters([charge])))
+    (settlement,) = await settle_holds(conn, [charge])
+    if isinstance(settlement, BillingError):
+        raise settlement
+    return settlement
 
 
 async def settle_holds(conn: AsyncConnection[Any], charges: Sequence[Charge]) -> list[Settlement | BillingError]:
     """Settle many holds in one statement; return, for each, its settlement or the refusal that `settle_hold` raises.
 
-    All of it has committed when this returns, or nothing has. Sent again, charges answer as the first time.
+    All of it has committed when this returns, or nothing has. Sent again, charges answer as the first time. A hold with
+    an idempotency key is charged together with its answer, which is kept for retries; without one it is released.
     """
-    rows = await _rows(conn, SETTLE_HOLDS, settle_parameters(charges))
+    if any(charge.answer is not None for charge in charges):
+        rows = await _rows(conn, SETTLE_KEPT, kept_parameters(charges))
+    else:
+        rows = await _rows(conn, SETTLE_HOLDS, settle_parameters(charges))
     answers = {row[0]: parse_settled(row) for row in rows}
     return [answers[charge.prediction_id] for charge in charges]
 
 
-async def record_delivery(conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, tokens: int) -> Delivery:
-    """Note that at most `tokens` completion tokens reached the client. The first verdict stands; 0 releases at once."""
+async def find_earlier(
+    conn: AsyncConnection[Any], organization_id: UUID, idempotency_key: str
+) -> EarlierPrediction | None:
+    """Return the customer's prediction in progress under this key, or the one that was charged within 24 h."""
+    return parse_earlier(await _one_row(conn, FIND_KEPT, (idempotency_key, organization_id)))
+
+
+async def record_delivery(
+    conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, tokens: int, answer: bytes | None = None
+) -> Delivery:
+    """Note that at most `tokens` completion tokens reached the client. The first verdict stands; 0 releases at once.
+
+    `answer` is what reached the client, encrypted, of a prediction with an idempotency key: it is kept for retries.
+    """
+    if answer is not None:
+        kept = (prediction_id, attempt, tokens, answer)
+        return parse_delivery(await _one_row(conn, RECORD_KEPT_DELIVERY, kept))
     return parse_delivery(await _one_row(conn, RECORD_DELIVERY, (prediction_id, attempt, tokens)))
 
 

@@ -21,7 +21,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce, Now
 
-from billing.models import Account, BudgetNode, Correction, Entry, GatewayProcess, Hold, TopUp, Usage
+from billing.models import Account, BudgetNode, Correction, Entry, GatewayProcess, Hold, KeptAnswer, TopUp, Usage
 from billing.rollups.earnings import platform_totals
 from marketplace.accounts.models import Organization
 
@@ -133,10 +133,14 @@ def key_budgets(organization: Organization) -> list[BudgetNode]:
 
 @dataclass(frozen=True, slots=True)
 class HoldToSweep:
-    """An open hold that its gateway will not close. `overdue`: its replica has had time enough since the verdict."""
+    """An open hold that its gateway will not close. `overdue`: its replica has had time enough since the verdict.
+
+    `unkept`: it has an idempotency key, and its answer is not kept, so it cannot be charged.
+    """
 
     hold: Hold
     overdue: bool
+    unkept: bool = False
 
 
 def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
@@ -152,9 +156,14 @@ def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
         .annotate(last_beat=Coalesce(last_beat, F("created_at")))
         .filter(Q(delivered_tokens__isnull=False) | Q(expires_at__lte=Now()) | gateway_is_silent)
         .annotate(overdue=Case(When(verdict_at__lte=Now() - REPLICA_PATIENCE, then=True), default=False))
+        .annotate(kept=Exists(KeptAnswer.objects.filter(pk=OuterRef("pk"))))
         .order_by("created_at")
     )
-    return [HoldToSweep(row, getattr(row, "overdue")) for row in rows[:limit]]  # noqa: B009  set by the annotation
+    return [
+        # The annotations are set by the query.
+        HoldToSweep(row, row.overdue, row.idempotency_key is not None and not row.kept)  # type: ignore[attr-defined]
+        for row in rows[:limit]
+    ]
 
 
 def platform_summary() -> PlatformSummary:

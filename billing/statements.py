@@ -32,8 +32,21 @@ _PLACED = (
 )
 PLACE_HOLDS = f"SELECT {_PLACED} FROM billing_place_holds(%s::jsonb)"
 SETTLE_HOLDS = "SELECT id, outcome, cost FROM billing_settle_holds(%s::jsonb)"
+# Those of idempotency keys with their answers: the arrays are as long as the items, null is no answer.
+SETTLE_KEPT = "SELECT id, outcome, cost FROM billing_settle_kept(%s::jsonb, %s::uuid[], %b::bytea[])"
 NEXT_ATTEMPT = "SELECT billing_next_attempt(%s, %s, %s)"
 RECORD_DELIVERY = "SELECT billing_record_delivery(%s, %s, %s)"
+RECORD_KEPT_DELIVERY = "SELECT billing_record_kept_delivery(%s, %s, %s, %b)"
+FIND_KEPT = """
+SELECT h.id, h.state, h.request_hash, h.cost_nano_usd, k.content FROM billing_account a
+CROSS JOIN LATERAL (
+    SELECT * FROM billing_hold one WHERE one.account_id = a.id AND one.idempotency_key = %s
+    ORDER BY one.created_at DESC LIMIT 1
+) h
+LEFT JOIN billing_keptanswer k ON k.prediction_id = h.id
+WHERE a.kind = 'customer_credit' AND a.organization_id = %s
+    AND (h.state = 'open' OR (h.state = 'settled' AND h.closed_at >= now() - interval '24 hours'))
+"""
 RELEASE_HOLD = "SELECT billing_release_hold(%s, %s)"
 EXPIRE_HOLD = "SELECT billing_expire_hold(%s)"
 CORRECT_PREDICTION = "SELECT outcome, amount FROM billing_correct_prediction(%s, %s, %s, %s)"
@@ -128,6 +141,7 @@ class Charge:
     finish_reason: str
     receipt: str
     replica_id: UUID
+    answer: bytes | None = None  # encrypted, of a prediction with an idempotency key; empty: it was too large
 
     def item(self) -> dict[str, Any]:
         """Return this charge as an item of SETTLE_HOLDS. A replica's reason is cut to fit: it never fails a charge."""
@@ -151,6 +165,17 @@ class Settlement:
     already_settled: bool  # this call changed nothing: an earlier one had closed the hold
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierPrediction:
+    """The prediction that an idempotency key names: in progress, or charged within 24 h."""
+
+    prediction_id: UUID
+    state: str
+    request_hash: bytes  # SHA-256 of the request body
+    cost: int | None  # in nano-dollars, as it was charged; None while in progress
+    answer: bytes | None  # encrypted; empty or None: it is not kept
+
+
 Delivery = Literal["recorded", "released", "closed", "other_attempt"]
 
 
@@ -162,6 +187,11 @@ def place_parameters(requests: Sequence[HoldRequest]) -> tuple[str]:
 def settle_parameters(charges: Sequence[Charge]) -> tuple[str]:
     """Return the parameters of SETTLE_HOLDS."""
     return (orjson.dumps([charge.item() for charge in charges]).decode(),)
+
+
+def kept_parameters(charges: Sequence[Charge]) -> tuple[str, list[UUID], list[bytes | None]]:
+    """Return the parameters of SETTLE_KEPT. At least one charge must have an answer."""
+    return (*settle_parameters(charges), [one.prediction_id for one in charges], [one.answer for one in charges])
 
 
 def refund_parameters(prediction_id: UUID, reason: str) -> tuple[Any, ...]:
@@ -232,6 +262,14 @@ def parse_refunded(row: tuple[Any, ...] | None) -> bool:
     """Read the answer of CORRECT_PREDICTION for a whole refund: whether this call gave the charge back."""
     assert row is not None
     return bool(row[0] == "corrected")
+
+
+def parse_earlier(row: tuple[Any, ...] | None) -> EarlierPrediction | None:
+    """Read the answer of FIND_KEPT."""
+    if row is None:
+        return None
+    prediction_id, state, request_hash, cost, answer = row
+    return EarlierPrediction(prediction_id, state, bytes(request_hash), cost, answer and bytes(answer))
 
 
 def parse_delivery(row: tuple[Any, ...] | None) -> Delivery:

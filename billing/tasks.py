@@ -21,7 +21,7 @@ from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepa
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.lots import expire_lots
-from billing.models import Incident, Outbox, StripeEvent, TopUp
+from billing.models import Incident, KeptAnswer, Outbox, StripeEvent, TopUp
 from billing.papers.credit_notes import issue_due_credit_notes
 from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
@@ -45,6 +45,8 @@ OUTBOX_STREAM = "intarsia:billing:events"
 OUTBOX_STREAM_LENGTH = 100_000  # entries kept for slow readers
 OUTBOX_KEPT = timedelta(days=7)
 USAGE_MONTHS_AHEAD = 3
+ANSWER_BATCH = 1_000  # kept answers of up to 1 MiB: each batch is a short transaction
+ANSWER_ROUNDS = 100  # of one run; runs come every minute
 
 
 @shared_task
@@ -158,6 +160,18 @@ def deliver_outbox() -> None:
                 Outbox.objects.filter(pk__in=[row.pk for row in rows]).update(delivered_at=timezone.now())
             delivered = len(rows)
     Outbox.objects.filter(delivered_at__lt=timezone.now() - OUTBOX_KEPT).delete()
+
+
+@shared_task
+def forget_answers() -> int:
+    """Delete answers that were kept for retries and are past their time; return how many."""
+    deleted = ANSWER_BATCH
+    rounds = total = 0
+    while deleted == ANSWER_BATCH and rounds < ANSWER_ROUNDS:
+        expired = KeptAnswer.objects.filter(expires_at__lte=Now()).order_by("expires_at").values("pk")[:ANSWER_BATCH]
+        deleted, _ = KeptAnswer.objects.filter(pk__in=expired).delete()
+        rounds, total = rounds + 1, total + deleted
+    return total
 
 
 @shared_task

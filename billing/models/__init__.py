@@ -5,6 +5,7 @@ from billing.models.budgets import Allowance, BudgetNode
 from billing.models.cards import AutoTopUp, SavedCard, StripeCustomer
 from billing.models.corrections import Correction
 from billing.models.holds import GatewayProcess, Hold
+from billing.models.kept_answers import KeptAnswer
 from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
 from billing.models.lots import Lot
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
@@ -34,6 +35,7 @@ __all__ = [
     "Hold",
     "Incident",
     "Instant",
+    "KeptAnswer",
     "LedgerCheckpoint",
     "LedgerTransaction",
     "Lot",

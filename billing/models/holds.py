@@ -78,10 +78,11 @@ class Hold(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            # A released hold charged nothing, so its key may be used again: only live ones are unique.
+            # A key may be used again after a release, and 24 h after a charge, which `billing_place_holds` sees to under
+            # the wallet's lock: only open holds are unique.
             models.UniqueConstraint(
                 fields=["account", "idempotency_key"],
-                condition=~Q(state="released") & Q(idempotency_key__isnull=False),
+                condition=Q(state="open") & Q(idempotency_key__isnull=False),
                 name="billing_hold_unique_idempotency_key",
             ),
             models.CheckConstraint(condition=Q(amount_nano_usd__gte=0), name="billing_hold_amount_not_negative"),

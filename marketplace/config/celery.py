@@ -41,6 +41,7 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 10.0},
         },
+        "forget answers": {"task": "billing.tasks.forget_answers", "schedule": 60.0, "options": {"expires": 55.0}},
         "expire credit": {"task": "billing.tasks.expire_credit", "schedule": 300.0, "options": {"expires": 290.0}},
         "issue papers": {"task": "billing.tasks.issue_papers", "schedule": 10.0, "options": {"expires": 20.0}},
         "roll up usage": {

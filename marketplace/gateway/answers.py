@@ -1,4 +1,7 @@
-"""Relay a whole answer: read to its end, charged, then handed to the client; refunded if the client left meanwhile."""
+"""Relay a whole answer: read to its end, charged, then handed to the client.
+
+It is refunded if the client left meanwhile, unless it is kept for a retry.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ from typing import Any
 
 import orjson
 
+from marketplace.gateway.closing import WHOLE_HEADERS, whole_body
 from marketplace.gateway.dispatch import LOST
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.http import Client
-from marketplace.gateway.prediction import Prediction, SignedReceipt, charged_usage, describe
+from marketplace.gateway.prediction import Prediction, SignedReceipt
 from marketplace.gateway.replicas import Answer
 from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ClientGone, ProtocolError
-from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
+from protocol.messages import take_prediction_extra
 from protocol.receipts import ReceiptRejected
 
 logger = logging.getLogger(__name__)
@@ -35,14 +39,13 @@ async def relay_whole(prediction: Prediction, response: Answer, client: Client, 
         raise await prediction.refused(lost, "lost while answering") from None
     finally:
         response.close()
-    prediction.about_to_charge()
+    await prediction.about_to_charge(orjson.dumps(answer))
     settlement = await prediction.settle(signed)
-    answer["usage"] = charged_usage(answer.get("usage") or {}, settlement)
-    answer[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
+    body = whole_body(answer, prediction.id, None if settlement is None else settlement.cost)
     try:
-        await client.send_whole(orjson.dumps(answer), {**headers, "x-should-retry": "false"})
+        await client.send_whole(body, {**WHOLE_HEADERS, **headers})
     except ClientGone:
-        await prediction.never_sent()
+        await prediction.not_taken(settlement)
         return
     prediction.delivered(signed, settlement)
 

@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
 from billing.statements import STATEMENT_SECONDS
-from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
+from marketplace.accounts.errors import NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.books import AWAY, Books
@@ -29,6 +29,7 @@ from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.replicas import Replicas
+from marketplace.gateway.replays import Replays, send_replay
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.writer import Writer
@@ -42,7 +43,6 @@ from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 logger = logging.getLogger(__name__)
 
 PREDICTION_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
-MAX_IDEMPOTENCY_KEY = 255
 STOP_SECONDS = 5.0  # for verdicts that are still on their way into the books
 
 
@@ -53,6 +53,7 @@ class Gateway:
         self._parts: Parts | None = None
         self._offers = Offers()
         self._quotes = Quotes()
+        self._replays = Replays()
         self._authenticator = Authenticator(pepper=settings.ENV.api_key_pepper)
         self._presence: asyncio.Task[None] | None = None
         self._valkey: Redis | None = None
@@ -134,6 +135,13 @@ class Gateway:
         embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
         request = parse_prediction_request(body, headers_of(scope), chat=chat and not embedding, embedding=embedding)
         database = parts.books.database
+        key = None if quoting else await self._replays.key_of(database, scope, principal.organization_id)
+        if key is not None:
+            found = await self._replays.find(database, key, principal.organization_id, body)
+            if found is not None:
+                with Client(receive, send) as client:
+                    await send_replay(client, found, headers)
+                return
         offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
         prediction = Prediction(parts, principal, offer, request, body)
@@ -143,7 +151,7 @@ class Gateway:
             return
         with Client(receive, send) as client:
             try:
-                await prediction.hold(idempotency_key=_idempotency_key(scope), replica=candidates[0])
+                await prediction.hold(key=key, replica=candidates[0])
                 headers[PREDICTION_HEADER] = str(prediction.id)
                 response = await dispatch(prediction, client, path, candidates, headers[REQUEST_ID_HEADER])
                 relay = relay_stream if request.stream else relay_whole
@@ -231,14 +239,3 @@ async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:
 
 async def _refuse(send: Send, refusal: Refusal, headers: dict[str, str]) -> None:
     await send_json(send, refusal.status, errors.body(refusal), {**headers, **refusal.headers})
-
-
-def _idempotency_key(scope: Scope) -> str | None:
-    raw = headers_of(scope).get(b"idempotency-key")
-    if raw is None:
-        return None
-    key = raw.decode("latin-1")
-    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
-        message = f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
-        raise InvalidInput(message, code="invalid_idempotency_key")
-    return key

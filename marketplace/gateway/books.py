@@ -94,9 +94,9 @@ class Books:
             return False
 
     async def settle(
-        self, hold: HoldRequest, receipt: Receipt, token: str, *, attempt: int, replica_id: UUID
+        self, hold: HoldRequest, receipt: Receipt, token: str, answer: bytes | None, *, attempt: int, replica_id: UUID
     ) -> Settlement:
-        """Charge what a receipt says, at most what was delivered.
+        """Charge what a receipt says, at most what was delivered, and keep the answer of an idempotency key.
 
         A hold that went with a crash of the database is placed again first. Raises BillingError, and what AWAY names.
         """
@@ -111,6 +111,7 @@ class Books:
             finish_reason=receipt.finish_reason,
             receipt=token,
             replica_id=replica_id,
+            answer=answer,
         )
         try:
             return await self.writer.settle(charge)
@@ -138,12 +139,21 @@ class Books:
             return False
 
     async def delivered(
-        self, prediction_id: UUID, *, attempt: int, tokens: int, patience: float = PATIENCE_SECONDS
+        self,
+        prediction_id: UUID,
+        *,
+        attempt: int,
+        tokens: int,
+        answer: bytes | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> Delivery | None:
-        """Record the verdict that at most `tokens` reached the client. None while the database is away."""
+        """Record the verdict that at most `tokens` reached the client, and keep them under an idempotency key.
+
+        None while the database is away.
+        """
 
         async def record(connection: AsyncConnection[Any]) -> Delivery:
-            return await record_delivery(connection, prediction_id, attempt=attempt, tokens=tokens)
+            return await record_delivery(connection, prediction_id, attempt=attempt, tokens=tokens, answer=answer)
 
         try:
             return await self._patiently(record, patience)

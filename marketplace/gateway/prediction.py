@@ -4,6 +4,9 @@ A prediction is charged only for what was delivered, that is handed to the clien
 still there. So money is held before any work; a whole answer is charged before it is sent, and refunded if it then does
 not go out; a stream that ends early is charged at most the tokens that its client was handed. The delivery log has the
 same facts for the case that this process is killed.
+
+Under an idempotency key, an answer is charged together with what is kept of it (`kept.py`): a client that left before
+it arrived fetches it by its retry.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from billing.errors import BillingError, BudgetExceeded, DuplicateRequest
 from billing.hotpath import HoldRequest, Settlement
@@ -23,10 +25,12 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.books import AWAY, LATER_SECONDS, Books
 from marketplace.gateway.delivery_log import DeliveryLog, LogFull, Slot
 from marketplace.gateway.errors import outcome_unknown, unavailable
+from marketplace.gateway.kept import Keeper
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.requests import PredictionRequest
+from marketplace.vault.answer_keys import AnswerCipher
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import PREDICTION_HEADER, encode
@@ -48,6 +52,15 @@ class Parts:
     replicas: Replicas
     signer: TicketSigner
     log: DeliveryLog
+
+
+@dataclass(frozen=True)
+class IdempotencyKey:
+    """A client's key, and the cipher of the answers that are kept for its organization."""
+
+    text: str
+    path: str  # of the request
+    cipher: AnswerCipher
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,7 @@ class Prediction:
         self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
         self.closed = False  # the books have its end, or will have it: nothing is left to do
         self.tokens = 0  # of this attempt's stream, handed to the client
+        self.keeper: Keeper | None = None  # of a request with an idempotency key
         self._unsent = False  # a whole answer is charged, or about to be, and not handed over
         self._slot: Slot | None = None
         self._stops_at_grant = False  # fewer tokens are granted than the request asked for
@@ -92,7 +106,7 @@ class Prediction:
         """Return the time until the deadline, at least a second."""
         return max(1.0, self.deadline - time.time())
 
-    async def hold(self, *, idempotency_key: str | None, replica: ReplicaAddress) -> None:
+    async def hold(self, *, key: IdempotencyKey | None, replica: ReplicaAddress) -> None:
         """Set the worst case aside for a first attempt at `replica`.
 
         Raises InsufficientFunds, BudgetExceeded, DuplicateRequest, and Refusal 503.
@@ -101,13 +115,16 @@ class Prediction:
             self._slot = self.parts.log.open(self.id)
         except LogFull:
             raise unavailable("This gateway is busy. Nothing was charged; try again.", code="busy") from None
-        self._terms = self._hold_request(idempotency_key, replica)
+        self._terms = self._hold_request(None if key is None else key.text, replica)
+        self.keeper = None if key is None else Keeper(self.id, key.path, key.cipher)
         try:
             granted = await self.parts.books.place(self._terms)
         except DuplicateRequest as refusal:
-            refusal.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
             self._close()
-            raise
+            # The first request may have been answered since the look at the key (`replays.py`): the next one finds it.
+            duplicate = DuplicateRequest(refusal.prediction_id, "open", refusal.same_body)
+            duplicate.headers[PREDICTION_HEADER] = str(refusal.prediction_id)
+            raise duplicate from None
         except BillingError:
             self._close()
             raise
@@ -213,9 +230,13 @@ class Prediction:
             self.tokens = tokens
             self._slot.running(self.attempt, tokens)
 
-    def about_to_charge(self) -> None:
-        """Note that a whole answer is charged next, and sent after that."""
+    async def about_to_charge(self, answer: bytes) -> None:
+        """Keep the answer if a retry may fetch it; note of any other that it is charged next, and sent after that."""
         assert self._slot is not None
+        if self.keeper is not None:
+            await self.keeper.keep_whole(answer)
+            if self.keeper.fetchable:
+                return
         self._unsent = True
         self._slot.unsent(self.attempt)
 
@@ -224,7 +245,7 @@ class Prediction:
         assert self.replica is not None
         try:
             return await self.parts.books.settle(
-                self._terms, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
+                self._terms, signed.receipt, signed.token, self._kept, attempt=self.attempt, replica_id=self.replica.id
             )
         except BillingError as error:  # a hold that was released, for example
             logger.error("prediction %s is not charged: %s", self.id, error)
@@ -255,8 +276,15 @@ class Prediction:
         """Release the hold and return the refusal, or, where that cannot be promised, the one that says so."""
         return refusal if await self.give_back(reason) else outcome_unknown()
 
-    async def never_sent(self) -> None:
-        """Make a whole answer free that may have been charged, because its client left before it was handed over."""
+    async def not_taken(self, settlement: Settlement | None) -> None:
+        """End a whole answer whose client left before it was handed over: it is free, unless a retry may fetch it."""
+        if settlement is not None and self.keeper is not None and self.keeper.fetchable:
+            self._close()
+        else:
+            await self._never_sent()
+
+    async def _never_sent(self) -> None:
+        """Make a whole answer free that may have been charged."""
         if await self.parts.books.never_sent(self.id, "the answer was not delivered"):
             self._close()
         else:
@@ -269,9 +297,12 @@ class Prediction:
         """
         if self.closed:
             return False
+        if tokens and self.keeper is not None:
+            self.keeper.keep_stream(None)
+            tokens = max(tokens, self.keeper.tokens)  # all that was gathered can be fetched
         if self.replica is not None:
             self.parts.books.later(self.cancel(tokens))
-        verdict = await self.parts.books.delivered(self.id, attempt=self.attempt, tokens=tokens)
+        verdict = await self.parts.books.delivered(self.id, attempt=self.attempt, tokens=tokens, answer=self._kept)
         if verdict is None:
             self.parts.books.later(self._verdict_later(tokens))
         elif verdict != "recorded":
@@ -281,7 +312,7 @@ class Prediction:
     async def abandon(self) -> None:
         """End it where it stands, because this process stops."""
         if self._unsent and not self.closed:
-            await self.never_sent()
+            await self._never_sent()
         elif await self.hang_up(self.tokens):
             await self.leave_to_sweeper()
 
@@ -311,6 +342,10 @@ class Prediction:
         except (NotReached, ReplicaLost) as error:
             logger.warning("prediction %s not cancelled: %s", self.id, type(error).__name__)
 
+    @property
+    def _kept(self) -> bytes | None:
+        return None if self.keeper is None else self.keeper.kept
+
     def _close(self) -> None:
         self.closed = True
         if self._slot is not None:
@@ -320,9 +355,16 @@ class Prediction:
         await self._verdict_later(0)
 
     async def _verdict_later(self, tokens: int) -> None:
-        books = self.parts.books
-        if await books.delivered(self.id, attempt=self.attempt, tokens=tokens, patience=LATER_SECONDS) is not None:
+        if await self._delivered_later(tokens):
             await self.leave_to_sweeper()
+
+    async def _delivered_later(self, tokens: int) -> bool:
+        """Record the verdict, and what is kept with it, within `LATER_SECONDS`. False: the database stayed away."""
+        delivered = self.parts.books.delivered
+        verdict = await delivered(
+            self.id, attempt=self.attempt, tokens=tokens, answer=self._kept, patience=LATER_SECONDS
+        )
+        return verdict is not None
 
     async def _never_sent_later(self) -> None:
         reason = "the answer was not delivered"
@@ -334,26 +376,8 @@ class Prediction:
 
     async def _settle_later(self, signed: SignedReceipt) -> None:
         """Record first that everything was delivered, so that the sweeper may charge it if this process may not."""
-        tokens = signed.receipt.completion_tokens
-        books = self.parts.books
-        if await books.delivered(self.id, attempt=self.attempt, tokens=tokens, patience=LATER_SECONDS) is None:
+        if not await self._delivered_later(signed.receipt.completion_tokens):
             return
         if await self.settle(signed) is None:
             await self.leave_to_sweeper()
         self._close()
-
-
-def charged_usage(usage: dict[str, Any], settlement: Settlement | None) -> dict[str, Any]:
-    """OpenAI's usage object plus the charge: nano-dollars exactly, dollars for reading."""
-    if settlement is None:
-        return usage
-    return usage | {"cost_nano_usd": settlement.cost, "cost": settlement.cost / 1e9}
-
-
-def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str, Any]:
-    """Return the `intarsia` object at the end of an answer."""
-    return {
-        "prediction_id": str(prediction.id),
-        "receipt_id": str(prediction.id),
-        "settled": settlement is not None,
-    }

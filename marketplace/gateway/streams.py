@@ -8,32 +8,25 @@ from typing import Any
 
 import orjson
 
-from marketplace.accounts.errors import Refusal
 from marketplace.gateway import sse
-from marketplace.gateway.errors import error_answer
+from marketplace.gateway.closing import STREAM_HEADERS, lost_end, stream_end
 from marketplace.gateway.http import Client
-from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, SignedReceipt, charged_usage, describe
+from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, SignedReceipt
 from marketplace.gateway.replicas import Answer
 from protocol.errors import ProtocolError
-from protocol.events import DONE, event_data, event_tokens, format_event
-from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra, to_fields
+from protocol.events import DONE, event_data, event_tokens
+from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
 from protocol.receipts import ReceiptRejected
 
 logger = logging.getLogger(__name__)
 
 BROKEN = (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError)
 _EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
-_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-store",
-    "x-accel-buffering": "no",
-    "x-should-retry": "false",
-}
 
 
 async def relay_stream(prediction: Prediction, response: Answer, client: Client, headers: dict[str, str]) -> None:
     """Relay a streaming answer. Never refuses: once the stream has begun, an error is its last event."""
-    await client.start(200, {**_HEADERS, **headers})
+    await client.start(200, {**STREAM_HEADERS, **headers})
     stream = _Stream(prediction, response, client)
     reading = asyncio.create_task(stream.read())
     try:
@@ -74,6 +67,8 @@ class _Stream:
                 # Generated text may spell our key's name; only a real key ends the stream.
             if raw == DONE or self._left or self._client.gone:
                 continue
+            if self._prediction.keeper is not None:
+                self._prediction.keeper.add(raw, event_tokens(raw) or 0)
             await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
             if not self._client.gone and not self._client.closing:
                 self._sent = max(self._sent, event_tokens(raw) or 0)
@@ -112,15 +107,12 @@ class _Stream:
             if isinstance(error, ReceiptRejected):
                 await prediction.refuse_receipt(error)
             return await self._broken(free=isinstance(error, ReceiptRejected))
+        last = self._last if prediction.request.include_usage or "error" in self._last else {}
+        if prediction.keeper is not None:
+            prediction.keeper.keep_stream(last)
         settlement = await prediction.settle(signed)
         prediction.delivered(signed, settlement)
-        self._last[PREDICTION_EXTRA_KEY] = describe(prediction, settlement)
-        if "error" not in self._last:
-            self._last["usage"] = charged_usage(self._last.get("usage") or {}, settlement)
-            if not prediction.request.include_usage:
-                # OpenAI sends no usage chunk unless asked; the playground and curl readers ask.
-                return DONE
-        return format_event(orjson.dumps(self._last), self._sent) + DONE
+        return stream_end(last, self._sent, prediction.id, None if settlement is None else settlement.cost)
 
     async def _broken(self, *, free: bool) -> bytes:
         """Return the last event of a stream without a good receipt. Sent tokens are charged, unless `free`."""
@@ -133,6 +125,4 @@ class _Stream:
             if await prediction.hang_up(self._sent):
                 await prediction.leave_to_sweeper()
             message = "The replica was lost; what it delivered will be charged. Check your usage."
-        lost = to_fields(error_answer(Refusal(message, code="replica_lost", status=503)))
-        lost[PREDICTION_EXTRA_KEY] = describe(prediction, None)
-        return format_event(orjson.dumps(lost), self._sent) + DONE
+        return lost_end(message, self._sent, prediction.id)

@@ -89,6 +89,8 @@ def _decisions(holds: list[HoldToSweep]) -> Iterator[Decision]:
         boot = boots.get(one.hold.replica_id) if one.hold.replica_id is not None else None
         if one.hold.delivered_tokens is None:
             yield Decision(one.hold, "release", "nothing shows a delivery")
+        elif one.unkept:
+            yield Decision(one.hold, "release", "its answer is not kept")
         elif boot is None:
             yield Decision(one.hold, "release", "its replica is unknown")
         else:

@@ -20,6 +20,7 @@ from billing.models import (
     BudgetAlert,
     BudgetNode,
     Hold,
+    KeptAnswer,
     Payout,
     PayoutAccount,
     SavedCard,
@@ -32,7 +33,7 @@ from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
-from marketplace.vault.models import DataKey, SigningKey
+from marketplace.vault.models import AnswerKey, DataKey, SigningKey
 
 ERASED = "erased"
 
@@ -77,6 +78,8 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     BudgetNode.objects.filter(organization=row).update(name=ERASED)
     BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
     Webhook.objects.filter(organization=row).delete()
+    AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
+    KeptAnswer.objects.filter(organization_id=row.pk).delete()
     BillingProfile.objects.filter(organization=row).update(
         legal_name=ERASED, email="", line1=ERASED, line2="", postal_code="", city=ERASED, region="", tax_id=""
     )

@@ -100,6 +100,7 @@ EXPORTED = (
 LEFT_OUT = {
     "account_emailaddress": "a person's: in the copy of the person",
     "accounts_user": "a person's: in the copy of the person",
+    "billing_keptanswer": "answers of the last day, kept for retries, which whoever asked for them has",
     "billing_hold": "the worst case of predictions whose outcome is in usage",
     "billing_earningsday": "sums of usage and postings, which a copy has",
     "billing_spancustomer": "sums of usage",
@@ -107,5 +108,6 @@ LEFT_OUT = {
     "billing_usageday": "sums of usage, which a copy has",
     "billing_splitpart": "shares of a split, by id; what was earned with them is in postings",
     "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
+    "vault_answerkey": "a wrapped key, useless outside the vault",
     "vault_creatorkey": "a wrapped key, useless outside the vault",
 }

@@ -6,6 +6,7 @@ import uuid
 from typing import ClassVar
 
 from django.db import models
+from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
 
@@ -54,6 +55,17 @@ class DataKey(models.Model):
     version = models.OneToOneField("catalog.Version", on_delete=models.PROTECT, primary_key=True)
     wrapped_key = models.BinaryField()
     created_at = models.DateTimeField(auto_now_add=True)
+
+
+class AnswerKey(models.Model):
+    """The random 32-byte key of the answers that are kept for one customer's retries, wrapped by the root key.
+
+    Deleting it makes them all unreadable.
+    """
+
+    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, primary_key=True)
+    wrapped_key = models.BinaryField()
+    created_at = models.DateTimeField(db_default=Now())
 
 
 class EnrolledReplica(models.Model):
