@@ -78,8 +78,8 @@ class Hold(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            # A key may be used again after a release, and 24 h after a charge, which `billing_place_holds` sees to under
-            # the wallet's lock: only open holds are unique.
+            # A key may be used again after a release, and 24 h after a charge. `billing_place_holds` sees to that under
+            # the wallet's lock, so that the constraint is about open holds alone.
             models.UniqueConstraint(
                 fields=["account", "idempotency_key"],
                 condition=Q(state="open") & Q(idempotency_key__isnull=False),

@@ -28,8 +28,8 @@ from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
-from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.replays import Replays, send_replay
+from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.writer import Writer

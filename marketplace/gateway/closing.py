@@ -1,7 +1,7 @@
 """The bytes that close an answer and say what it cost.
 
-They follow from the answer and the charge alone, so that an answer can be kept before it is charged, and a replay is the
-same to the byte.
+They follow from the answer and the charge alone, so that an answer can be kept before it is charged, and a replay has
+the same bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def lost_end(message: str, tokens: int, prediction_id: UUID) -> bytes:
 
 def cut_end(tokens: int, prediction_id: UUID, cost: int) -> bytes:
     """Return the end of a replayed stream that its first client left, or whose replica was lost."""
-    message = "The answer ended here when it was first sent, and was charged up to here. Use another Idempotency-Key to ask again."
+    message = "The answer ended here when it was first sent, and was charged up to here. Ask again under another key."
     cut = to_fields(error_answer(Refusal(message, code="answer_cut_short", status=503)))
     cut["usage"] = _charged_usage({}, cost)
     return stream_end(cut, tokens, prediction_id, cost)

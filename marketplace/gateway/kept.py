@@ -23,7 +23,7 @@ _ASIDE_BYTES = 2**16  # a larger answer is packed in a thread
 
 
 class _Packed(msgspec.Struct, frozen=True):
-    """`path`: of the request. `body`: a whole answer's JSON, or a stream's events, compressed. `last`: see `stream_end`."""
+    """`path`: of the request. `body`: a whole answer's JSON, or a stream's events, compressed. `last`: of `stream_end`."""
 
     path: str
     stream: bool

@@ -14,7 +14,7 @@ from billing.stripe import stripe_gateway
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import Organization
-from tests.billing.support import hold_request, make_organization, place, settle
+from tests.billing.support import hold_request, keep, make_organization, place, settle
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def books(db: None) -> dict[str, int]:
     """A customer with 10,000 nano-dollars of which 1,000 are held and one prediction is settled."""
     buyer, creator = make_organization(10_000), make_organization()
     settled = place(hold_request(buyer, creator))
-    place(hold_request(buyer, creator, idempotency_key="key"))
+    keep(place(hold_request(buyer, creator, idempotency_key="key")).prediction_id)
     settle(settled.prediction_id)
     with connection.cursor() as cursor:  # nothing is left pending for the tests to stumble over
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

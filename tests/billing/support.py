@@ -20,9 +20,17 @@ from billing.pricing import Price, TokenUsage
 from billing.rollups.services import roll_up
 from billing.services import credit_promotion, settle_hold_sync
 from billing.splits import simple_parts, split_id
-from billing.statements import PLACE_HOLDS, Settlement, place_parameters, placed_or_raise
+from billing.statements import (
+    PLACE_HOLDS,
+    SETTLE_KEPT,
+    Settlement,
+    kept_parameters,
+    place_parameters,
+    placed_or_raise,
+    settled_or_raise,
+)
 from marketplace.accounts.models import Organization
-from tests.database import as_superuser
+from tests.database import as_owner, as_superuser
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
 USAGE = TokenUsage(prompt_tokens=100, cached_tokens=20, completion_tokens=50)
@@ -93,6 +101,19 @@ def settle(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, **changes: Any) 
     """Settle the first attempt of a hold; `changes` replace what is reported."""
     report: dict[str, Any] = {"attempt": 1, "finish_reason": "stop", "receipt": "r", "replica_id": REPLICA}
     return settle_hold_sync(prediction_id=prediction_id, usage=usage, **(report | changes))
+
+
+def settle_kept(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, answer: bytes = b"encrypted") -> Settlement:
+    """Settle the first attempt of a hold that has an idempotency key, and keep its answer."""
+    with connection.cursor() as cursor:
+        cursor.execute(SETTLE_KEPT, kept_parameters([charge(prediction_id, usage, answer=answer)]))
+        return settled_or_raise(cursor.fetchone())
+
+
+def keep(prediction_id: uuid.UUID) -> None:
+    """Keep an answer of an open hold ahead of its charge."""
+    with as_owner(), connection.cursor() as cursor:
+        cursor.execute("SELECT billing_keep_answers(ARRAY[%s], ARRAY['encrypted'::bytea])", [prediction_id])
 
 
 def conninfo() -> dict[str, Any]:

@@ -253,7 +253,7 @@ async def test_an_idempotency_key_is_used_once_and_tells_a_retry_from_a_conflict
         await place_hold(conn, first)
         with pytest.raises(DuplicateRequest) as retry:
             await place_hold(conn, hold_request(buyer, creator, idempotency_key="k1"))
-        await settle(conn, first.prediction_id)
+        await settle_hold(conn, charge(first.prediction_id, answer=b"encrypted"))
         other = hashlib.sha256(b"another body").digest()
         with pytest.raises(DuplicateRequest) as conflict:
             await place_hold(conn, hold_request(buyer, creator, idempotency_key="k1", request_hash=other))

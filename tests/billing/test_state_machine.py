@@ -22,7 +22,7 @@ from billing.rollups.services import roll_up
 from billing.selectors import platform_summary, wallet
 from billing.services import credit_promotion, release_hold_sync, reverse_transaction
 from marketplace.accounts.models import ApiKey
-from tests.billing.support import hold_request, make_organization, place, settle
+from tests.billing.support import hold_request, make_organization, place, settle, settle_kept
 
 BUDGET = 3_000
 PRICES = (Price(150, 75, 600), Price(0, 0, 0, 40), Price(0, 0, 0), Price(10_000, 20_000, 30_000, 5))
@@ -37,6 +37,7 @@ class ModelHold:
     state: str = "open"
     cost: int = 0
     budgeted: bool = False
+    keyed: bool = False
 
 
 class Books(RuleBasedStateMachine):
@@ -129,7 +130,9 @@ class Books(RuleBasedStateMachine):
                 place(request)
             return request.prediction_id
         place(request)
-        self.open_holds[request.prediction_id] = ModelHold(customer, creator, price, amount, budgeted=budgeted)
+        self.open_holds[request.prediction_id] = ModelHold(
+            customer, creator, price, amount, budgeted=budgeted, keyed=key is not None
+        )
         if key:
             self.keys_in_use[(customer, key)] = request.prediction_id
         return request.prediction_id
@@ -144,7 +147,7 @@ class Books(RuleBasedStateMachine):
             with pytest.raises(HoldReleased):
                 settle(hold_id, usage)
             return
-        settlement = settle(hold_id, usage)
+        settlement = settle_kept(hold_id, usage) if hold.keyed else settle(hold_id, usage)
         assert settlement.already_settled == (hold.state != "open")
         if hold.state == "open" and completion > 0:
             hold.state = "settled"
