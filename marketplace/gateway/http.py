@@ -126,7 +126,10 @@ class Client:
         await start_response(self.send, status, headers)
 
     async def send_whole(self, body: bytes, headers: dict[str, str]) -> None:
-        """Hand a whole JSON answer over to the connection. Raises ClientGone when the client left before its end."""
+        """Hand a whole answer over to the connection, JSON unless the headers say something else.
+
+        Raises ClientGone when the client left before its end.
+        """
         await self.start(200, {"content-type": "application/json", "content-length": str(len(body)), **headers})
         for at in range(0, len(body), PIECE_BYTES):
             piece = {"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": True}
