@@ -161,7 +161,7 @@ def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
     )
     return [
         # The annotations are set by the query.
-        HoldToSweep(row, row.overdue, row.idempotency_key is not None and not row.kept)  # type: ignore[attr-defined]
+        HoldToSweep(row, row.overdue, row.idempotency_key is not None and not row.kept)
         for row in rows[:limit]
     ]
 

@@ -94,7 +94,14 @@ class Books:
             return False
 
     async def settle(
-        self, hold: HoldRequest, receipt: Receipt, token: str, answer: bytes | None, *, attempt: int, replica_id: UUID
+        self,
+        hold: HoldRequest,
+        receipt: Receipt,
+        token: str,
+        *,
+        attempt: int,
+        replica_id: UUID,
+        answer: bytes | None = None,
     ) -> Settlement:
         """Charge what a receipt says, at most what was delivered, and keep the answer of an idempotency key.
 

@@ -245,7 +245,12 @@ class Prediction:
         assert self.replica is not None
         try:
             return await self.parts.books.settle(
-                self._terms, signed.receipt, signed.token, self._kept, attempt=self.attempt, replica_id=self.replica.id
+                self._terms,
+                signed.receipt,
+                signed.token,
+                attempt=self.attempt,
+                replica_id=self.replica.id,
+                answer=self._kept,
             )
         except BillingError as error:  # a hold that was released, for example
             logger.error("prediction %s is not charged: %s", self.id, error)

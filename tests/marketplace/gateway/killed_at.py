@@ -1,4 +1,4 @@
-"""The platform's app in a process that ends itself with -9: KILL_AT is `before` or `after`, and a method of the gateway."""
+"""The platform's app in a process that ends itself with -9. KILL_AT is `before` or `after`, and a method."""
 
 from __future__ import annotations
 

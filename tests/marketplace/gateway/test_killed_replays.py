@@ -1,4 +1,4 @@
-"""A gateway that is killed at any step of a request with a key has charged an answer that can be fetched, or nothing."""
+"""A gateway that is killed at any step under a key has charged an answer that can be fetched, or nothing."""
 
 from __future__ import annotations
 

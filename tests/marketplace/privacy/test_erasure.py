@@ -12,7 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from billing.integrity import find_discrepancies
-from billing.models import Account, BillingProfile, Entry, TopUp, Usage
+from billing.models import Account, BillingProfile, Entry, KeptAnswer, TopUp, Usage
+from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy import services
@@ -21,9 +22,10 @@ from marketplace.privacy.models import Erasure
 from marketplace.publishing.versions import retire_version
 from marketplace.receipts.keys import published_keys
 from marketplace.receipts.selectors import receipt_document
-from marketplace.vault.models import DataKey
+from marketplace.vault.answer_keys import new_answer_key
+from marketplace.vault.models import AnswerKey, DataKey
 from protocol.proofs.documents import verify_document
-from tests.billing.support import hold_request, place
+from tests.billing.support import hold_request, place, settle_kept
 from tests.marketplace.receipts.conftest import Market, market
 from tests.marketplace.web.conftest import World, build_world
 
@@ -111,6 +113,16 @@ def test_an_erased_creators_weights_are_shredded_and_its_listings_blank(world: W
     listing = Model.objects.get()
     assert (listing.title, listing.card_markdown, listing.visibility) == ("erased", "", "private")
     assert "edgerline" not in everything_but_the_books().replace(listing.slug, "")
+
+
+def test_an_erased_consumers_kept_answers_and_their_key_are_gone(world: World) -> None:
+    for organization in (world.buyer, world.seller):
+        AnswerKey.objects.create(organization=organization, wrapped_key=new_answer_key(organization.pk))
+        credit_promotion(organization=organization, amount_nano_usd=10_000, reference=str(organization.pk))
+        settle_kept(place(hold_request(organization, world.seller, idempotency_key="key")).prediction_id)
+    services.erase_organization(organization=world.buyer, by=None, give_up=True)
+    assert list(AnswerKey.objects.values_list("organization", flat=True)) == [world.seller.pk]
+    assert list(KeptAnswer.objects.values_list("organization_id", flat=True)) == [world.seller.pk]
 
 
 def _open_hold(world: World) -> None:

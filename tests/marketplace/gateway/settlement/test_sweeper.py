@@ -15,6 +15,7 @@ from billing.models import GatewayProcess, Hold, Incident, Usage
 from marketplace.gateway import journals, tasks
 from marketplace.vault.models import Replica
 from protocol.admin import MAX_JOURNAL_KEYS
+from tests.billing.support import keep
 from tests.database import as_owner
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES, sign
 from tests.marketplace.gateway.settlement.sweeping import (
@@ -56,6 +57,21 @@ def test_a_receipt_in_the_journal_settles_a_delivered_prediction_once(
     replica.finish(consumer.dispatched(replica.row))
     sweep(settled=1)
     sweep()
+    assert_charged(consumer, COST)
+
+
+def test_a_delivered_prediction_whose_answer_is_not_kept_for_its_key_is_free(
+    consumer: Consumer, replica: JournalReplica
+) -> None:
+    """Its gateway died before it could keep the answer: a retry would get nothing for the money."""
+    hold = consumer.dispatched(replica.row, idempotency_key="key")
+    replica.finish(hold)
+    sweep(released=1)
+    assert replica.asked == [] and Hold.objects.get(pk=hold.pk).close_reason == "its answer is not kept"
+    kept = consumer.dispatched(replica.row, idempotency_key="key")
+    keep(kept.pk)
+    replica.finish(kept)
+    sweep(settled=1)
     assert_charged(consumer, COST)
 
 
