@@ -78,9 +78,7 @@ class DuplicateRequest(BillingError):
             message = f"Prediction {prediction_id} of this Idempotency-Key is in progress. Try again for its answer."
             super().__init__(message, code="in_progress", status=409, headers={"retry-after": "1"})
         else:
-            message = (
-                f"Prediction {prediction_id} of this Idempotency-Key was charged; its answer was too large to be kept."
-            )
+            message = f"Prediction {prediction_id} of this Idempotency-Key was charged, and its answer is not kept."
             super().__init__(message, code="already_processed", status=409, headers=headers)
         self.prediction_id = prediction_id
         self.state = state

@@ -13,7 +13,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  8. creator key                          `vault.locks.lock_creator_key`
  9. top-up, its automatic rule, payout   `billing.locks.lock_top_up`, `billing.locks.lock_auto_top_up`,
                                          `billing.locks.lock_payout`
-10. hold                                 `billing_settle_holds`, `billing_release_holds` (billing/migrations/0020)
+10. hold                                 `billing_keep_answers`, `billing_settle_holds`, `billing_release_holds`
 11. ledger transaction to be corrected   `billing.locks.lock_ledger_transaction`
 12. ledger accounts of customers         `billing_place_holds`, `billing_settle_holds`
 13. allowances, then budget nodes from   the same functions, `billing.locks.lock_budget_branch`

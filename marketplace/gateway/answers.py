@@ -39,13 +39,13 @@ async def relay_whole(prediction: Prediction, response: Answer, client: Client, 
         raise await prediction.refused(lost, "lost while answering") from None
     finally:
         response.close()
-    await prediction.about_to_charge(orjson.dumps(answer))
+    await prediction.about_to_charge(answer)
     settlement = await prediction.settle(signed)
     body = whole_body(answer, prediction.id, None if settlement is None else settlement.cost)
     try:
         await client.send_whole(body, {**WHOLE_HEADERS, **headers})
     except ClientGone:
-        await prediction.not_taken(settlement)
+        await prediction.not_taken(signed, settlement)
         return
     prediction.delivered(signed, settlement)
 

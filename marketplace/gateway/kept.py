@@ -6,7 +6,9 @@ It is kept without its cost, which the books know only when they charge it: `con
 from __future__ import annotations
 
 import asyncio
+import functools
 import zlib
+from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -22,10 +24,19 @@ _LEVEL = 1  # a stream packs to a twelfth of its size at about 100 MB/s
 _ASIDE_BYTES = 2**16  # a larger answer is packed in a thread
 
 
-class _Packed(msgspec.Struct, frozen=True):
-    """`path`: of the request. `body`: a whole answer's JSON, or a stream's events, compressed. `last`: of `stream_end`."""
+@dataclass(frozen=True)
+class IdempotencyKey:
+    """A client's key, and the cipher of the answers that are kept for its organization."""
 
-    path: str
+    text: str
+    path: str  # of the request
+    cipher: AnswerCipher
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    """`body`: compressed, a whole answer's JSON or a stream's events. `last`: see `closing.stream_end`."""
+
+    path: str  # of the request
     stream: bool
     body: bytes
     last: bytes = b"{}"
@@ -36,11 +47,11 @@ class _Packed(msgspec.Struct, frozen=True):
 class Keeper:
     """Gathers the answer of one prediction. `kept` is the sealed answer once there is one, `tokens` those gathered."""
 
-    def __init__(self, prediction_id: UUID, path: str, cipher: AnswerCipher) -> None:
+    def __init__(self, prediction_id: UUID, key: IdempotencyKey) -> None:
         """Start with nothing."""
         self.kept: bytes | None = None
         self.tokens = 0
-        self._prediction_id, self._path, self._cipher = prediction_id, path, cipher
+        self._prediction_id, self._key = prediction_id, key
         self._packer = zlib.compressobj(_LEVEL)
         self._body = bytearray()
         self._given = 0
@@ -61,11 +72,10 @@ class Keeper:
         """Seal a whole answer, the JSON without its cost."""
         self._given = len(answer)
         if self._fits:
-            pack = zlib.compress
-            self._body += (
-                pack(answer, _LEVEL) if len(answer) < _ASIDE_BYTES else await asyncio.to_thread(pack, answer, _LEVEL)
-            )
-        self._seal(_Packed(self._path, stream=False, body=bytes(self._body)))
+            large = len(answer) > _ASIDE_BYTES
+            pack = functools.partial(zlib.compress, answer, _LEVEL)
+            self._body += await asyncio.to_thread(pack) if large else pack()
+        self._seal(_Packed(self._key.path, stream=False, body=bytes(self._body)))
 
     def keep_stream(self, last: dict[str, object] | None) -> None:
         """Seal the stream with its last event; None: it was cut short. What was sealed before stays."""
@@ -74,7 +84,7 @@ class Keeper:
         if self._fits:
             self._body += self._packer.flush()
         packed = _Packed(
-            self._path,
+            self._key.path,
             stream=True,
             body=bytes(self._body),
             last=orjson.dumps(last or {}),
@@ -90,7 +100,7 @@ class Keeper:
     def _seal(self, packed: _Packed) -> None:
         content = msgspec.msgpack.encode(packed) if self._fits else TOO_LARGE
         fits = 0 < len(content) <= MAX_KEPT_BYTES
-        self.kept = self._cipher.seal(self._prediction_id, content) if fits else TOO_LARGE
+        self.kept = self._key.cipher.seal(self._prediction_id, content) if fits else TOO_LARGE
 
 
 class Replay(msgspec.Struct, frozen=True):

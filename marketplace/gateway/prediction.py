@@ -17,6 +17,9 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
 
 from billing.errors import BillingError, BudgetExceeded, DuplicateRequest
 from billing.hotpath import HoldRequest, Settlement
@@ -25,12 +28,11 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.books import AWAY, LATER_SECONDS, Books
 from marketplace.gateway.delivery_log import DeliveryLog, LogFull, Slot
 from marketplace.gateway.errors import outcome_unknown, unavailable
-from marketplace.gateway.kept import Keeper
+from marketplace.gateway.kept import IdempotencyKey, Keeper
 from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.requests import PredictionRequest
-from marketplace.vault.answer_keys import AnswerCipher
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import PREDICTION_HEADER, encode
@@ -52,15 +54,6 @@ class Parts:
     replicas: Replicas
     signer: TicketSigner
     log: DeliveryLog
-
-
-@dataclass(frozen=True)
-class IdempotencyKey:
-    """A client's key, and the cipher of the answers that are kept for its organization."""
-
-    text: str
-    path: str  # of the request
-    cipher: AnswerCipher
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,7 @@ class Prediction:
         except LogFull:
             raise unavailable("This gateway is busy. Nothing was charged; try again.", code="busy") from None
         self._terms = self._hold_request(None if key is None else key.text, replica)
-        self.keeper = None if key is None else Keeper(self.id, key.path, key.cipher)
+        self.keeper = None if key is None else Keeper(self.id, key)
         try:
             granted = await self.parts.books.place(self._terms)
         except DuplicateRequest as refusal:
@@ -230,11 +223,11 @@ class Prediction:
             self.tokens = tokens
             self._slot.running(self.attempt, tokens)
 
-    async def about_to_charge(self, answer: bytes) -> None:
-        """Keep the answer if a retry may fetch it; note of any other that it is charged next, and sent after that."""
+    async def about_to_charge(self, answer: dict[str, Any]) -> None:
+        """Keep a whole answer if a retry may fetch it; note of any other that it is charged next, then sent."""
         assert self._slot is not None
         if self.keeper is not None:
-            await self.keeper.keep_whole(answer)
+            await self.keeper.keep_whole(orjson.dumps(answer))
             if self.keeper.fetchable:
                 return
         self._unsent = True
@@ -260,7 +253,7 @@ class Prediction:
         return None
 
     def delivered(self, signed: SignedReceipt, settlement: Settlement | None) -> None:
-        """Note the good end: the whole answer was handed over. A charge that is missing is made later."""
+        """Note the good end: the whole answer was handed over, or is kept. A charge that is missing is made later."""
         if settlement is not None:
             self._close()
         elif not self.closed:
@@ -281,10 +274,10 @@ class Prediction:
         """Release the hold and return the refusal, or, where that cannot be promised, the one that says so."""
         return refusal if await self.give_back(reason) else outcome_unknown()
 
-    async def not_taken(self, settlement: Settlement | None) -> None:
+    async def not_taken(self, signed: SignedReceipt, settlement: Settlement | None) -> None:
         """End a whole answer whose client left before it was handed over: it is free, unless a retry may fetch it."""
-        if settlement is not None and self.keeper is not None and self.keeper.fetchable:
-            self._close()
+        if self.keeper is not None and self.keeper.fetchable:
+            self.delivered(signed, settlement)
         else:
             await self._never_sent()
 

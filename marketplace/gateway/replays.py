@@ -7,6 +7,7 @@ replay needs neither the model nor a replica nor credit.
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +18,12 @@ from billing.hotpath import find_earlier
 from marketplace.accounts.errors import InvalidInput
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.http import Client, Scope, headers_of
-from marketplace.gateway.kept import Replay, opened
-from marketplace.gateway.prediction import IdempotencyKey
+from marketplace.gateway.kept import IdempotencyKey, Replay, opened
 from marketplace.vault.answer_keys import AnswerCipher, new_answer_key, open_answer_key
 from protocol.messages import PREDICTION_HEADER
+from sealed_weights import AuthenticationError
+
+logger = logging.getLogger(__name__)
 
 MAX_IDEMPOTENCY_KEY = 255
 REPLAYED_HEADER = "idempotent-replayed"
@@ -60,10 +63,14 @@ class Replays:
             return None
         same = earlier.request_hash == hashlib.sha256(body).digest()
         if same and earlier.answer and earlier.cost is not None:
-            found = opened(earlier.answer, earlier.prediction_id, earlier.cost, key.cipher)
-            if found.path == key.path:
-                return earlier.prediction_id, found
-            same = False
+            try:
+                found = opened(earlier.answer, earlier.prediction_id, earlier.cost, key.cipher)
+            except AuthenticationError as error:  # its key was erased, for example
+                logger.error("prediction %s is not replayed: %s", earlier.prediction_id, error)
+            else:
+                if found.path == key.path:
+                    return earlier.prediction_id, found
+                same = False
         duplicate = DuplicateRequest(earlier.prediction_id, earlier.state, same)
         duplicate.headers[PREDICTION_HEADER] = str(earlier.prediction_id)
         raise duplicate

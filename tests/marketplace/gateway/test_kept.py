@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.gateway import closing, kept
-from marketplace.gateway.kept import Keeper, Replay, opened
+from marketplace.gateway.kept import IdempotencyKey, Keeper, Replay, opened
 from marketplace.vault.answer_keys import AnswerCipher
 from protocol.events import DONE, format_event
 
@@ -28,7 +28,7 @@ USAGE = st.dictionaries(st.sampled_from(["prompt_tokens", "cost", "x"]), st.inte
 
 
 def keeper() -> Keeper:
-    return Keeper(ID, PATH, CIPHER)
+    return Keeper(ID, IdempotencyKey("key", PATH, CIPHER))
 
 
 def replay(one: Keeper, cost: int = 5) -> Replay:

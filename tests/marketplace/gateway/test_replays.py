@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -49,6 +51,7 @@ from tests.marketplace.gateway.test_predictions import COST
 
 pytestmark = pytest.mark.asyncio
 CHAT = "/v1/chat/completions"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "replays.md"
 KEY = {"idempotency-key": "order-1"}
 FETCHABLE = 7 * 2**20  # bytes: more than the sockets hold, and less than is too large to be kept
 
@@ -180,6 +183,13 @@ async def test_openais_client_replays_answers_streams_and_embeddings(world: Worl
         ]
         assert vectors[0] == vectors[1] and vectors[0].data[0].embedding == [0.6, 0.8]
     assert len(world.replica.served) == 3 and (await money(world))["usage"] == 3
+
+
+async def test_the_example_of_the_page_runs(world: World) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    names = {"BASE_URL": world.url, "PREDICT_KEY": world.key_text, "MODEL": "maker/thing"}
+    await asyncio.to_thread(exec, compile(block, PAGE.name, "exec"), names)
+    assert len(world.replica.served) == 1
 
 
 async def test_openais_client_waits_for_the_first_and_gets_its_answer(world: World) -> None:
