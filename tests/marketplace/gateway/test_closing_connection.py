@@ -38,7 +38,9 @@ class Connection:
 
 
 class Prediction:
-    """The record of deliveries."""
+    """The record of deliveries of a request without an idempotency key."""
+
+    keeper = None
 
     def __init__(self) -> None:
         self.handed: list[int] = []
