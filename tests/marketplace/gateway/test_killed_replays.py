@@ -16,9 +16,9 @@ from django.conf import settings
 
 from marketplace.gateway.tasks import sweep_open_holds
 from tests.marketplace.gateway.conftest import FUNDS, World, events, money, slow_reader, until
+from tests.marketplace.gateway.replaying import CHAT, KEY, ask, is_replay
 from tests.marketplace.gateway.test_delivery import ONE_TOKEN
 from tests.marketplace.gateway.test_predictions import COST
-from tests.marketplace.gateway.test_replays import CHAT, KEY, ask, is_replay
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]  # a process each
 
