@@ -78,6 +78,7 @@ TABLES = {
     "catalog_evaluation": WRITE,
     "catalog_model": WRITE,
     "catalog_price": APPEND,
+    "catalog_source": APPEND,
     "catalog_version": WRITE,
     "django_content_type": READ,
     "django_migrations": READ,
