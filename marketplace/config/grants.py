@@ -52,6 +52,7 @@ TABLES = {
     "billing_payout": "SELECT, INSERT, UPDATE",
     "billing_payoutaccount": "SELECT, INSERT, UPDATE",
     "billing_paper": READ,
+    "billing_paperfile": APPEND,
     "billing_papernumber": READ,
     "billing_paymentdetail": APPEND,
     "billing_period": READ,
