@@ -178,7 +178,13 @@ class EarningsView(ControlView):
     scopes: ClassVar = {"GET": ("publish", "account")}
 
     class Earnings(serializers.Serializer):
-        payable_nano_usd = serializers.IntegerField(help_text="what the platform owes now")
+        reserve_nano_usd = serializers.IntegerField(
+            source="balances.reserve_nano_usd", help_text="earned, not payable yet"
+        )
+        payable_nano_usd = serializers.IntegerField(source="balances.payable_nano_usd", help_text="may be paid out now")
+        owed_nano_usd = serializers.IntegerField(
+            source="balances.owed_nano_usd", help_text="owed to the platform; set against earnings first"
+        )
         total_nano_usd = serializers.IntegerField(
             source="total.creator_nano_usd", help_text="the creator's share over the period"
         )

@@ -140,7 +140,7 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
     values = {line.day: line.creator_nano_usd for line in by_day if line.day is not None}
     models, count = billing.by_model(acting.organization, limit=MOST_MODELS)
     context = {
-        "payable_nano_usd": billing.payable_nano_usd(acting.organization),
+        "balances": billing.balances(acting.organization),
         "total": billing.earnings_total(acting.organization),
         "recent": billing.earnings_total(acting.organization, since=since),
         "by_day": by_day,
