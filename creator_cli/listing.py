@@ -15,9 +15,10 @@ from creator_cli.records import ListedModel, Price
 
 MAX_LISTING = 1 << 20  # bytes
 MAX_CARD = 400_000  # bytes; the platform takes 100,000 characters
-_TEXT = ("title", "summary", "industry", "visibility", "derived_from")
-_LISTS = ("tags", "example_messages")
+_TEXT = ("title", "summary", "industry", "visibility")
+_LISTS = ("tags", "example_messages", "derived_from")
 _KNOWN = frozenset({"org_slug", "org_name", "slug", "base", "card", "price", "derivative_royalty_bps", *_TEXT, *_LISTS})
+_SOURCE_FIELDS = {"model", "royalty_bps"}
 _PRICE_FIELDS = ("input_micro_usd_per_mtok", "output_micro_usd_per_mtok")
 # The platform's own value for an amount that a listing leaves out; cached input then costs as much as input.
 _OTHERWISE: Mapping[str, int | None] = MappingProxyType(
@@ -47,7 +48,10 @@ class Listing:
 
     def changes(self, model: ListedModel) -> dict[str, Any]:
         """Return the fields in which the platform's listing differs from this file."""
-        return {field: value for field, value in self.text.items() if model.text.get(field) != value}
+        changed = {field: value for field, value in self.text.items() if model.text.get(field) != value}
+        if "derived_from" in changed and _repeats(changed["derived_from"], model.text.get("derived_from")):
+            del changed["derived_from"]
+        return changed
 
     def new_price(self, price: Price | None) -> Mapping[str, int | None] | None:
         """Return the price to set, or None if the file names none or it is already in force."""
@@ -77,6 +81,10 @@ def read_listing(path: Path) -> Listing:
         owed = text["derivative_royalty_bps"] = value["derivative_royalty_bps"]
         fits = owed is None or (type(owed) is int and 0 <= owed <= 10_000)
         _require(path, "derivative_royalty_bps", fits, "must be from 0 to 10000 basis points, or null")
+    for number, source in enumerate(value.get("derived_from", [])):
+        field = f"derived_from {number}"
+        fits = isinstance(source, dict) and isinstance(source.get("model"), str) and source.keys() <= _SOURCE_FIELDS
+        _require(path, field, fits, "must be an object of model (org/slug) and, if you like, royalty_bps")
     if "card" in value:
         text["card_markdown"] = _card(path, value["card"])
     return Listing(
@@ -84,6 +92,16 @@ def read_listing(path: Path) -> Listing:
         base=value.get("base"),
         text=text,
         price=_price(path, value["price"]) if value.get("price") is not None else None,
+    )
+
+
+def _repeats(wanted: list[dict[str, Any]], declared: object) -> bool:
+    """Return whether the platform has these sources already, at these royalties where the file names any."""
+    if not isinstance(declared, list):
+        return False
+    found = {source.get("model"): source.get("royalty_bps") for source in declared}
+    return found.keys() == {source["model"] for source in wanted} and all(
+        source.get("royalty_bps") in (None, found[source["model"]]) for source in wanted
     )
 
 

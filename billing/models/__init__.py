@@ -9,7 +9,7 @@ from billing.models.kept_answers import KeptAnswer
 from billing.models.ledger import Account, AccountKind, Entry, LedgerTransaction
 from billing.models.lots import Lot
 from billing.models.operations import Incident, LedgerCheckpoint, Outbox
-from billing.models.papers import BillingProfile, Paper, PaperNumber, PaymentDetail
+from billing.models.papers import BillingProfile, Paper, PaperFile, PaperNumber, PaymentDetail
 from billing.models.payments import StripeEvent, TopUp
 from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
@@ -41,6 +41,7 @@ __all__ = [
     "Lot",
     "Outbox",
     "Paper",
+    "PaperFile",
     "PaperNumber",
     "PaymentDetail",
     "Payout",

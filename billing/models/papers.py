@@ -1,6 +1,6 @@
 """Papers for accountants: billing profiles, issued papers with their numbers, and what Stripe knows about a payment.
 
-A paper is a snapshot: what it says is stored once, and never changes. Files are made from it on demand.
+A paper is a snapshot: what it says is stored once, and never changes. A file of it is kept as it was first printed.
 """
 
 from __future__ import annotations
@@ -82,3 +82,21 @@ class Paper(models.Model):
     def name(self) -> str:
         """Return the paper's number as it is printed: INV-2026-000042."""
         return f"{self.series}-{self.number:06d}"
+
+
+class PaperFile(models.Model):
+    """A file of a paper as it was first printed: a later program, library or font changes nothing about it."""
+
+    class Kind(models.TextChoices):
+        PDF = "pdf"
+        CSV = "csv"
+
+    paper = models.ForeignKey(Paper, on_delete=models.PROTECT, related_name="files", db_index=False)
+    kind = models.CharField(max_length=3, choices=Kind)
+    content = models.BinaryField()
+    printed_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["paper", "kind"], name="billing_paperfile_printed_once")
+        ]

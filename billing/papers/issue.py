@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, date
 from uuid import UUID
 
 from django.db import connection
 
-from billing.models import Paper
+from billing.models import Paper, PaperFile
 from billing.papers.csv_file import csv_file
 from billing.papers.document import Document
 from billing.papers.pdf import pdf_file
@@ -55,12 +56,18 @@ def document_of(paper: Paper) -> Document:
 
 def pdf_of(paper: Paper) -> bytes:
     """Return the paper as PDF: the same bytes each time."""
-    return pdf_file(document_of(paper), number=paper.name, issued_on=_day(paper))
+    return _kept(
+        paper, PaperFile.Kind.PDF, lambda: pdf_file(document_of(paper), number=paper.name, issued_on=_day(paper))
+    )
 
 
 def csv_of(paper: Paper) -> str:
     """Return the paper as CSV: the same text each time."""
-    return csv_file(document_of(paper), number=paper.name, issued_on=_day(paper))
+    return _kept(
+        paper,
+        PaperFile.Kind.CSV,
+        lambda: csv_file(document_of(paper), number=paper.name, issued_on=_day(paper)).encode(),
+    ).decode()
 
 
 def papers_of(organization: Organization, *, kind: str | None = None) -> list[Paper]:
@@ -73,6 +80,16 @@ def papers_of(organization: Organization, *, kind: str | None = None) -> list[Pa
 def paper_of(organization: Organization, paper_id: UUID) -> Paper | None:
     """Return one paper of `organization`, or None if the organization has no such paper."""
     return Paper.objects.filter(organization=organization, pk=paper_id).first()
+
+
+def _kept(paper: Paper, kind: PaperFile.Kind, print_file: Callable[[], bytes]) -> bytes:
+    """Return the file as it was first printed, which is now if there is none yet. Of two first prints one is kept."""
+    files = PaperFile.objects.filter(paper=paper, kind=kind)
+    found = files.first()
+    if found is None:
+        PaperFile.objects.bulk_create([PaperFile(paper=paper, kind=kind, content=print_file())], ignore_conflicts=True)
+        found = files.get()
+    return bytes(found.content)
 
 
 def _day(paper: Paper) -> date:

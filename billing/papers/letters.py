@@ -1,6 +1,6 @@
 """Letters that papers can print, and the font of each.
 
-DejaVu Sans is embedded in every paper. Chinese, Japanese and Korean letters use the fonts that PDF names for them,
+Fira Sans is embedded in every paper. Chinese, Japanese and Korean letters use the fonts that PDF names for them,
 which readers bring along (an embedded one would be 16 MB).
 """
 
@@ -11,19 +11,19 @@ from importlib import resources
 from io import BytesIO
 from itertools import groupby
 
-REGULAR = "DejaVuSans"
-BOLD = "DejaVuSans-Bold"
+REGULAR = "FiraSans-Regular"
+BOLD = "FiraSans-Bold"
 JAPANESE, CHINESE, KOREAN = "HeiseiKakuGo-W5", "STSong-Light", "HYGothic-Medium"
 
 
 @functools.cache
 def register_fonts() -> frozenset[int]:
-    """Make the fonts known to reportlab, once; return the code points that DejaVu has here."""
+    """Make the fonts known to reportlab, once; return the code points that Fira Sans has."""
     from reportlab.pdfbase import pdfmetrics
     from reportlab.pdfbase.cidfonts import UnicodeCIDFont
     from reportlab.pdfbase.ttfonts import TTFont
 
-    folder = resources.files(__package__).joinpath("fonts")
+    folder = resources.files("fontpkg_fira_sans").joinpath("files")
     fonts = [TTFont(name, BytesIO(folder.joinpath(f"{name}.ttf").read_bytes())) for name in (REGULAR, BOLD)]
     for font in (*fonts, *(UnicodeCIDFont(name) for name in (JAPANESE, CHINESE, KOREAN))):
         pdfmetrics.registerFont(font)

@@ -1,11 +1,15 @@
-"""Papers of a closed month: an invoice for each organization that used models, a statement for each that earned."""
+"""Papers of a month: an invoice for each organization that used models, a statement for each that earned."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 
+from django.db.models import Exists, OuterRef, QuerySet
+
 from billing.account_statements import is_closed, statements
-from billing.models import Account, Paper, PeriodMovement
+from billing.models import Account, Paper, PeriodMovement, Posting
 from billing.papers import tax_ids
 from billing.papers.consumption import Consumed, Earned, consumed, earned, paid_with
 from billing.papers.document import Cell, Column, Document, Party, Table, dollars
@@ -16,12 +20,24 @@ from billing.papers.statements import account_tables
 from billing.pricing import NANO_PER_CENT
 from marketplace.accounts.models import Organization
 
+MOVED_BY = ("prediction", "correction", "reversal")
 EARNING_KINDS = ("creator_reserve", "creator_payable", "payout_in_transit", "receivable")
 NO_TAX_AGAIN = (
     "No tax is charged on this invoice: it was charged when the credit was bought, and the receipts of payment show it."
 )
 EXACT = "Amounts are exact, in US dollars; predictions are priced in billionths of a dollar."
+DRAFT = "This is a draft of an open month: it is no paper, it has no number, and its figures still change."
 COUNTRIES = "Countries are those of the customers' billing profiles when the month was closed."
+
+
+@dataclass(frozen=True, slots=True)
+class MonthPaper:
+    """The invoice or the statement of earnings of one organization and month, before it is issued."""
+
+    kind: Paper.Kind
+    organization: Organization
+    document: Document
+    total_nano_usd: int
 
 
 def issue_month(month: date) -> int:
@@ -30,55 +46,60 @@ def issue_month(month: date) -> int:
     Raises LookupError while the platform has no billing profile.
     """
     assert is_closed(month), "papers of a month follow from figures that never change"
-    seller = platform_party()
-    if seller is None:
-        raise LookupError("the platform has no billing profile: papers must name who issued them")
-    moved = PeriodMovement.objects.filter(period=month, kind__in=("prediction", "correction", "reversal"))
-    buyers = (
-        Organization.objects.filter(
-            ledger_accounts__in=moved.filter(account__kind=Account.Kind.CUSTOMER_CREDIT).values("account")
+    for paper in papers_of_month(month):
+        issue(
+            paper.kind,
+            organization=paper.organization,
+            subject=f"{paper.organization.pk} {month:%Y-%m}",
+            period=month,
+            document=paper.document,
+            total_nano_usd=paper.total_nano_usd,
         )
-        .distinct()
-        .order_by("slug")
-    )
-    payees = (
-        Organization.objects.filter(ledger_accounts__in=moved.filter(account__kind__in=EARNING_KINDS).values("account"))
-        .distinct()
-        .order_by("slug")
-    )
-    for buyer in buyers:
-        _issue_invoice(buyer, month, seller)
-    for payee in payees:
-        _issue_earnings(payee, month, seller)
     return Paper.objects.filter(period=month, kind__in=(Paper.Kind.INVOICE, Paper.Kind.EARNINGS)).count()
 
 
-def _issue_invoice(organization: Organization, month: date, seller: Party) -> None:
-    lines = consumed(organization, month)
-    if not lines:
-        return  # what moved was no prediction, such as a promotion taken back
-    issue(
-        Paper.Kind.INVOICE,
-        organization=organization,
-        subject=f"{organization.pk} {month:%Y-%m}",
-        period=month,
-        document=_invoice(organization, month, seller, lines),
-        total_nano_usd=sum(line.charged_nano_usd - line.given_back_nano_usd for line in lines),
-    )
+def drafts_of_month(month: date) -> Iterator[MonthPaper]:
+    """Yield what the papers of an open month would say if it ended now. They are no papers: they have no number.
+
+    Raises LookupError while the platform has no billing profile.
+    """
+    assert not is_closed(month), "a closed month has papers"
+    for paper in papers_of_month(month):
+        document = paper.document
+        draft = replace(document, title=f"Draft: {document.title.lower()}", notes=(DRAFT, *document.notes))
+        yield replace(paper, document=draft)
 
 
-def _issue_earnings(organization: Organization, month: date, seller: Party) -> None:
-    lines = earned(organization, month)
-    if not lines:
-        return
-    issue(
-        Paper.Kind.EARNINGS,
-        organization=organization,
-        subject=f"{organization.pk} {month:%Y-%m}",
-        period=month,
-        document=_earnings(organization, month, seller, lines),
-        total_nano_usd=sum(line.earned_nano_usd for line in lines),
-    )
+def papers_of_month(month: date) -> Iterator[MonthPaper]:
+    """Yield the month's invoices and then its statements of earnings, by the names of organizations.
+
+    Raises LookupError while the platform has no billing profile.
+    """
+    seller = platform_party()
+    if seller is None:
+        raise LookupError("the platform has no billing profile: papers must name who issued them")
+    for buyer in _with_movements(month, (Account.Kind.CUSTOMER_CREDIT,)):
+        if used := consumed(buyer, month):  # otherwise no prediction moved, but a promotion that was taken back
+            total = sum(line.charged_nano_usd - line.given_back_nano_usd for line in used)
+            yield MonthPaper(Paper.Kind.INVOICE, buyer, _invoice(buyer, month, seller, used), total)
+    for payee in _with_movements(month, EARNING_KINDS):
+        if lines := earned(payee, month):
+            total = sum(line.earned_nano_usd for line in lines)
+            yield MonthPaper(Paper.Kind.EARNINGS, payee, _earnings(payee, month, seller, lines), total)
+
+
+def _with_movements(month: date, account_kinds: Sequence[str]) -> QuerySet[Organization]:
+    """Return the organizations whose accounts of these kinds moved through predictions or what takes them back."""
+    accounts = Account.objects.filter(kind__in=account_kinds)
+    if is_closed(month):
+        moved = accounts.filter(
+            Exists(PeriodMovement.objects.filter(account=OuterRef("pk"), period=month, kind__in=MOVED_BY))
+        )
+    else:
+        moved = accounts.filter(
+            Exists(Posting.objects.filter(account=OuterRef("pk"), period=month, transaction__kind__in=MOVED_BY))
+        )
+    return Organization.objects.filter(ledger_accounts__in=moved).distinct().order_by("slug")
 
 
 def _invoice(organization: Organization, month: date, seller: Party, lines: list[Consumed]) -> Document:

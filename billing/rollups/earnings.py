@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q
 from django.utils import timezone
 
 from billing.models import Account, RollupQueue, SpanCustomer, SpanTotal
@@ -23,7 +23,6 @@ from marketplace.accounts.models import Organization
 
 MAX_ROWS = 1_000
 _Facet = SpanTotal.Facet
-_OWED = (Account.Kind.CREATOR_RESERVE, Account.Kind.CREATOR_PAYABLE, Account.Kind.RECEIVABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,24 @@ class EarningsLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Earnings:
-    """A payee's totals, the balance that the platform owes, and both groupings."""
+class Balances:
+    """Earnings that no payout has taken yet: in reserve, and payable now; and what the organization owes of them."""
 
+    reserve_nano_usd: int
     payable_nano_usd: int
+    owed_nano_usd: int  # positive: taken back after it was paid out; set against earnings first
+
+    @property
+    def net_nano_usd(self) -> int:
+        """Return what the platform owes in the end; negative for an organization that owes more than it has."""
+        return self.reserve_nano_usd + self.payable_nano_usd - self.owed_nano_usd
+
+
+@dataclass(frozen=True, slots=True)
+class Earnings:
+    """A payee's totals, what of them is not paid out, and both groupings."""
+
+    balances: Balances
     total: EarningsLine
     by_day: tuple[EarningsLine, ...]
     by_model: tuple[EarningsLine, ...]
@@ -67,7 +80,7 @@ def earnings(
 ) -> Earnings:
     """Return what `organization` earned: in all, by day and by model, at most `MAX_ROWS` of each."""
     return Earnings(
-        payable_nano_usd=payable_nano_usd(organization),
+        balances=balances(organization),
         total=earnings_total(organization, since=since, until=until),
         by_day=by_day(organization, since=since, until=until),
         by_model=by_model(organization, since=since, until=until)[0],
@@ -107,10 +120,15 @@ def earnings_total(
     return _line(rows[0], _customers(organization.pk, period))
 
 
-def payable_nano_usd(organization: Organization) -> int:
-    """Return what the platform owes `organization` for its earnings, less what it owes the platform."""
-    accounts = Account.objects.filter(organization=organization, kind__in=_OWED)
-    return int(accounts.aggregate(total=Sum("posted", default=0))["total"])
+def balances(organization: Organization) -> Balances:
+    """Return what of the organization's earnings is in reserve, payable and owed back."""
+    kind = Account.Kind
+    found = dict(Account.objects.filter(organization=organization).values_list("kind", "posted"))
+    return Balances(
+        reserve_nano_usd=found.get(kind.CREATOR_RESERVE, 0),
+        payable_nano_usd=found.get(kind.CREATOR_PAYABLE, 0),
+        owed_nano_usd=-found.get(kind.RECEIVABLE, 0),
+    )
 
 
 def platform_totals() -> PlatformTotals:

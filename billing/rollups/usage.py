@@ -7,11 +7,12 @@ period is whole days, those that its ends touch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db.models import Max, Sum
+from django.db.models import Max, Q, Sum, Value
+from django.db.models.functions import Coalesce
 
 from billing.models import SpanTotal, UsageDay
 from billing.models.rollups import NO_SUBJECT
@@ -23,6 +24,16 @@ from marketplace.accounts.models import Organization
 MAX_ROWS = 1_000
 _PLAYGROUND = UUID(NO_SUBJECT)
 _Facet = SpanTotal.Facet
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a group in the order of a summary: by day, model and key, as far as it is grouped by them."""
+
+    day: date | None
+    name: str
+    subject: UUID  # a model, or a key
+    key_line: UUID | None  # beside a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class UsageTotal:
     prompt_tokens: int
     completion_tokens: int
     cost_nano_usd: int
+    place: Place | None = field(default=None, repr=False, compare=False)
 
 
 def usage_summary(
@@ -48,22 +60,29 @@ def usage_summary(
     group_by: Iterable[str] = ("day", "model", "key"),
     since: date | datetime | None = None,
     until: date | datetime | None = None,
+    limit: int = MAX_ROWS,
+    after: Place | None = None,
 ) -> list[UsageTotal]:
     """Return totals of `organization`'s usage, grouped by any of day, model, key: newest day first, then by name.
 
-    At most `MAX_ROWS` groups. Raises ValueError for another group.
+    At most `limit` groups, those `after` a place where one is given. Raises ValueError for another group, and for a
+    place in a summary that was grouped otherwise.
     """
     groups = set(group_by)
     if unknown := groups - {"day", "model", "key"}:
         raise ValueError(f"cannot group by {', '.join(sorted(unknown))}; choose from day, model, key")
+    if after and (after.day is not None, after.key_line is not None) != ("day" in groups, {"model", "key"} <= groups):
+        raise ValueError("the place is that of another summary")
     period = Period.of(since, until)
     if {"model", "key"} <= groups:
-        return _by_model_and_key(organization, period, by_day="day" in groups)
+        return _by_model_and_key(organization, period, by_day="day" in groups, limit=limit, after=after)
     facet = _Facet.USAGE_MODEL if "model" in groups else _Facet.USAGE_KEY if "key" in groups else _Facet.USAGE
     if "day" in groups:
-        rows = sums.by_day(facet, organization.pk, period, limit=MAX_ROWS)
+        newer = (after.day, after.name, after.subject) if after and after.day else None
+        rows = sums.by_day(facet, organization.pk, period, limit=limit, after=newer)
     else:
-        rows = sums.over_period(facet, organization.pk, period, limit=MAX_ROWS)
+        before = (after.name, after.subject) if after else None
+        rows = sums.over_period(facet, organization.pk, period, limit=limit, after=before)
     return [_total(row, facet) for row in rows]
 
 
@@ -83,15 +102,19 @@ def _total(row: Sums, facet: SpanTotal.Facet) -> UsageTotal:
         prompt_tokens=row.prompt_tokens,
         completion_tokens=row.completion_tokens,
         cost_nano_usd=row.charged,
+        place=Place(row.day, row.label, row.subject, None),
     )
 
 
-def _by_model_and_key(organization: Organization, period: Period, *, by_day: bool) -> list[UsageTotal]:
+def _by_model_and_key(
+    organization: Organization, period: Period, *, by_day: bool, limit: int, after: Place | None
+) -> list[UsageTotal]:
     days = {"day__gte": period.since, "day__lt": period.until}
     cells = UsageDay.objects.filter(organization_id=organization.pk)
     cells = cells.filter(**{name: day for name, day in days.items() if day is not None})
     totals = (
-        cells.values(*(["day"] if by_day else []), "model_id", "key_line")
+        cells.annotate(line=Coalesce("key_line", Value(_PLAYGROUND)))
+        .values(*(["day"] if by_day else []), "model_id", "line")
         .annotate(
             name=Max("model_name"),
             count=Sum("predictions"),
@@ -99,17 +122,22 @@ def _by_model_and_key(organization: Organization, period: Period, *, by_day: boo
             tokens_out=Sum("completion_tokens"),
             cost=Sum("charged_nano_usd"),
         )
-        .order_by(*(["-day"] if by_day else []), "name", "model_id", "key_line")[:MAX_ROWS]
+        .order_by(*(["-day"] if by_day else []), "name", "model_id", "line")
     )
+    if after:
+        name, model, key = after.name, after.subject, after.key_line
+        later = Q(name__gt=name) | Q(name=name, model_id__gt=model) | Q(name=name, model_id=model, line__gt=key)
+        totals = totals.filter(later if after.day is None else Q(day__lt=after.day) | (Q(day=after.day) & later))
     return [
         UsageTotal(
             day=row.get("day"),
             model_name=row["name"],
-            api_key_id=row["key_line"],
+            api_key_id=row["line"] if row["line"] != _PLAYGROUND else None,
             predictions=int(row["count"]),
             prompt_tokens=int(row["tokens_in"]),
             completion_tokens=int(row["tokens_out"]),
             cost_nano_usd=int(row["cost"]),
+            place=Place(row.get("day"), row["name"], row["model_id"], row["line"]),
         )
-        for row in totals
+        for row in totals[:limit]
     ]

@@ -25,7 +25,9 @@ def earnings(as_json: AsJson = False) -> None:
     out.facts(
         [
             ("earned", dollars(found["total_nano_usd"], 9)),
+            ("in reserve", dollars(found.get("reserve_nano_usd", 0), 9)),
             ("payable now", dollars(found.get("payable_nano_usd", 0), 9)),
+            ("owed to the platform", dollars(found.get("owed_nano_usd", 0), 9)),
             ("predictions", found.get("predictions", 0)),
         ]
     )

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from devstack.console import console, fail, heading, line, step
-from devstack.demo.papers import close_last_month, fetch_receipt, write_profiles
+from devstack.demo.papers import close_last_month, fetch_tax_invoice, show_running_month, write_profiles
 from devstack.demo.payout import pay_out
 from devstack.demo.platform_client import PlatformClient
 from devstack.demo.predictions import Answer, Consumer, held_out, total_predictions
@@ -87,13 +87,14 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     summary = operator.wait_until_settled()
     _show_money(account, before, summary, creators)
     heading("Papers for an accountant")
-    receipt = fetch_receipt(account, state.root / "papers")
-    closed = close_last_month(state.root / "papers")
+    receipt, missing = fetch_tax_invoice(account, state.root / "papers")
+    wrong = show_running_month(operator, account, state.root / "papers")
+    heading("The month before is closed")
+    closed, contradictions = close_last_month(operator, state.root / "papers")
     account.log_out()
     operator.log_out()
     figures, problems = _figures(before, summary, counts, batches, seconds, answers)
-    if receipt["tax_nano_usd"] * 100 != 19 * TOP_UP_CENTS * 10**7:
-        problems.append("the receipt has not the tax of its payer's country")
+    problems += missing + wrong + contradictions
     figures["payout"] = {"state": payout["state"], "amount_cents": payout["amount_cents"]}
     if payout["state"] != "paid":
         problems.append(f"the payout to the finance creator is {payout['state']} ({payout['failure_code']})")

@@ -115,6 +115,11 @@ class Example(serializers.Serializer):  # the same going in and coming out
     content = serializers.CharField(max_length=MAX_EXAMPLE_LENGTH, trim_whitespace=False)
 
 
+class ModelSource(serializers.Serializer):
+    model = serializers.CharField(source="upstream.full_name")
+    royalty_bps = serializers.IntegerField(help_text="basis points of the earnings that go to this model's creator")
+
+
 class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.listed` loads it
     id = serializers.UUIDField()
     name = serializers.CharField(source="full_name", help_text="org/slug: what `model` is in a request to /v1")
@@ -129,10 +134,9 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
     tags = serializers.ListField(child=serializers.CharField())
     visibility = serializers.CharField()
     price = ModelPrice(source="facts.price", allow_null=True)
-    derived_from = serializers.CharField(
-        source="derived_from.full_name", allow_null=True, help_text="the model whose creator gets `royalty_bps`"
+    derived_from = ModelSource(
+        source="sources", many=True, help_text="the model that this one is derived from, or those blended in it"
     )
-    royalty_bps = serializers.IntegerField(help_text="basis points of this model's earnings that go to `derived_from`")
     derivative_royalty_bps = serializers.IntegerField(
         allow_null=True, help_text="what models derived from this one owe; null: none may be declared"
     )

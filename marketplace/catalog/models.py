@@ -19,6 +19,7 @@ MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
 MAX_PER_PREDICTION_NANO_USD = 10**11  # $100
 MAX_FREE_NANO_USD = 10**12  # $1,000 for each consumer
 MIN_CLASS_BPS, MAX_CLASS_BPS = 100, 100_000  # a latency class costs 0.01 to 10 times as much as standard
+MAX_SOURCES = 8  # models of which one is blended
 _at_most_maximum = MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)
 _at_most_gift = MaxValueValidator(MAX_FREE_NANO_USD)
 _at_most_everything = MaxValueValidator(BASIS_POINTS)
@@ -62,11 +63,6 @@ class Model(models.Model):
     example_messages = models.JSONField(default=list, blank=True)  # prefilled in the playground
     # The royalty of models derived from this one, of what they earn; null: nobody may declare it.
     derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
-    # The model that this one is derived from, and the royalty at which that was declared. A trigger keeps both.
-    derived_from = models.ForeignKey(
-        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="derivatives"
-    )
-    royalty_bps = models.PositiveIntegerField(default=0, db_default=0, validators=[_at_most_everything])
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -74,9 +70,8 @@ class Model(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["organization", "slug"], name="model_unique_in_org"),
             models.CheckConstraint(
-                condition=models.Q(royalty_bps__lte=BASIS_POINTS)
-                & (models.Q(derivative_royalty_bps__isnull=True) | models.Q(derivative_royalty_bps__lte=BASIS_POINTS))
-                & (models.Q(derived_from__isnull=False) | models.Q(royalty_bps=0)),
+                condition=models.Q(derivative_royalty_bps__isnull=True)
+                | models.Q(derivative_royalty_bps__lte=BASIS_POINTS),
                 name="model_royalty_fits",
             ),
         ]
@@ -96,6 +91,35 @@ class Model(models.Model):
         by_version = {price.version_id: price for price in prices}
         price = (newest and by_version.get(newest.pk)) or by_version.get(None)
         return ModelFacts(price, newest, evaluations[0] if evaluations else None)
+
+
+class Source(models.Model):
+    """A model that another one is derived from, or is blended of, and the royalty at which that was declared.
+
+    All sources of a model are declared at once, each at its `place` of `count`, and stand: a trigger keeps them.
+    """
+
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="sources", db_index=False)
+    upstream = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="derivatives")
+    royalty_bps = models.PositiveIntegerField(validators=[_at_most_everything])  # of what `model` has itself
+    place = models.PositiveSmallIntegerField()
+    count = models.PositiveSmallIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["model", "place"], name="source_place_unique"),
+            models.UniqueConstraint(fields=["model", "upstream"], name="source_named_once"),
+            models.CheckConstraint(
+                condition=models.Q(
+                    ~models.Q(model=models.F("upstream")),
+                    royalty_bps__lte=BASIS_POINTS,
+                    place__gte=1,
+                    place__lte=models.F("count"),
+                    count__lte=MAX_SOURCES,
+                ),
+                name="source_fits",
+            ),
+        ]
 
 
 class Version(models.Model):

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Version
+from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
 
 ORDERINGS = ("relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
@@ -152,8 +152,9 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
         .order_by(F("version").desc(nulls_last=True), *_LATEST)
     )
     return (
-        models.select_related("organization", "base_model", "derived_from__organization")
+        models.select_related("organization", "base_model")
         .prefetch_related(
+            Prefetch("sources", queryset=Source.objects.select_related("upstream__organization").order_by("place")),
             Prefetch("prices", queryset=price, to_attr="current_prices"),
             Prefetch("versions", queryset=version, to_attr="newest_versions"),
         )

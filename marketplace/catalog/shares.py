@@ -1,15 +1,15 @@
-"""The payees of a prediction and their parts: a pure function of the listing, its ancestors and the customer."""
+"""The payees of a prediction and their parts: a pure function of the listing, its sources and the customer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
 from billing.pricing import BASIS_POINTS
 
-Reason = Literal["creator", "upstream", "referral", "platform"]
+Reason = Literal["creator", "upstream", "blend", "referral", "platform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,46 @@ class Share:
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class Royalty:
+    """A model above another one: it takes basis points of what that one has, and passes on its own royalties."""
+
+    organization_id: UUID
+    royalty_bps: int
+    above: tuple[Royalty, ...] = ()
+
+
 def shares(
     *,
     creator: UUID,
-    royalties: Sequence[tuple[UUID, int]],
+    royalties: Sequence[Royalty],
     fee_bps: int,
     referrer: UUID | None = None,
     referral_bps: int = 0,
 ) -> tuple[Share, ...]:
     """Return the parts of a prediction's cost, which sum to 10,000 basis points; parts of nothing are left out.
 
-    `royalties` are the models above this one, the nearest first: each takes its basis points of what the one below it
-    has, rounded down. The platform's fee is `fee_bps` of the cost; the referrer is paid out of it.
+    `royalties` are of the models that the listing is derived from or blended of: together at most 10,000. Each takes
+    its basis points of what the model below it has, rounded down. A creator who is above on several ways has one part.
+    The platform's fee is `fee_bps` of the cost; the referrer is paid out of it.
     """
-    parts: list[Share] = []
-    reason: Reason = "creator"
-    owner, rest = creator, BASIS_POINTS - fee_bps
-    for upstream, royalty_bps in royalties:
-        passed = rest * royalty_bps // BASIS_POINTS
-        parts.append(Share(owner, rest - passed, reason))
-        owner, reason, rest = upstream, "upstream", passed
-    parts.append(Share(owner, rest, reason))
+    (own, *above) = _divided(creator, "creator", BASIS_POINTS - fee_bps, royalties)
     paid = min(referral_bps, fee_bps) if referrer is not None else 0
-    parts += [Share(referrer, paid, "referral"), Share(None, fee_bps - paid, "platform")]
+    parts = [own, *_joined(above), Share(referrer, paid, "referral"), Share(None, fee_bps - paid, "platform")]
     return tuple(part for part in parts if part.basis_points)
+
+
+def _divided(owner: UUID, reason: Reason, amount: int, royalties: Sequence[Royalty]) -> Iterator[Share]:
+    passed = [amount * royalty.royalty_bps // BASIS_POINTS for royalty in royalties]
+    yield Share(owner, amount - sum(passed), reason)
+    above: Reason = "upstream" if len(royalties) == 1 else "blend"
+    for royalty, part in zip(royalties, passed, strict=True):
+        yield from _divided(royalty.organization_id, above, part, royalty.above)
+
+
+def _joined(parts: Sequence[Share]) -> list[Share]:
+    joined: dict[UUID | None, Share] = {}
+    for part in parts:
+        first = joined.setdefault(part.organization_id, Share(part.organization_id, 0, part.reason))
+        joined[part.organization_id] = Share(part.organization_id, first.basis_points + part.basis_points, first.reason)
+    return list(joined.values())

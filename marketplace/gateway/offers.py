@@ -15,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import BASIS_POINTS, Price
 from marketplace.accounts.errors import NotFound
-from marketplace.catalog.shares import Share, shares
+from marketplace.catalog.shares import Royalty, Share, shares
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
 from protocol.names import ModelName
@@ -39,13 +39,14 @@ JOIN LATERAL (
     ORDER BY version_id IS NULL, effective_at DESC, id DESC LIMIT 1) p ON true
 JOIN LATERAL (
     WITH RECURSIVE above AS (
-        SELECT d.organization_id, m.royalty_bps, d.derived_from_id, d.royalty_bps AS next_bps, 1 AS n
-        FROM catalog_model d WHERE d.id = m.derived_from_id
-        UNION ALL
-        SELECT d.organization_id, above.next_bps, d.derived_from_id, d.royalty_bps, above.n + 1
-        FROM above JOIN catalog_model d ON d.id = above.derived_from_id)
-    SELECT coalesce(array_agg(organization_id ORDER BY n), '{}') AS upstreams,
-        coalesce(array_agg(royalty_bps ORDER BY n), '{}') AS royalties FROM above) r ON true
+        SELECT s.* FROM catalog_source s WHERE s.model_id = m.id
+        UNION
+        SELECT s.* FROM above JOIN catalog_source s ON s.model_id = above.upstream_id)
+    SELECT coalesce(array_agg(s.model_id ORDER BY s.model_id, place), '{}') AS below,
+        coalesce(array_agg(s.upstream_id ORDER BY s.model_id, place), '{}') AS upstreams,
+        coalesce(array_agg(u.organization_id ORDER BY s.model_id, place), '{}') AS upstream_creators,
+        coalesce(array_agg(s.royalty_bps ORDER BY s.model_id, place), '{}') AS royalties
+    FROM above s JOIN catalog_model u ON u.id = s.upstream_id) r ON true
 WHERE o.slug = %(organization)s AND m.slug = %(slug)s
   AND (%(version)s::int IS NULL OR v.number = %(version)s)
   AND v.state IN ('published', 'retired', 'revoked')
@@ -162,7 +163,7 @@ class Offers:
             )
             row = await cursor.fetchone()
         if row is not None:
-            row |= {"terms": _terms(row), "royalties": tuple(zip(row["upstreams"], row["royalties"], strict=True))}
+            row |= {"terms": _terms(row), "royalties": _royalties(row)}
         return row
 
     async def _load_referrer(self, database: AsyncConnectionPool[Any], organization_id: uuid.UUID) -> uuid.UUID | None:
@@ -221,10 +222,18 @@ def _terms(row: dict[str, Any]) -> Terms:
     )
 
 
+def _royalties(row: dict[str, Any]) -> tuple[Royalty, ...]:
+    """Return the royalties of the model, with those above them. The catalogue has no circle, and few generations."""
+    rows = list(zip(row["below"], row["upstreams"], row["upstream_creators"], row["royalties"], strict=True))
+
+    def above(model: uuid.UUID) -> tuple[Royalty, ...]:
+        return tuple(Royalty(owner, bps, above(upstream)) for below, upstream, owner, bps in rows if below == model)
+
+    return above(row["model_id"])
+
+
 @lru_cache(maxsize=10_000)
-def _shares(
-    creator: uuid.UUID, royalties: tuple[tuple[uuid.UUID, int], ...], referrer: uuid.UUID | None
-) -> tuple[Share, ...]:
+def _shares(creator: uuid.UUID, royalties: tuple[Royalty, ...], referrer: uuid.UUID | None) -> tuple[Share, ...]:
     return shares(
         creator=creator,
         royalties=royalties,

@@ -30,7 +30,7 @@ from billing.models import (
 )
 from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.catalog.models import Model as Listing
-from marketplace.catalog.models import Price, Version
+from marketplace.catalog.models import Price, Source, Version
 from marketplace.vault.models import Release, SigningKey
 
 
@@ -63,6 +63,7 @@ EXPORTED = (
         "id model_id number state changelog package_digest package_size report published_at created_at",
         by="model__organization",
     ),
+    _of(Source, "model_id upstream_id royalty_bps", by="model__organization"),
     _of(
         Price,
         "model_id version_id input_micro_usd_per_mtok cached_input_micro_usd_per_mtok output_micro_usd_per_mtok "

@@ -14,6 +14,8 @@ from billing.models.payouts import MAX_MINIMUM_CENTS, MAX_PAYOUT_CENTS
 from billing.papers.profiles import LIMITS
 from billing.papers.tax_ids import countries
 from marketplace.accounts.models import ApiKey, User
+from marketplace.catalog.models import MAX_SOURCES
+from marketplace.catalog.services import DeclaredSource
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
 NANO_PER_USD = 10**9
@@ -198,7 +200,7 @@ class CalculatorForm(PlainForm):
 
 
 class RoyaltyForm(PlainForm):
-    """The royalty of derived models, and the model that this one is derived from (said once)."""
+    """The royalty of derived models, and the models that this one is derived from or blended of (said once)."""
 
     FIELD_NAMES: ClassVar = {"derivative_royalty_bps": "royalty_percent", "derived_from": "derived_from"}
 
@@ -213,14 +215,23 @@ class RoyaltyForm(PlainForm):
     derived_from = forms.CharField(
         label="Derived from",
         required=False,
-        max_length=81,
-        help_text="organization/model; it stands once saved, at the royalty which that model asks now.",
+        max_length=MAX_SOURCES * 83,
+        help_text=(
+            f"organization/model, or up to {MAX_SOURCES} of them with commas for a blend. "
+            "It stands once saved, at the royalties which they ask now."
+        ),
     )
 
     def __init__(self, *args: Any, declared: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if declared:
             del self.fields["derived_from"]
+
+    @property
+    def sources(self) -> list[DeclaredSource]:
+        """Return the models named, which get the royalties that they ask."""
+        names = self.cleaned_data.get("derived_from", "").split(",")
+        return [DeclaredSource(name.strip()) for name in names if name.strip()]
 
     @property
     def royalty_bps(self) -> int | None:

@@ -79,12 +79,12 @@ def test_usage_groups_by_day_model_and_key(market: dict[str, Organization]) -> N
 def test_earnings_count_what_a_creator_sold_without_naming_consumers(market: dict[str, Organization]) -> None:
     found = earnings(market["acme"])
     assert (found.total.predictions, found.total.consumers) == (3, 2)
-    assert found.total.creator_nano_usd == found.payable_nano_usd == 3 * 35
+    assert found.total.creator_nano_usd == found.balances.net_nano_usd == 3 * 35
     assert found.total.charged_nano_usd == 3 * USAGE_COST
     assert [(line.model_name, line.predictions) for line in found.by_model] == [("acme/a", 3)]
     assert [line.day for line in found.by_day] == [timezone.now().date()]
     unsold = earnings(market["ann"])
-    assert (unsold.payable_nano_usd, unsold.total.predictions, unsold.by_day) == (0, 0, ())
+    assert (unsold.balances.net_nano_usd, unsold.total.predictions, unsold.by_day) == (0, 0, ())
 
 
 def test_the_platforms_summary_adds_up(market: dict[str, Organization]) -> None:
@@ -107,7 +107,7 @@ def test_a_refunded_prediction_counts_and_costs_nothing_in_every_sum(market: dic
     assert (day.predictions, day.cost_nano_usd) == (4, 3 * USAGE_COST)
     assert sum(line.cost_nano_usd for line in usage_summary(market["ann"])) == 3 * USAGE_COST
     found = earnings(market["acme"])
-    assert (found.total.predictions, found.total.creator_nano_usd, found.payable_nano_usd) == (4, 3 * 35, 3 * 35)
+    assert (found.total.predictions, found.total.creator_nano_usd, found.balances.net_nano_usd) == (4, 3 * 35, 3 * 35)
     assert sum(line.creator_nano_usd for line in found.by_model) == 3 * 35
     summary = selectors.platform_summary()
     assert (summary.charged, summary.creator, summary.platform) == (4 * USAGE_COST, 4 * 35, 4 * 9)

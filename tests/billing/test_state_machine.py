@@ -17,7 +17,7 @@ from billing.limited_keys import set_key_budget
 from billing.models import Account, BudgetNode, LedgerTransaction, Usage
 from billing.pricing import Price, TokenUsage, cost_nano_usd, shares
 from billing.rollups.checks import find_wrong_sums
-from billing.rollups.earnings import earnings_total, payable_nano_usd
+from billing.rollups.earnings import balances, earnings_total
 from billing.rollups.services import roll_up
 from billing.selectors import platform_summary, wallet
 from billing.services import credit_promotion, release_hold_sync, reverse_transaction
@@ -187,7 +187,7 @@ class Books(RuleBasedStateMachine):
             assert (found.posted, found.held) == (self.posted[number], self._held(number))
             assert found.available >= 0
         for number, organization in enumerate(self.creators):
-            assert payable_nano_usd(organization) == self.payable[number]
+            assert balances(organization).net_nano_usd == self.payable[number]
         assert self._platform() - self.platform_before == self.platform
         budget = BudgetNode.objects.get(api_key=self.key)
         assert budget.spent_total_nano_usd == sum(hold.cost for hold in self.open_holds.values() if hold.budgeted)

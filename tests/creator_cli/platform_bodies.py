@@ -110,7 +110,9 @@ def earnings_body() -> dict[str, Any]:
         "model": None,
     }
     return {
-        "payable_nano_usd": 1000,
+        "reserve_nano_usd": 900,
+        "payable_nano_usd": 100,
+        "owed_nano_usd": 0,
         "total_nano_usd": 1000,
         "predictions": 3,
         "consumers": 2,

@@ -22,17 +22,15 @@ from marketplace.catalog.models import (
     MAX_FREE_NANO_USD,
     MAX_PER_PREDICTION_NANO_USD,
     MAX_PRICE_MICRO_USD_PER_MTOK,
+    MAX_SOURCES,
     MIN_CLASS_BPS,
     BaseModel,
     Model,
 )
+from marketplace.catalog.services import DeclaredSource
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 
-DERIVED_FROM = serializers.CharField(
-    max_length=81,
-    required=False,
-    help_text="org/slug of the model that this one is derived from, at the royalty it asks now; declared once",
-)
+DERIVED_FROM = "the model that this one is derived from, or those blended in it; declared once, all together"
 ROYALTY = serializers.IntegerField(
     min_value=0,
     max_value=BASIS_POINTS,
@@ -40,6 +38,18 @@ ROYALTY = serializers.IntegerField(
     allow_null=True,
     help_text="basis points of their earnings that models derived from this one owe; null: none may be declared",
 )
+
+
+class SourceFields(serializers.Serializer):
+    """A model that another one is derived from, or that was blended in it."""
+
+    model = serializers.CharField(max_length=81, help_text="org/slug")
+    royalty_bps = serializers.IntegerField(
+        min_value=0,
+        max_value=BASIS_POINTS,
+        required=False,
+        help_text="basis points of the earnings, at least what that model asks now; left out, what it asks",
+    )
 
 
 class ListingFields(serializers.Serializer):
@@ -69,7 +79,7 @@ class ModelsView(ControlView):
 
     class CreateModel(ListingFields):
         slug = SlugField()
-        derived_from = DERIVED_FROM
+        derived_from = SourceFields(many=True, required=False, max_length=MAX_SOURCES, help_text=DERIVED_FROM)
         derivative_royalty_bps = ROYALTY
         base = serializers.CharField(
             max_length=100, required=False, help_text="name or fingerprint; may be left out while there is one base"
@@ -114,7 +124,7 @@ class ModelView(ControlView):
 
     class UpdateModel(ListingFields):
         title = serializers.CharField(max_length=120, required=False)
-        derived_from = DERIVED_FROM
+        derived_from = SourceFields(many=True, required=False, max_length=MAX_SOURCES, help_text=DERIVED_FROM)
         derivative_royalty_bps = ROYALTY
 
     @extend_schema(operation_id="get_model", responses=ModelPage, auth=[])
@@ -234,8 +244,9 @@ def _listing_text(wanted: dict[str, Any]) -> ListingText:
 
 
 def _set_royalties(model: Model, wanted: dict[str, Any]) -> None:
-    if "derived_from" in wanted:
-        services.derive_from(model=model, upstream_name=wanted["derived_from"])
+    if wanted.get("derived_from"):
+        sources = [DeclaredSource(one["model"], one.get("royalty_bps")) for one in wanted["derived_from"]]
+        services.derive_from(model=model, sources=sources)
     if "derivative_royalty_bps" in wanted:
         services.offer_derivation(model=model, royalty_bps=wanted["derivative_royalty_bps"])
 

@@ -1,11 +1,12 @@
 """Writes. `listings`: models and evaluations; `prices`: their prices; `derivation`: royalties; `bases`: base models."""
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
-from marketplace.catalog.services.derivation import derive_from, offer_derivation
+from marketplace.catalog.services.derivation import DeclaredSource, derive_from, offer_derivation
 from marketplace.catalog.services.listings import create_model, record_evaluation, update_model
 from marketplace.catalog.services.prices import set_price
 
 __all__ = [
+    "DeclaredSource",
     "create_model",
     "derive_from",
     "list_base_model",

@@ -118,8 +118,8 @@ def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     if form.is_valid():
         try:
             with transaction.atomic():
-                if form.cleaned_data.get("derived_from"):
-                    services.derive_from(model=model, upstream_name=form.cleaned_data["derived_from"])
+                if form.sources:
+                    services.derive_from(model=model, sources=form.sources)
                 services.offer_derivation(model=model, royalty_bps=form.royalty_bps)
         except Refusal as refusal:
             show_in_form(form, refusal, field_names=form.FIELD_NAMES)
@@ -140,7 +140,7 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
     values = {line.day: line.creator_nano_usd for line in by_day if line.day is not None}
     models, count = billing.by_model(acting.organization, limit=MOST_MODELS)
     context = {
-        "payable_nano_usd": billing.payable_nano_usd(acting.organization),
+        "balances": billing.balances(acting.organization),
         "total": billing.earnings_total(acting.organization),
         "recent": billing.earnings_total(acting.organization, since=since),
         "by_day": by_day,
@@ -237,7 +237,7 @@ def _model_page(
 def _royalty_form(model: Model, data: QueryDict | None) -> RoyaltyForm:
     owed = model.derivative_royalty_bps
     initial = {"royalty_percent": None if owed is None else Decimal(owed) / 100}
-    return RoyaltyForm(data, initial=initial, declared=model.derived_from_id is not None)
+    return RoyaltyForm(data, initial=initial, declared=bool(model.sources.all()))
 
 
 def _price_form(model: Model, data: QueryDict | None) -> PriceForm:

@@ -110,6 +110,28 @@ def test_the_statements_of_a_month_show_movements_payments_and_tax(double: Strip
     assert closing["customer_credit"] == 25 * 10**9 - 5 * USAGE_COST
 
 
+def test_drafts_of_an_open_month_say_what_its_papers_will_and_issue_nothing(
+    double: StripeDouble, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buyer, creator = last_month_s_books(double)
+    issued = Paper.objects.count()
+    call_command("close_month", MONTH, draft=True, papers=tmp_path)
+    printed = capsys.readouterr().out
+    assert f"{MONTH} is open" in printed and "4 drafts" in printed
+    assert not Period.objects.exists() and Paper.objects.count() == issued
+    name = f"draft-invoice-{buyer.slug}-{MONTH}"
+    assert "Draft: invoice" in (text := text_of((tmp_path / f"{name}.pdf").read_bytes())) and "no number" in text
+    drafted = list(csv.DictReader(io.StringIO((tmp_path / f"{name}.csv").read_text())))
+    assert (tmp_path / f"draft-earnings-{creator.slug}-{MONTH}.pdf").exists()
+    call_command("close_month", MONTH, papers=tmp_path)
+    final = rows_of(Paper.objects.get(kind="invoice", organization=buyer))
+    unlike = {"document": "", "number": "", "issued": ""}
+    same = [row | unlike for row in drafted if not row["item"].startswith("This is a draft")]
+    assert same == [row | unlike for row in final] and len(same) == len(drafted) - 1
+    with pytest.raises(CommandError, match="is closed"):
+        call_command("close_month", MONTH, draft=True)
+
+
 def test_no_paper_is_issued_while_an_incident_is_open(double: StripeDouble, tmp_path: Path) -> None:
     last_month_s_books(double)
     record_incident(kind=Incident.Kind.LEDGER_SUM, detail={})

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from billing.models import Paper, PaperNumber, PaymentDetail
+from billing.models import Paper, PaperFile, PaperNumber, PaymentDetail
 from billing.papers.document import Document
 from billing.papers.issue import csv_of, document_of, issue, paper_of, papers_of, pdf_of
 from billing.papers.profiles import ProfileText, save_profile
@@ -125,11 +125,26 @@ def test_an_issued_paper_keeps_its_bytes_when_everything_around_it_changes(
         "UPDATE billing_papernumber SET last = 0",
         "DELETE FROM billing_papernumber",
         "UPDATE billing_paymentdetail SET taxes = '[]'",
+        "UPDATE billing_paperfile SET content = ''",
+        "DELETE FROM billing_paperfile",
     ):
         with pytest.raises(DatabaseError), transaction.atomic(), as_owner(), connection.cursor() as cursor:
             cursor.execute(statement)
     with pytest.raises(DatabaseError, match="permission denied"), transaction.atomic():
         PaperNumber.objects.update(last=9)
+
+
+def test_a_printed_file_is_kept_whatever_would_print_it_later(
+    double: StripeDouble, organization: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_platform()
+    paper, other = (receipt_of(paid_top_up(double, organization)) for _ in range(2))
+    before = pdf_of(paper), csv_of(paper)
+    monkeypatch.setattr("billing.papers.issue.pdf_file", lambda *_args, **_more: b"another library")
+    monkeypatch.setattr("billing.papers.issue.csv_file", lambda *_args, **_more: "another layout")
+    assert (pdf_of(paper), csv_of(paper)) == before
+    assert (pdf_of(other), csv_of(other)) == (b"another library", "another layout")
+    assert PaperFile.objects.filter(paper=paper).count() == 2
 
 
 def test_the_csv_says_the_same_and_adds_up(double: StripeDouble, organization: Organization) -> None:

@@ -15,7 +15,7 @@ from billing.hotpath import settle_hold
 from billing.models import EarningsDay, RollupMark, RollupQueue, SpanTotal, SplitPart, UsageDay
 from billing.rollups import sums as rollup_sums
 from billing.rollups.checks import find_wrong_sums
-from billing.rollups.earnings import by_model, earnings, earnings_total, payable_nano_usd, platform_totals
+from billing.rollups.earnings import balances, by_model, earnings, earnings_total, platform_totals
 from billing.rollups.services import roll_up
 from billing.rollups.usage import top_models, usage_summary
 from billing.services import correct_prediction, refund_prediction_sync
@@ -117,7 +117,7 @@ def test_a_refund_takes_cost_and_earnings_off_the_day_of_its_prediction() -> Non
     (day,) = usage_summary(buyer, group_by=["day"])
     assert (day.predictions, day.cost_nano_usd) == (2, USAGE_COST)
     found = earnings(creator)
-    assert (found.total.predictions, found.total.creator_nano_usd, found.payable_nano_usd) == (2, EARNED, EARNED)
+    assert (found.total.predictions, found.total.creator_nano_usd, found.balances.net_nano_usd) == (2, EARNED, EARNED)
     assert (platform_totals().charged, platform_totals().earned) == (USAGE_COST, EARNED)
     assert find_wrong_sums() == []
 
@@ -140,7 +140,7 @@ def test_each_part_of_a_price_that_is_given_back_is_taken_off() -> None:
         (day,) = usage_summary(buyer, group_by=["day"])
         assert (day.predictions, day.cost_nano_usd) == (1, left)
         assert earnings_total(creator).charged_nano_usd == left
-        assert earnings_total(creator).creator_nano_usd == payable_nano_usd(creator) and find_wrong_sums() == []
+        assert earnings_total(creator).creator_nano_usd == balances(creator).net_nano_usd and find_wrong_sums() == []
     assert earnings_total(creator).creator_nano_usd == 0
 
 
@@ -157,7 +157,7 @@ def test_every_party_of_a_split_has_earnings() -> None:
     prediction_id = predict(buyer, creator, split_id=split_id(parts))
     roll_up()
     earned = {payee: earnings_total(payee).creator_nano_usd for payee in (creator, upstream, friend)}
-    assert earned == {payee: payable_nano_usd(payee) for payee in earned} and min(earned.values()) > 0
+    assert earned == {payee: balances(payee).net_nano_usd for payee in earned} and min(earned.values()) > 0
     rows = EarningsDay.objects.values_list("organization_id", "reason", "charged_nano_usd", "predictions")
     assert sorted(rows) == sorted(
         (payee.pk, why.value, USAGE_COST, 1)

@@ -75,3 +75,13 @@ def test_a_refusal_moves_nothing(body: dict[str, object], status: int, code: str
     assert error_of(Api.of(acme).post("payouts", body), status)["code"] == code
     assert not Payout.objects.exists()
     assert Account.objects.get(organization=acme, kind="creator_payable").posted == 4_000 * NANO_PER_CENT
+
+
+def test_earnings_name_the_reserve_what_is_payable_and_what_is_owed(double: StripeDouble) -> None:
+    acme = make_organization("acme")
+    parts = {Account.Kind.CREATOR_RESERVE: 900, Account.Kind.CREATOR_PAYABLE: 40, Account.Kind.RECEIVABLE: -30}
+    for kind, nano in parts.items():
+        move(acme, kind, nano)
+    names = ("reserve_nano_usd", "payable_nano_usd", "owed_nano_usd")
+    earnings, overview = (Api.of(acme).get(path).json() for path in ("earnings", "payouts/overview"))
+    assert [earnings[name] for name in names] == [overview[name] for name in names] == [900, 40, 30]

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from marketplace.catalog.services import offer_derivation
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
 
@@ -64,13 +65,28 @@ def test_terms_that_are_none_set_no_price(terms: dict[str, object]) -> None:
 def test_a_model_is_created_as_derived_from_another_or_not_at_all() -> None:
     upstream = make_version(make_model(make_organization("acme"))).model
     maker = Api.of(make_organization("maker"))
-    body = {"slug": "better", "title": "Better", "derived_from": "acme/triage"}
+    body = {"slug": "better", "title": "Better", "derived_from": [{"model": "acme/triage"}]}
     assert error_of(maker.post("models", body), 409)["code"] == "derivation_closed"
     error_of(maker.get("models/maker/better"), 404)
     own = Api.of(upstream.organization)
     assert own.call("PATCH", "models/acme/triage", {"derivative_royalty_bps": 1_500}).status_code == 200
     made = maker.post("models", body).json()
-    assert (made["derived_from"], made["royalty_bps"], made["derivative_royalty_bps"]) == ("acme/triage", 1_500, None)
-    other = maker.call("PATCH", "models/maker/better", {"title": "X", "derived_from": "acme/other"})
+    assert made["derived_from"] == [{"model": "acme/triage", "royalty_bps": 1_500}]
+    assert made["derivative_royalty_bps"] is None
+    other = maker.call("PATCH", "models/maker/better", {"title": "X", "derived_from": [{"model": "acme/other"}]})
     assert error_of(other, 404)["field"] == "derived_from"
     assert maker.get("models/maker/better").json()["title"] == "Better"
+
+
+def test_a_blend_names_its_models_and_what_each_gets() -> None:
+    for slug in ("one", "two"):
+        offer_derivation(model=make_version(make_model(make_organization(slug), slug=slug)).model, royalty_bps=1_000)
+    maker = Api.of(make_organization("maker"))
+    wanted = [{"model": "two/two", "royalty_bps": 1_200}, {"model": "one/one"}]
+    made = maker.post("models", {"slug": "blend", "title": "Blend", "derived_from": wanted}).json()
+    assert made["derived_from"] == [wanted[0], {"model": "one/one", "royalty_bps": 1_000}]
+    assert maker.call("PATCH", "models/maker/blend", {"derived_from": made["derived_from"]}).status_code == 200
+    less = maker.call("PATCH", "models/maker/blend", {"derived_from": wanted[:1]})
+    assert error_of(less, 409)["code"] == "already_derived"
+    crowd = [{"model": f"one/m{number}"} for number in range(9)]
+    error_of(maker.post("models", {"slug": "more", "title": "More", "derived_from": crowd}), 400)

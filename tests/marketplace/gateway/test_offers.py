@@ -11,7 +11,7 @@ from django.utils import timezone
 from billing.models import SplitPart
 from marketplace.accounts.models import Organization
 from marketplace.catalog import services
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog.models import Model, Source, Version
 from marketplace.gateway.offers import Offer
 from protocol.names import parse_model_name
 from tests.marketplace.gateway.conftest import World
@@ -51,16 +51,18 @@ async def test_a_version_has_its_own_price_and_an_announced_one_waits(world: Wor
     assert first.price_id != newest.price_id
 
 
+def listing(world: World, slug: str) -> Model:
+    organization = Organization.objects.create(slug=slug, name=slug)
+    return Model.objects.create(organization=organization, slug=slug, base_model=world.model.base_model, title=slug)
+
+
 async def test_a_split_pays_the_models_above_and_the_referrer(world: World) -> None:
     @sync_to_async
     def arrange() -> Organization:
         # The catalogue's tests look at chains (tests/marketplace/catalog/test_derivation.py).
-        model = world.model
-        for slug, royalty in (("near", 1_000), ("far", 5_000)):
-            organization = Organization.objects.create(slug=slug, name=slug)
-            above = Model.objects.create(organization=organization, slug=slug, base_model=model.base_model, title=slug)
-            Model.objects.filter(pk=model.pk).update(derived_from=above, royalty_bps=royalty)
-            model = above
+        near, far = (listing(world, slug) for slug in ("near", "far"))
+        for model, above, royalty in ((near, far, 5_000), (world.model, near, 1_000)):
+            Source.objects.create(model=model, upstream=above, royalty_bps=royalty, place=1, count=1)
         friend = Organization.objects.create(slug="friend", name="Friend")
         ends = timezone.now() + timedelta(days=1)
         return Organization.objects.create(slug="brought", name="Brought", referred_by=friend, referral_ends_at=ends)
@@ -71,6 +73,20 @@ async def test_a_split_pays_the_models_above_and_the_referrer(world: World) -> N
     found = await offer(world, consumer=brought)
     assert await parts(found) == [*earners, ("referral", 500, "friend"), ("platform", 1_500, None)]
     assert (await offer(world, consumer=brought)).split_id == found.split_id, "equal parts are one split"
+
+
+async def test_a_split_pays_every_model_of_a_blend_and_those_above_them_once(world: World) -> None:
+    @sync_to_async
+    def arrange() -> None:
+        left, right, top = (listing(world, slug) for slug in ("left", "right", "top"))
+        for below in (left, right):
+            Source.objects.create(model=below, upstream=top, royalty_bps=5_000, place=1, count=1)
+        for place, (above, royalty) in enumerate([(left, 2_000), (right, 1_000)], start=1):
+            Source.objects.create(model=world.model, upstream=above, royalty_bps=royalty, place=place, count=2)
+
+    await arrange()
+    blend = [("creator", 5_600, "maker"), ("blend", 800, "left"), ("upstream", 1_200, "top"), ("blend", 400, "right")]
+    assert await parts(await offer(world)) == [*blend, ("platform", 2_000, None)]
 
 
 async def test_a_referral_that_has_ended_pays_nobody(world: World) -> None:

@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from billing.models import Account, Hold, Usage
 from billing.pricing import TokenUsage, cost_nano_usd
 from marketplace.accounts.models import Organization
-from marketplace.catalog.models import Model
+from marketplace.catalog.models import Model, Source
 from marketplace.catalog.services import set_price
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 from tests.marketplace.gateway.scripted_replica import TOKENS
@@ -86,7 +86,7 @@ async def test_a_charge_pays_creator_upstream_referrer_and_platform_to_the_last_
     def arrange() -> None:
         upstream = Organization.objects.create(slug="upstream", name="Upstream")
         above = Model.objects.create(organization=upstream, slug="a", base_model=world.model.base_model, title="A")
-        Model.objects.filter(pk=world.model.pk).update(derived_from=above, royalty_bps=3_333)
+        Source.objects.create(model=world.model, upstream=above, royalty_bps=3_333, place=1, count=1)
 
     @sync_to_async
     def balances() -> dict[str, int]:

@@ -13,12 +13,14 @@ from billing.ledger import record_incident
 from billing.models import Account, Incident, Payout, PayoutAccount
 from billing.periods import post_entries
 from billing.pricing import NANO_PER_CENT
+from billing.rollups.services import roll_up
 from devstack.stripe_double.app import DoubleApp
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.messages import Request
 from tests.billing.conftest import double
 from tests.billing.payouts.conftest import clock
 from tests.billing.payouts.support import Clock, configured, earn, fund_platform, move, open_account, run_to_the_end
+from tests.billing.support import hold_request, make_organization, place, settle
 from tests.marketplace.web.conftest import World
 
 __all__ = ["clock", "double"]  # the fixtures
@@ -62,6 +64,15 @@ def test_a_creator_goes_through_stripes_page_and_is_paid(
         ["payout", "1", "-40.000000000"],
         ["closing balance", "", "0.000000000"],
     ]
+
+
+def test_earnings_say_what_waits_what_is_payable_and_what_is_owed(world: World, creator: Client) -> None:
+    settle(place(hold_request(make_organization(10_000), world.seller)).prediction_id)
+    roll_up()
+    move(world.seller, Account.Kind.CREATOR_PAYABLE, 2 * 10**9)
+    move(world.seller, Account.Kind.RECEIVABLE, -(10**9))
+    page = text(creator, "/dashboard/earnings")
+    assert "$0.000000035 in reserve, $2.00 payable now, less $1.00 that you owe" in page
 
 
 def test_the_next_statement_begins_where_the_last_one_ended(

@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from billing.pricing import TokenUsage, cost_nano_usd
 from marketplace.catalog import services
+from marketplace.catalog.services import offer_derivation
+from tests.marketplace.catalog.factories import make_model, make_organization, make_version
 from tests.marketplace.web.conftest import World
 
 MODEL, PUBLIC = "/dashboard/models/transactions", "/models/ledgerline/transactions"
@@ -72,8 +74,20 @@ def test_royalties_are_asked_and_declared_on_the_page(world: World) -> None:
     refused = client.post(f"{MODEL}/royalties", {"royalty_percent": "", "derived_from": "no/where"})
     assert refused.status_code == 400 and "here is no such model" in refused.content.decode()
     world.model.refresh_from_db()
-    assert (world.model.derivative_royalty_bps, world.model.derived_from) == (1_250, None)
+    assert world.model.derivative_royalty_bps == 1_250 and not world.model.sources.exists()
     assert world.client(world.consumer).post(f"{MODEL}/royalties", {}).status_code in (403, 404)
+
+
+def test_a_blend_is_declared_once_on_the_page_and_shown_to_everybody(world: World) -> None:
+    for slug, royalty in (("one", 1_000), ("two", 250)):
+        above = make_version(make_model(make_organization(slug), slug=slug)).model
+        offer_derivation(model=above, royalty_bps=royalty)
+    client = world.client(world.creator)
+    posted = client.post(f"{MODEL}/royalties", {"royalty_percent": "", "derived_from": "one/one, two/two"})
+    assert posted.status_code == 302
+    own, public = client.get(MODEL).content.decode(), Client().get(PUBLIC).content.decode()
+    assert "is a blend" in own and 'name="derived_from"' not in own
+    assert "Blended of" in public and "one/one" in public and "2.5 %" in public
 
 
 def test_a_creator_finds_the_address_that_brings_a_customer(world: World) -> None:

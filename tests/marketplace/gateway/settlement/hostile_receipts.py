@@ -84,6 +84,7 @@ LIES: dict[str, Lie] = {
     "another base": _claiming(base="ef" * 32),
     "no base": _without("base"),
     "another class": _claiming(latency_class="interactive"),
+    "a class that does not exist": _claiming(latency_class="tomorrow"),
     # the tokens
     "more prompt than the ticket": _claiming(prompt_tokens=1_000_000),
     "a negative prompt": _claiming(prompt_tokens=-1, cached_tokens=-1),
@@ -108,7 +109,9 @@ LIES: dict[str, Lie] = {
 }
 
 
-def honest_claims(*, prediction: uuid.UUID | str, replica: uuid.UUID | str, adapter: str | None, base: str) -> Claims:
+def honest_claims(
+    *, prediction: uuid.UUID | str, replica: uuid.UUID | str, adapter: str | None, base: str, latency_class: str
+) -> Claims:
     """Return claims that no rule refuses, for a first attempt with at least 10 prompt and 5 completion tokens."""
     return {
         "iss": "replica",
@@ -124,4 +127,5 @@ def honest_claims(*, prediction: uuid.UUID | str, replica: uuid.UUID | str, adap
         "finish_reason": "stop",
         "ttft_ms": 5,
         "duration_ms": 9,
+        "latency_class": latency_class,
     }

@@ -68,8 +68,10 @@ class JournalReplica:
         self._server.server_close()
 
     def claims(self, hold: Hold, **changes: Any) -> Claims:
-        """Return honest claims for a hold: 10 prompt, 4 cached and 5 completion tokens."""
-        return honest_claims(prediction=hold.id, replica=self.row.pk, adapter=ADAPTER, base=BASE) | changes
+        """Return honest claims for a hold, in its class: 10 prompt, 4 cached and 5 completion tokens."""
+        ids = {"prediction": hold.id, "replica": self.row.pk}
+        honest = honest_claims(**ids, adapter=ADAPTER, base=BASE, latency_class=hold.latency_class)
+        return honest | changes
 
     def finish(self, hold: Hold, token: str | None = None, **changes: Any) -> str:
         """Put a receipt into the journal, an honest one unless `token` is given."""
