@@ -7,6 +7,7 @@ Each top-up is charged under one idempotency key, and credited once, like one th
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
@@ -73,6 +74,29 @@ def set_auto_top_up(
     return rule
 
 
+@dataclass(frozen=True, slots=True)
+class AutoTopUpStatus:
+    """An organization's rule with what it has done lately. Amounts in cents."""
+
+    rule: AutoTopUp
+    paid_this_month_cents: int
+    last_attempt: TopUp | None
+
+    @property
+    def waits_for_next_month(self) -> bool:
+        """Return whether one more payment would exceed the monthly limit."""
+        return self.paid_this_month_cents + self.rule.amount_cents > self.rule.monthly_limit_cents
+
+
+def auto_top_up_of(organization: Organization) -> AutoTopUpStatus | None:
+    """Return the organization's rule, also one that is off; None before the first one."""
+    rule = AutoTopUp.objects.select_related("card").filter(organization=organization).first()
+    if rule is None:
+        return None
+    attempts = TopUp.objects.filter(organization=organization).exclude(card=None).select_related("card")
+    return AutoTopUpStatus(rule, _paid_this_month_cents(organization.pk), attempts.order_by("-created_at").first())
+
+
 def stop_auto_top_up(*, organization: Organization) -> None:
     """Turn automatic top-ups off. A payment that is under way still counts."""
     AutoTopUp.objects.filter(organization=organization).update(state=AutoTopUp.State.OFF)
@@ -110,10 +134,7 @@ def _begin(organization_id: UUID) -> TopUp | None:
     mine = TopUp.objects.filter(organization_id=organization_id).exclude(card=None)
     if available >= rule.threshold_cents * NANO_PER_CENT or mine.filter(state__in=TopUp.WAITING).exists():
         return None
-    month = timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    paid = mine.filter(created_at__gte=month, state=TopUp.State.CREDITED)
-    spent = paid.aggregate(cents=Coalesce(Sum("amount_cents"), 0))["cents"]
-    if spent + rule.amount_cents > rule.monthly_limit_cents:
+    if _paid_this_month_cents(organization_id) + rule.amount_cents > rule.monthly_limit_cents:
         AutoTopUp.objects.filter(pk=rule.pk).update(next_attempt_at=Now() + FIRST_WAIT)
         return None
     # The first look at the payment is this process's; others wait for a while.
@@ -123,6 +144,14 @@ def _begin(organization_id: UUID) -> TopUp | None:
         amount_cents=rule.amount_cents,
         next_check_at=timezone.now() + timedelta(minutes=1),
     )
+
+
+def _paid_this_month_cents(organization_id: UUID) -> int:
+    """Return what saved cards of the organization have paid in this calendar month (UTC)."""
+    month = timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    paid = TopUp.objects.filter(organization_id=organization_id, created_at__gte=month, state=TopUp.State.CREDITED)
+    total: int = paid.exclude(card=None).aggregate(cents=Coalesce(Sum("amount_cents"), 0))["cents"]
+    return total
 
 
 def refresh_card_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> None:

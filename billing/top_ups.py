@@ -45,12 +45,17 @@ def start_top_up(
 ) -> TopUp:
     """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
-    `top_up_id` is for a caller whose URLs name the top-up. Raises InvalidTopUpAmount, and PaymentProviderUnavailable
-    (no money moved; try again).
+    `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
+    and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount, and
+    PaymentProviderUnavailable (no money moved; try again).
     """
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
-    top_up = TopUp.objects.create(id=top_up_id or uuid4(), organization=organization, amount_cents=amount_cents)
+    top_up, created = TopUp.objects.get_or_create(
+        id=top_up_id or uuid4(), organization=organization, amount_cents=amount_cents
+    )
+    if not created and (top_up.checkout_session_id is not None or top_up.state != TopUp.State.CREATED):
+        return top_up
     session = (gateway or stripe_gateway()).checkout.create(
         top_up_id=top_up.pk,
         organization_id=organization.pk,

@@ -7,6 +7,7 @@ from django.urls.converters import StringConverter
 
 from marketplace.api.views import (
     budgets,
+    cards,
     custody,
     identity,
     incidents,
@@ -83,6 +84,9 @@ urlpatterns = [
     path("wallet", money.WalletView.as_view(), name="wallet"),
     path("topups", money.TopUpsView.as_view(), name="top-ups"),
     path("topups/<uuid:top_up_id>", money.TopUpView.as_view(), name="top-up"),
+    path("cards", cards.CardsView.as_view(), name="cards"),
+    path("cards/<uuid:card_id>", cards.CardView.as_view(), name="card"),
+    path("auto-top-up", cards.AutoTopUpView.as_view(), name="auto-top-up"),
     path("usage", money.UsageView.as_view(), name="usage"),
     path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
     path("billing-profile", papers.BillingProfileView.as_view(), name="billing-profile"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema
@@ -15,7 +15,9 @@ from billing import selectors, services
 from billing.models import TopUp
 from billing.rollups import earnings, usage
 from marketplace.api.errors import not_found
+from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
 from marketplace.api.serializers import TopUpStatus
+from marketplace.api.throttling import MoneyThrottle
 from marketplace.api.views.base import ControlView
 
 
@@ -51,6 +53,7 @@ class TopUpsView(ControlView):
     """Buying credit."""
 
     scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+    throttle_classes: ClassVar = [MoneyThrottle]
 
     class StartTopUp(serializers.Serializer):
         amount_cents = serializers.IntegerField(min_value=1, max_value=10**9)
@@ -61,11 +64,16 @@ class TopUpsView(ControlView):
         rows = TopUp.objects.filter(organization=self.organization)
         return self.page(rows, TopUpStatus)
 
-    @extend_schema(operation_id="start_top_up", request=StartTopUp, responses={201: TopUpStatus})
+    @extend_schema(
+        operation_id="start_top_up", request=StartTopUp, parameters=[IDEMPOTENCY_KEY], responses={201: TopUpStatus}
+    )
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
-        top_up_id = uuid4()
+        top_up_id = id_for(self, "top-up")
+        known = selectors.top_up(self.organization, top_up_id)
+        if known is not None and known.amount_cents != amount:
+            raise key_reused()
         wallet_page = f"{settings.PUBLIC_URL}/dashboard/wallet?top_up={top_up_id}"
         top_up = services.start_top_up(
             organization=self.organization,

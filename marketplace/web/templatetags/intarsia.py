@@ -19,6 +19,9 @@ TONES = {
     "pending": "warn",
     "paid": "good",
     "active": "good",
+    "on": "good",
+    "waiting": "warn",
+    "stopped": "bad",
     "transferred": "warn",
     "paying": "warn",
     "restricted": "bad",
@@ -27,6 +30,17 @@ TONES = {
     "returned": "bad",
     "refused": "bad",
     "revoked": "bad",
+}
+
+# A bank's reasons, as Stripe's codes name them.
+BANK_REASONS = {
+    "card_declined": "the bank declined the card",
+    "expired_card": "the card has expired",
+    "insufficient_funds": "there was not enough money on the card",
+    "incorrect_cvc": "the security code was wrong",
+    "processing_error": "the bank could not be reached",
+    "authentication_required": "the bank asks the card's holder",
+    "payment_intent_authentication_failure": "the card's holder did not confirm the payment",
 }
 
 
@@ -112,6 +126,12 @@ def words(identifier: Any) -> str:
 def tone(state: Any) -> str:
     """Return the class that colours the tag of a version's or a top-up's state; empty for a plain tag."""
     return TONES.get(str(state), "")
+
+
+@register.filter
+def bank_says(code: Any) -> str:
+    """Return in words why a bank refused a payment."""
+    return BANK_REASONS.get(str(code), f"the bank says “{words(code)}”" if code else "the bank gave no reason")
 
 
 @register.filter

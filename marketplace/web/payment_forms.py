@@ -1,0 +1,68 @@
+"""Forms about money that a saved card pays or gets back: dollars as people write them into the cents of services."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django import forms
+
+from billing.models import AutoTopUp, SavedCard
+from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
+from marketplace.web.forms import PlainForm
+
+
+def _dollars(label: str, *, least_cents: int, most_cents: int, initial: str = "", help_text: str = "") -> Any:
+    return forms.DecimalField(
+        label=label,
+        min_value=Decimal(least_cents) / 100,
+        max_value=Decimal(most_cents) / 100,
+        decimal_places=2,
+        initial=initial,
+        help_text=help_text,
+    )
+
+
+class AutoTopUpForm(PlainForm):
+    """The rule of automatic top-ups. `rule` is what stands now, if anything does."""
+
+    FIELD_NAMES: ClassVar = {  # argument of `set_auto_top_up` → field
+        "card_id": "card",
+        "threshold_cents": "threshold",
+        "amount_cents": "amount",
+        "monthly_limit_cents": "monthly_limit",
+    }
+
+    card = forms.TypedChoiceField(label="Card to charge", coerce=UUID)
+    threshold = _dollars(
+        "When less is available than, in dollars", least_cents=1, most_cents=MAX_TOP_UP_CENTS, initial="5.00"
+    )
+    amount = _dollars(
+        "Buy each time, in dollars", least_cents=MIN_TOP_UP_CENTS, most_cents=MAX_TOP_UP_CENTS, initial="25.00"
+    )
+    monthly_limit = _dollars(
+        "At most per month, in dollars",
+        least_cents=MIN_TOP_UP_CENTS,
+        most_cents=100 * MAX_TOP_UP_CENTS,
+        initial="100.00",
+        help_text="All automatic top-ups of a calendar month (UTC) together stay within it.",
+    )
+
+    def __init__(self, *args: Any, cards: Sequence[SavedCard], rule: AutoTopUp | None, **kwargs: Any) -> None:
+        kwargs.setdefault("auto_id", "auto_%s")  # the page has another amount
+        if rule is not None:
+            standing = {
+                "card": rule.card_id,
+                "threshold": Decimal(rule.threshold_cents) / 100,
+                "amount": Decimal(rule.amount_cents) / 100,
+                "monthly_limit": Decimal(rule.monthly_limit_cents) / 100,
+            }
+            kwargs.setdefault("initial", standing)
+        super().__init__(*args, **kwargs)
+        self.fields["card"].choices = [(str(card.pk), str(card)) for card in cards]  # type: ignore[attr-defined]
+
+    def cents(self, name: str) -> int:
+        """Return the amount of the field `name` in cents."""
+        return int(self.cleaned_data[name] * 100)
