@@ -38,7 +38,8 @@ class SavedCard(models.Model):
     removed_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
-        return f"{self.brand.replace('_', ' ').title()} •••• {self.last4}"
+        brand = self.brand.replace("_", " ").title()
+        return f"{brand} •••• {self.last4}"
 
     @property
     def is_expired(self) -> bool:

@@ -1,4 +1,4 @@
-"""`Idempotency-Key` of operations that move money: the key becomes the id of what is made, so a retry finds it again."""
+"""`Idempotency-Key` where money moves: the key becomes the id of what is made, so a retry finds it again."""
 
 from __future__ import annotations
 
