@@ -61,9 +61,7 @@ def plain_page(status: int, title: str, content: str) -> Response:
     return Response(status, text.encode(), _HEADERS)
 
 
-def checkout_page(
-    session: JsonObject | None, *, refused: str = "", typed: Mapping[str, str] | None = None
-) -> Response:
+def checkout_page(session: JsonObject | None, *, refused: str = "", typed: Mapping[str, str] | None = None) -> Response:
     """Return the page of a session in any state; 404 for None.
 
     `refused` is what the last try was told, and `typed` what its form had.
