@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django import forms
 
@@ -66,3 +66,24 @@ class AutoTopUpForm(PlainForm):
     def cents(self, name: str) -> int:
         """Return the amount of the field `name` in cents."""
         return int(self.cleaned_data[name] * 100)
+
+
+class RefundForm(PlainForm):
+    """Dollars of a top-up that go back to its card. `request_id` makes a second click the same refund."""
+
+    FIELD_NAMES: ClassVar = {"amount_cents": "amount"}  # argument of `refund_top_up` → field
+
+    request_id = forms.UUIDField(widget=forms.HiddenInput)
+    amount = _dollars("Refund, in dollars", least_cents=1, most_cents=MAX_TOP_UP_CENTS)
+
+    def renew(self) -> None:
+        """Make the next click another refund, after this one was refused; what was typed stays."""
+        if "request_id" in self.errors:
+            self.add_error(None, "This form was out of date. Try again.")
+        data = self.data.copy()
+        data["request_id"] = str(uuid4())
+        self.data = data
+
+    @property
+    def amount_cents(self) -> int:
+        return int(self.cleaned_data["amount"] * 100)

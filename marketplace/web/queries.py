@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from uuid import UUID
 
+from django.db.models import Sum
 from django.utils import timezone
 
-from billing.models import Incident, Usage
+from billing.models import Dispute, Incident, TopUp, TopUpRefund, Usage
 from billing.rollups.usage import UsageTotal, top_models, usage_summary
+from billing.selectors import top_ups
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.vault.models import Replica
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
@@ -75,6 +77,29 @@ def _first_day(days: int) -> date:
 
 def _key_name(names: dict[UUID, str], key_id: UUID | None) -> str:
     return "Playground" if key_id is None else names.get(key_id, "a deleted key")
+
+
+@dataclass(frozen=True)
+class TopUpLine:
+    """A top-up with what went back of it, in cents, refunds that wait included; `disputed` while a bank decides."""
+
+    top_up: TopUp
+    refunded_cents: int
+    disputed: bool
+
+
+def top_up_lines(organization: Organization, *, limit: int) -> list[TopUpLine]:
+    """Return the newest top-ups of `organization`."""
+    found = top_ups(organization, limit=limit)
+    refunds = TopUpRefund.objects.filter(top_up__in=found).exclude(state=TopUpRefund.State.FAILED)
+    refunded = dict(refunds.values_list("top_up").annotate(cents=Sum("amount_cents")))
+    disputed = set(Dispute.objects.filter(top_up__in=found, state="open").values_list("top_up", flat=True))
+    return [TopUpLine(row, refunded.get(row.pk, 0), row.pk in disputed) for row in found]
+
+
+def open_disputes(organization: Organization) -> list[Dispute]:
+    """Return the payments of `organization` about which a bank has not decided yet, oldest first."""
+    return list(Dispute.objects.filter(top_up__organization=organization, state="open").order_by("opened_at"))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from marketplace.web.views import (
     saved_cards,
     staff,
     statements,
+    top_ups,
     wallet,
 )
 
@@ -40,6 +41,7 @@ urlpatterns = [
     path("dashboard/receipts/<uuid:prediction_id>.json", receipts.receipt_file, name="receipt_file"),
     path("receipts/", receipts.verify, name="verify_receipt"),
     path("dashboard/wallet", wallet.wallet, name="wallet"),
+    path("dashboard/wallet/<uuid:top_up_id>", top_ups.top_up, name="top_up"),
     path("dashboard/wallet/<uuid:top_up_id>/cancel", wallet.cancel, name="cancel_top_up"),
     path("dashboard/wallet/cards", saved_cards.add_card, name="add_card"),
     path("dashboard/wallet/cards/saved", saved_cards.card_saved, name="card_saved"),

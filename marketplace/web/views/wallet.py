@@ -23,6 +23,7 @@ from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import TopUpForm
 from marketplace.web.payment_forms import AutoTopUpForm
+from marketplace.web.queries import open_disputes, top_up_lines
 from marketplace.web.refusals import show_in_form
 from marketplace.web.templatetags.intarsia import cents
 
@@ -79,7 +80,8 @@ def show_wallet(
         "cards": cards,
         "more_cards": len(cards) < MAX_CARDS,
         "wallet": billing.wallet(acting.organization),
-        "top_ups": billing.top_ups(acting.organization, limit=20),
+        "top_ups": top_up_lines(acting.organization, limit=20),
+        "disputes": open_disputes(acting.organization),
         "lines": billing.statement(acting.organization, limit=50),
         "suggested": SUGGESTED_USD,
     }
