@@ -15,6 +15,7 @@ from django.db.models import Max, Min, Q, Sum
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from billing.cash import record_stripe_fee
 from billing.ledger import get_account, record_incident
 from billing.models import Account, Entry, Incident, LedgerTransaction, StripeMovement, TopUp
 from billing.pricing import NANO_PER_CENT
@@ -22,7 +23,6 @@ from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.balance import Movement
 from billing.stripe.calls import CURRENCY
 from billing.stripe.charges import StripeFee
-from billing.top_ups import record_stripe_fee
 
 logger = logging.getLogger(__name__)
 

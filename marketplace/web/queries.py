@@ -97,11 +97,6 @@ def top_up_lines(organization: Organization, *, limit: int) -> list[TopUpLine]:
     return [TopUpLine(row, refunded.get(row.pk, 0), row.pk in disputed) for row in found]
 
 
-def open_disputes(organization: Organization) -> list[Dispute]:
-    """Return the payments of `organization` about which a bank has not decided yet, oldest first."""
-    return list(Dispute.objects.filter(top_up__organization=organization, state="open").order_by("opened_at"))
-
-
 @dataclass(frozen=True)
 class CheckedReceipt:
     """A receipt and the replica whose key signed it; `claims` is None where the signature does not hold."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from uuid import UUID, uuid4
 
-from billing.refunds import refund_freezes, refund_top_up, refundable_cents, tax_back_cents
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -15,6 +14,7 @@ from django.views.decorators.http import require_http_methods
 from billing import selectors as billing
 from billing.errors import RequestIdReused
 from billing.models import TopUp, TopUpRefund
+from billing.refunds import refund_freezes, refund_top_up, refundable_cents, tax_back_cents
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.payment_forms import RefundForm

@@ -16,14 +16,15 @@ from django.views.decorators.http import require_http_methods, require_POST
 from billing import selectors as billing
 from billing.auto_top_ups import auto_top_up_of
 from billing.cards import MAX_CARDS, cards_of
+from billing.disputes.selectors import disputes_of
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
-from billing.models import TopUp
+from billing.models import Dispute, TopUp
 from billing.services import cancel_top_up, refresh_top_up, start_top_up
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import TopUpForm
 from marketplace.web.payment_forms import AutoTopUpForm
-from marketplace.web.queries import open_disputes, top_up_lines
+from marketplace.web.queries import top_up_lines
 from marketplace.web.refusals import show_in_form
 from marketplace.web.templatetags.intarsia import cents
 
@@ -81,7 +82,7 @@ def show_wallet(
         "more_cards": len(cards) < MAX_CARDS,
         "wallet": billing.wallet(acting.organization),
         "top_ups": top_up_lines(acting.organization, limit=20),
-        "disputes": open_disputes(acting.organization),
+        "disputes": [one for one in disputes_of(acting.organization) if one.state == Dispute.State.OPEN],
         "lines": billing.statement(acting.organization, limit=50),
         "suggested": SUGGESTED_USD,
     }
