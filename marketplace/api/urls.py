@@ -9,6 +9,7 @@ from marketplace.api.views import (
     budgets,
     cards,
     custody,
+    disputes,
     identity,
     incidents,
     keys,
@@ -46,6 +47,13 @@ class DayConverter:
         return value.isoformat()
 
 
+class DisputeConverter(StringConverter):
+    """Stripe's id of a dispute."""
+
+    regex = "[a-z]{2,8}_[A-Za-z0-9_]{1,200}"
+
+
+register_converter(DisputeConverter, "dispute")
 register_converter(NameConverter, "name")
 register_converter(DayConverter, "day")
 
@@ -115,6 +123,9 @@ urlpatterns = [
         incidents.ClearIncidentView.as_view(),
         name="clear-incident",
     ),
+    path("platform/disputes", disputes.PlatformDisputesView.as_view(), name="platform-disputes"),
+    path("platform/disputes/<dispute:dispute_id>", disputes.PlatformDisputeView.as_view(), name="platform-dispute"),
+    path("platform/disputes/<dispute:dispute_id>/evidence", disputes.EvidenceView.as_view(), name="evidence"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),
     path("schema", schema.SchemaView.as_view(), name="schema"),
     re_path(r"^.*$", UnknownPath.as_view()),

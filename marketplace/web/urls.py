@@ -7,6 +7,7 @@ from marketplace.web.views import (
     creator,
     dashboard,
     data,
+    disputes,
     keys,
     papers,
     payouts,
@@ -85,6 +86,8 @@ urlpatterns = [
     path("dashboard/earnings", creator.earnings, name="earnings"),
     path("dashboard/custody.json", creator.custody_export, name="custody_export"),
     path("platform/", staff.platform, name="platform"),
+    path("platform/disputes", disputes.disputes, name="disputes"),
+    re_path(r"^platform/disputes/(?P<dispute_id>[a-z]{2,8}_[A-Za-z0-9_]{1,200})$", disputes.dispute, name="dispute"),
     re_path(
         r"^platform/statements/(?P<month>20[0-9]{2}-[0-9]{2})\.(?P<extension>pdf|csv)$",
         staff.platform_statement_file,

@@ -66,7 +66,7 @@ class TopUpRefundsView(ControlView):
         operation_id="refund_top_up", request=RefundTopUp, parameters=[IDEMPOTENCY_KEY], responses={201: RefundStatus}
     )
     def post(self, request: Request, top_up_id: UUID) -> Response:
-        """Give unspent credit back to the card that paid for it, with its part of the tax. The credit leaves at once."""
+        """Give unspent credit back to the card that paid, with its part of the tax. The credit leaves at once."""
         wanted = self.parse(self.RefundTopUp)
         top_up = self._top_up(top_up_id)
         request_id = id_for(self, f"refund {top_up.pk}")

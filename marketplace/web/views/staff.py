@@ -25,10 +25,9 @@ from marketplace.web import queries
 from marketplace.web.views.statements import parse_month
 
 
-def operator_page(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def operators_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """Decorate a page of the operator's: a stranger signs in, and everybody else finds nothing here."""
 
-    @require_safe
     @never_cache
     @login_required
     @wraps(view)
@@ -40,7 +39,8 @@ def operator_page(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespon
     return inner
 
 
-@operator_page
+@require_safe
+@operators_only
 def platform(request: HttpRequest) -> HttpResponse:
     """Money, replicas and open incidents."""
     alive_since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
@@ -53,7 +53,8 @@ def platform(request: HttpRequest) -> HttpResponse:
     return render(request, "web/platform.html", context)
 
 
-@operator_page
+@require_safe
+@operators_only
 def platform_statement_file(request: HttpRequest, month: str, extension: str) -> HttpResponse:
     """A month of the whole platform as PDF or CSV: balances, movements by kind, tax."""
     first = parse_month(month)
