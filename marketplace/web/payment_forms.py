@@ -14,6 +14,11 @@ from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from marketplace.web.forms import PlainForm
 
 
+def as_dollars(cents: int) -> str:
+    """Return cents as a person types them: 1234 → 12.34."""
+    return f"{cents // 100}.{cents % 100:02d}"
+
+
 def _dollars(label: str, *, least_cents: int, most_cents: int, initial: str = "", help_text: str = "") -> Any:
     return forms.DecimalField(
         label=label,
@@ -55,9 +60,9 @@ class AutoTopUpForm(PlainForm):
         if rule is not None:
             standing = {
                 "card": rule.card_id,
-                "threshold": Decimal(rule.threshold_cents) / 100,
-                "amount": Decimal(rule.amount_cents) / 100,
-                "monthly_limit": Decimal(rule.monthly_limit_cents) / 100,
+                "threshold": as_dollars(rule.threshold_cents),
+                "amount": as_dollars(rule.amount_cents),
+                "monthly_limit": as_dollars(rule.monthly_limit_cents),
             }
             kwargs.setdefault("initial", standing)
         super().__init__(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from uuid import UUID, uuid4
 
 from django.contrib import messages
@@ -17,7 +16,7 @@ from billing.models import TopUp, TopUpRefund
 from billing.refunds import refund_freezes, refund_top_up, refundable_cents, tax_back_cents
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
-from marketplace.web.payment_forms import RefundForm
+from marketplace.web.payment_forms import RefundForm, as_dollars
 from marketplace.web.refusals import show_in_form
 from marketplace.web.templatetags.intarsia import cents
 
@@ -74,8 +73,7 @@ def _report(request: HttpRequest, refund: TopUpRefund) -> None:
 def _page(request: HttpRequest, acting: Acting, found: TopUp, form: RefundForm | None, *, status: int) -> HttpResponse:
     refundable = refundable_cents(found)
     if form is None:
-        initial = {"request_id": uuid4(), "amount": Decimal(refundable) / 100}
-        form = RefundForm(initial=initial)
+        form = RefundForm(initial={"request_id": uuid4(), "amount": as_dollars(refundable)})
     context = {
         "top_up": found,
         "form": form,
