@@ -134,6 +134,8 @@ OPERATIONS = [
     ("POST", "versions/{published}/retire", None),
     ("POST", "versions/{published}/revoke", {"reason": "because"}),
     ("GET", "topups/{top_up}", None),
+    ("GET", "topups/{top_up}/refunds", None),
+    ("POST", "topups/{top_up}/refunds", {"amount_cents": 100}),
     ("DELETE", "cards/{card}", None),
     (
         "PUT",
@@ -167,6 +169,7 @@ OWN_OR_PUBLIC = {
     "wallet",
     "top-ups",
     "cards",
+    "disputes",
     "usage",
     "usage-summary",
     "earnings",
@@ -187,7 +190,16 @@ OWN_OR_PUBLIC = {
     "receipt-consistency",
     "schema",
 }
-STAFF_ONLY = {"evaluations", "platform-statements", "platform-summary", "platform-incidents", "clear-incident"}
+STAFF_ONLY = {
+    "evaluations",
+    "platform-statements",
+    "platform-summary",
+    "platform-incidents",
+    "clear-incident",
+    "platform-disputes",
+    "platform-dispute",
+    "evidence",
+}
 
 
 def fill(text: str, victim: Victim) -> str:
@@ -269,6 +281,7 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "retire",
         "revoke",
         "top-up",
+        "refunds",
         "card",
         "auto-top-up",
         "paper-pdf",
@@ -322,6 +335,7 @@ def test_lists_hold_only_the_callers_own(victim, attacker) -> None:
     assert len(api.get("keys").json()["results"]) == ApiKey.objects.filter(organization=attacker).count()
     assert api.get("topups").json()["results"] == []
     assert api.get("cards").json()["results"] == []
+    assert api.get("disputes").json()["results"] == []
     error_of(api.get("auto-top-up"), 404)
     assert api.get("usage").json()["results"] == []
     assert api.get("usage/summary").json()["results"] == []
