@@ -19,14 +19,13 @@ def as_dollars(cents: int) -> str:
     return f"{cents // 100}.{cents % 100:02d}"
 
 
-def _dollars(label: str, *, least_cents: int, most_cents: int, initial: str = "", help_text: str = "") -> Any:
+def _dollars(label: str, *, least_cents: int, most_cents: int, initial: str = "") -> forms.DecimalField:
     return forms.DecimalField(
         label=label,
         min_value=Decimal(least_cents) / 100,
         max_value=Decimal(most_cents) / 100,
         decimal_places=2,
         initial=initial,
-        help_text=help_text,
     )
 
 
@@ -41,18 +40,10 @@ class AutoTopUpForm(PlainForm):
     }
 
     card = forms.TypedChoiceField(label="Card to charge", coerce=UUID)
-    threshold = _dollars(
-        "When less is available than, in dollars", least_cents=1, most_cents=MAX_TOP_UP_CENTS, initial="5.00"
-    )
-    amount = _dollars(
-        "Buy each time, in dollars", least_cents=MIN_TOP_UP_CENTS, most_cents=MAX_TOP_UP_CENTS, initial="25.00"
-    )
+    threshold = _dollars("When below, in $", least_cents=1, most_cents=MAX_TOP_UP_CENTS, initial="5.00")
+    amount = _dollars("Buy, in $", least_cents=MIN_TOP_UP_CENTS, most_cents=MAX_TOP_UP_CENTS, initial="25.00")
     monthly_limit = _dollars(
-        "At most per month, in dollars",
-        least_cents=MIN_TOP_UP_CENTS,
-        most_cents=100 * MAX_TOP_UP_CENTS,
-        initial="100.00",
-        help_text="All automatic top-ups of a calendar month (UTC) together stay within it.",
+        "At most a month, in $", least_cents=MIN_TOP_UP_CENTS, most_cents=100 * MAX_TOP_UP_CENTS, initial="100.00"
     )
 
     def __init__(self, *args: Any, cards: Sequence[SavedCard], rule: AutoTopUp | None, **kwargs: Any) -> None:

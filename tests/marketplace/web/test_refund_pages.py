@@ -64,7 +64,7 @@ def test_unspent_credit_is_refunded_from_the_page_of_its_payment(
     double.tax_percent = 20
     top_up = paid(double, world.buyer, 5_000)
     before = wallet(world.buyer).posted
-    assert f'href="{page_of(top_up)}">Details and refund' in text(buyer.get(WALLET))
+    assert f'href="{page_of(top_up)}#refund">Refund' in text(buyer.get(WALLET))
     page = text(buyer.get(page_of(top_up)))
     assert "Up to <strong>$50.00</strong>" in page and "with $10.00 of tax" in page and 'value="50.00"' in page
     page = text(buyer.post(page_of(top_up), form_of(buyer, top_up) | {"amount": "12.34"}, follow=True))
