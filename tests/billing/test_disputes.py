@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from billing.disputes.evidence import MAX_FILES_BYTES, MAX_TEXT, EvidenceFile, s
 from billing.disputes.selectors import disputes_of, open_disputes, takes_evidence
 from billing.disputes.services import refresh_dispute
 from billing.errors import DisputeNotFound, EvidenceRefused, InsufficientFunds, PaymentMismatch
+from billing.integrity import find_discrepancies
 from billing.models import Account, AutoTopUp, Dispute, Incident, LedgerTransaction, SavedCard, StripeMovement, TopUp
 from billing.payouts.reserve import net_debt
 from billing.reconciliation import reconcile
@@ -340,3 +342,47 @@ def test_the_database_keeps_a_decided_dispute(double: StripeDouble, organization
     ):
         with pytest.raises(IntegrityError), transaction.atomic(), as_superuser(), connection.cursor() as cursor:
             cursor.execute(statement, [dispute.pk])
+
+
+def test_a_decision_whose_money_does_not_follow_is_an_incident_after_days(
+    double: StripeDouble, organization: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispute = disputed(double, paid(double, organization))
+    at_bank = double.state.objects[dispute.pk]
+    at_bank["status"] = "won"  # and the money stays away
+    refresh_dispute(dispute_id=dispute.pk)
+    assert reconcile().incidents == 0
+    monkeypatch.setattr("billing.reconciliation.OVERLAP", timedelta(0))
+    assert reconcile().incidents == 1
+    assert Incident.objects.get().detail["withdrawn_cents"] == 2_500
+
+
+def test_frozen_credit_that_no_dispute_explains_is_found(double: StripeDouble, organization: Organization) -> None:
+    dispute = disputed(double, paid(double, organization))
+    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("UPDATE billing_dispute SET frozen_nano_usd = 7 WHERE id = %s", [dispute.pk])
+        cursor.execute("SET LOCAL session_replication_role = origin")
+    (found,) = find_discrepancies()
+    assert (found.kind, found.found, found.expected) == (Incident.Kind.PAYMENT_MISMATCH, 2_500 * CENT, 7)
+
+
+def test_a_loss_is_divided_among_payees_by_what_the_payment_paid_them(
+    double: StripeDouble, organization: Organization
+) -> None:
+    """Credit of two payments pays one prediction, and a prediction was corrected: only what is left counts."""
+    first, creator, other = paid(double, organization, 100), make_organization(), make_organization()
+    second = paid(double, organization, 300)
+    corrected = spend(organization, other, 60 * CENT)
+    spend(organization, creator, 80 * CENT)  # 40 of each payment
+    correct_prediction(prediction_id=corrected, amount_nano_usd=20 * CENT, reason="test")
+    spend(organization, creator, 260 * CENT)  # what came back, and 240 of the second payment
+    correct_prediction(prediction_id=spend(make_organization(CENT), other, CENT), reason="test")
+    dispute = decided(double, disputed(double, first, 50), won=False)
+    assert (dispute.frozen_nano_usd, wallet(organization).posted) == (0, 0)
+    # 20 of the second payment are set off, so 30 are borne by those who earned the first: 32, 48 and 20 of its 100.
+    assert nano(Kind.CREATOR_RESERVE, other) * 10 == (320 - 96) * CENT
+    assert nano(Kind.CREATOR_RESERVE, creator) * 10 == (640 + 2_080 - 144) * CENT
+    assert nano(Kind.LOSSES) == -6 * CENT
+    assert refundable_cents(second) == 0
+    assert_books_agree()
