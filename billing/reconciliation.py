@@ -8,19 +8,19 @@ dispute.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import Max, Min, Q, Sum
-from django.db.models.functions import Now
+from django.db.models import Case, CharField, Exists, F, Max, Min, OuterRef, Q, Sum, Value, When
+from django.db.models.functions import Cast, Concat, Now
 from django.utils import timezone
 
 from billing.cash import record_stripe_fee
 from billing.disputes.services import refresh_dispute
 from billing.errors import BillingError
 from billing.ledger import get_account, record_incident
-from billing.models import Account, Entry, Incident, LedgerTransaction, StripeMovement, TopUp
+from billing.models import Account, Dispute, Entry, Incident, LedgerTransaction, StripeMovement, TopUp, TopUpRefund
 from billing.pricing import NANO_PER_CENT
 from billing.refunds import take_refund
 from billing.stripe import StripeGateway, stripe_gateway
@@ -63,7 +63,7 @@ def reconcile(*, gateway: StripeGateway | None = None) -> Outcome:
     matched = sum(_match(row, gateway) for row in StripeMovement.objects.filter(matched_at=None).order_by("booked_at"))
     late = timezone.now() - GRACE
     unmatched = StripeMovement.objects.filter(matched_at=None)
-    opened = _report_movements(unmatched.filter(booked_at__lt=late)) + _report_books(late)
+    opened = _report_movements(unmatched.filter(booked_at__lt=late)) + _report_books(late) + _report_stuck()
     return Outcome(len(movements), matched, unmatched.filter(booked_at__gte=late).count(), opened)
 
 
@@ -157,9 +157,34 @@ def _report_books(late: object) -> int:
     return opened
 
 
-def _open(subject: str, detail: dict[str, object]) -> bool:
+def _report_stuck() -> int:
+    """Open an incident for each refund or dispute that ended days ago, and whose money at Stripe says otherwise."""
+    long_ago = timezone.now() - OVERLAP
+    moved = LedgerTransaction.objects.filter(
+        kind=LedgerTransaction.Kind.STRIPE_MOVEMENT, memo=Concat(Value("refund "), OuterRef("refund_name"))
+    )
+    refunds = TopUpRefund.objects.annotate(refund_name=Cast("pk", CharField()))
+    stuck = refunds.filter(~Exists(moved), state=TopUpRefund.State.SENT, sent_at__lt=long_ago)
+    kept = Case(When(state=Dispute.State.LOST, then=F("amount_cents")), default=Value(0))
+    wrong = Dispute.objects.exclude(state=Dispute.State.OPEN).exclude(withdrawn_cents=kept)
+    opened = 0
+    for refund in stuck:
+        unsent = {"what": "a refund was sent, and no money left Stripe", "stripe_refund": refund.stripe_refund_id}
+        opened += _open(f"refund {refund.pk}", unsent)
+    for dispute in wrong.filter(closed_at__lt=long_ago):
+        kept_otherwise = {
+            "what": "a bank decided a dispute, and keeps another amount than that says",
+            "state": dispute.state,
+            "disputed_cents": dispute.amount_cents,
+            "withdrawn_cents": dispute.withdrawn_cents,
+        }
+        opened += _open(f"dispute {dispute.pk}"[:64], kept_otherwise)
+    return opened
+
+
+def _open(subject: str, detail: Mapping[str, object]) -> bool:
     kind = Incident.Kind.RECONCILIATION
     if Incident.objects.filter(kind=kind, subject=subject).exists():
         return False  # open, or a person has looked at it
     logger.error("reconciliation: %s %s", subject, detail)
-    return record_incident(kind=kind, subject=subject, detail=detail)
+    return record_incident(kind=kind, subject=subject, detail=dict(detail))

@@ -8,8 +8,9 @@ from django.db import connection
 
 from billing.models import Lot
 
-# Per prediction and party: what the lot paid of it, after corrections, times the party's part of what is left of its
-# charge. Divided by largest remainder, so that the parts sum to the amount.
+# Per prediction: what the lot paid of it, after corrections. A payee's part of that is in proportion to its part of what
+# is left of the charge, rounded down; the platform has the rest. The amount is divided by these sums, by largest
+# remainder.
 _EARNED = """
 WITH drawn AS (
     SELECT coalesce(t.corrects_id, t.id) AS charge, -sum(e.amount) AS paid
@@ -22,21 +23,25 @@ WITH drawn AS (
     UNION ALL
     SELECT d.charge, d.paid, t.id FROM drawn d JOIN billing_ledgertransaction t ON t.corrects_id = d.charge
 ), party AS (
-    SELECT c.charge, c.paid, a.organization_id, sum(e.amount) AS part,
-        sum(sum(e.amount)) OVER (PARTITION BY c.charge) AS whole
+    SELECT c.paid, a.organization_id, sum(e.amount) AS part, sum(sum(e.amount)) OVER (PARTITION BY c.charge) AS whole
     FROM charged c JOIN billing_entry e ON e.transaction_id = c.transaction_id
     JOIN billing_account a ON a.id = e.account_id AND a.kind <> 'customer_credit'
     GROUP BY c.charge, c.paid, a.organization_id
+), earned AS (
+    SELECT organization_id, sum(div(paid * part, whole)) AS weight
+    FROM party WHERE organization_id IS NOT NULL AND whole > 0 GROUP BY organization_id
 ), weighed AS (
-    SELECT organization_id, sum(paid * part / nullif(whole, 0)) AS weight FROM party GROUP BY organization_id
+    SELECT organization_id, weight FROM earned WHERE weight > 0
+    UNION ALL
+    SELECT NULL, (SELECT sum(paid) FROM drawn) - coalesce((SELECT sum(weight) FROM earned), 0)
 ), due AS (
-    SELECT organization_id, weight * least(%(amount)s, (SELECT sum(paid) FROM drawn)) / sum(weight) OVER () AS exact,
-        least(%(amount)s, (SELECT sum(paid) FROM drawn)) AS amount
-    FROM weighed WHERE weight > 0
+    SELECT *, least(%(amount)s::numeric, sum(weight) OVER ()) AS amount, nullif(sum(weight) OVER (), 0) AS total
+    FROM weighed WHERE weight IS NOT NULL
 ), turned AS (
-    SELECT organization_id, floor(exact) AS base, amount - sum(floor(exact)) OVER () AS left_over,
-        row_number() OVER (ORDER BY exact - floor(exact) DESC, organization_id) AS turn
-    FROM due
+    SELECT organization_id, div(weight * amount, total) AS base,
+        amount - sum(div(weight * amount, total)) OVER () AS left_over,
+        row_number() OVER (ORDER BY mod(weight * amount, total) DESC, organization_id) AS turn
+    FROM due WHERE total > 0
 )
 SELECT organization_id, (base + CASE WHEN turn <= left_over THEN 1 ELSE 0 END)::bigint FROM turned
 """

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from billing.cash import record_movement, record_stripe_fee
@@ -20,7 +20,7 @@ from billing.errors import BillingError, PaymentMismatch
 from billing.ledger import record_incident
 from billing.locks import lock_dispute, lock_top_up
 from billing.mail import tell_members
-from billing.models import AutoTopUp, Dispute, Incident, Outbox, TopUp
+from billing.models import AutoTopUp, Dispute, Incident, Lot, Outbox, TopUp
 from billing.pricing import NANO_PER_CENT
 from billing.refunds import disputed_parts
 from billing.stripe import StripeGateway, stripe_gateway
@@ -62,11 +62,10 @@ def take_dispute(*, found: DisputedPayment, top_up_id: UUID) -> Dispute:
 
 def freeze_what_came_back() -> int:
     """Freeze credit of disputed payments that was set aside by holds before, or given back. Returns how much."""
-    short = Dispute.objects.filter(
-        ~Q(status__startswith="warning_"), state=State.OPEN, top_up__ledger_transaction__lots__remaining__gt=0
-    )
+    with_rest = Lot.objects.filter(transaction=OuterRef("top_up__ledger_transaction"), remaining__gt=0)
+    short = Dispute.objects.filter(~Q(status__startswith="warning_"), Exists(with_rest), state=State.OPEN)
     frozen = 0
-    for top_up_id, dispute_id in short.distinct().values_list("top_up_id", "id")[:_BATCH]:
+    for top_up_id, dispute_id in short.order_by("opened_at", "id").values_list("top_up_id", "id")[:_BATCH]:
         with transaction.atomic():
             lock_top_up(top_up_id)
             dispute = lock_dispute(dispute_id)
