@@ -66,13 +66,16 @@ def suggested_texts(dispute: Dispute) -> dict[str, str]:
     detail = PaymentDetail.objects.filter(top_up=top_up).first()
     payer = (detail.payer if detail else None) or {}
     used = usage_summary(top_up.organization, group_by=["day", "model"], since=top_up.credited_at)
-    lines = [f"{one.day}  {one.model_name}  {one.predictions} predictions  {usd(one.cost_nano_usd)}" for one in used]
+    lines = [f"{one.day}  {one.model_name}  {one.predictions}  {usd(one.cost_nano_usd)}" for one in used]
     days = sorted(str(one.day) for one in used)
+    log = ["Day (UTC), model, predictions, cost:", *lines[:MOST_LINES]] if lines else []
     return {
         "product_description": PRODUCT,
         "customer_name": payer.get("name") or top_up.organization.name,
         "customer_email_address": payer.get("email", ""),
         "service_date": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "",
-        "access_activity_log": "\n".join(["Day (UTC), model, use, cost:", *lines[:MOST_LINES]]) if lines else "",
+        "access_activity_log": "\n".join(["Day (UTC), model, predictions, cost:", *lines[:MOST_LINES]])
+        if lines
+        else "",
         "refund_policy_disclosure": REFUNDS,
     }

@@ -48,6 +48,17 @@ BANK_REASONS = {
     "payment_intent_authentication_failure": "the card's holder did not confirm the payment",
 }
 
+# Why a cardholder's bank took a payment back, as Stripe's codes name it.
+DISPUTE_REASONS = {
+    "fraudulent": "it says that the card's holder did not make the payment",
+    "duplicate": "it says that the payment was made twice",
+    "unrecognized": "the card's holder does not recognize the payment",
+    "subscription_canceled": "it says that the payment was cancelled before",
+    "product_not_received": "it says that nothing was received for the payment",
+    "product_unacceptable": "it says that what was received was not as described",
+    "credit_not_processed": "it says that a refund was promised and did not arrive",
+}
+
 
 def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
     """`amount` counted in 10^-digits dollars, exactly, with at least `minimum` decimals: 1500, 9 → $0.0000015."""
@@ -137,6 +148,12 @@ def tone(state: Any) -> str:
 def bank_says(code: Any) -> str:
     """Return in words why a bank refused a payment."""
     return BANK_REASONS.get(str(code), f"the bank says “{words(code)}”" if code else "the bank gave no reason")
+
+
+@register.filter
+def dispute_reason(code: Any) -> str:
+    """Return in words why a bank took a payment back."""
+    return DISPUTE_REASONS.get(str(code), f"its reason is “{words(code)}”")
 
 
 @register.filter

@@ -15,6 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from billing import selectors as billing
+from billing.disputes.selectors import open_disputes, takes_evidence
 from billing.papers.csv_file import csv_file
 from billing.papers.download import download
 from billing.papers.pdf import pdf_file
@@ -48,6 +49,7 @@ def platform(request: HttpRequest) -> HttpResponse:
         "summary": billing.platform_summary(),
         "replicas": [(replica, replica.last_seen_at >= alive_since) for replica in queries.recent_replicas()],
         "incidents": queries.open_incidents(),
+        "unanswered": [row for row in open_disputes() if takes_evidence(row)],
         "month": timezone.now().date(),
     }
     return render(request, "web/platform.html", context)
