@@ -6,9 +6,10 @@ from uuid import UUID, uuid4, uuid5
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
 
 from marketplace.accounts.errors import InvalidInput, Refusal
-from marketplace.api.views.base import ControlView
+from marketplace.accounts.models import Organization
 
 HEADER = "Idempotency-Key"
 MAX_LENGTH = 255
@@ -20,17 +21,17 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 )
 
 
-def id_for(view: ControlView, what: str) -> UUID:
-    """Return the id that the request's key stands for in the caller's organization, or a new one without a key.
+def id_for(request: Request, organization: Organization, what: str) -> UUID:
+    """Return the id that the request's key stands for in the organization, or a new one without a key.
 
     `what` keeps apart what different operations make. Raises InvalidInput.
     """
-    key = view.request.headers.get(HEADER)
+    key = request.headers.get(HEADER)
     if key is None:
         return uuid4()
     if not 0 < len(key) <= MAX_LENGTH or not key.isascii() or not key.isprintable():
         raise InvalidInput(f"must be 1 to {MAX_LENGTH} printable ASCII characters", field=HEADER)
-    return uuid5(view.organization.pk, f"{what}\0{key}")
+    return uuid5(organization.pk, f"{what}\0{key}")
 
 
 def key_reused() -> Refusal:

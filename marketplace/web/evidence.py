@@ -74,8 +74,6 @@ def suggested_texts(dispute: Dispute) -> dict[str, str]:
         "customer_name": payer.get("name") or top_up.organization.name,
         "customer_email_address": payer.get("email", ""),
         "service_date": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "",
-        "access_activity_log": "\n".join(["Day (UTC), model, predictions, cost:", *lines[:MOST_LINES]])
-        if lines
-        else "",
+        "access_activity_log": "\n".join(log),
         "refund_policy_disclosure": REFUNDS,
     }

@@ -76,9 +76,7 @@ class RefundForm(PlainForm):
         """Make the next click another refund, after this one was refused; what was typed stays."""
         if "request_id" in self.errors:
             self.add_error(None, "This form was out of date. Try again.")
-        data = self.data.copy()
-        data["request_id"] = str(uuid4())
-        self.data = data
+        self.data = {"amount": self.data.get("amount", ""), "request_id": str(uuid4())}
 
     @property
     def amount_cents(self) -> int:

@@ -53,7 +53,7 @@ class CardsView(ControlView):
         """Open the page at Stripe where a person types a card; its number never reaches the platform."""
         wallet = f"{settings.PUBLIC_URL}/dashboard/wallet"
         url = open_card_page(
-            key=id_for(self, "card page"),
+            key=id_for(request, self.organization, "card page"),
             organization=self.organization,
             success_url=f"{wallet}/cards/saved?page={{CHECKOUT_SESSION_ID}}",
             cancel_url=wallet,

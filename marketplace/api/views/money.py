@@ -70,7 +70,7 @@ class TopUpsView(ControlView):
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
-        top_up_id = id_for(self, "top-up")
+        top_up_id = id_for(request, self.organization, "top-up")
         known = selectors.top_up(self.organization, top_up_id)
         if known is not None and known.amount_cents != amount:
             raise key_reused()

@@ -69,7 +69,7 @@ class TopUpRefundsView(ControlView):
         """Give unspent credit back to the card that paid, with its part of the tax. The credit leaves at once."""
         wanted = self.parse(self.RefundTopUp)
         top_up = self._top_up(top_up_id)
-        request_id = id_for(self, f"refund {top_up.pk}")
+        request_id = id_for(request, self.organization, f"refund {top_up.pk}")
         earlier = top_up.refunds.filter(pk=request_id).first()
         if "amount_cents" in wanted:
             amount = wanted["amount_cents"]
