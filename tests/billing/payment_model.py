@@ -54,12 +54,13 @@ class Books:
         return self.posted(customer) - self.held[customer]
 
     def under_dispute(self, customer: int) -> int:
-        return sum(
-            one.frozen for one in self.disputes.values() if one.state == "open" and one.payment.customer == customer
-        )
+        return sum(one.frozen for one in self._open_disputes(customer))
 
     def has_open_dispute(self, customer: int) -> bool:
-        return any(one.state == "open" and one.payment.customer == customer for one in self.disputes.values())
+        return bool(self._open_disputes(customer))
+
+    def _open_disputes(self, customer: int) -> list[ModelDispute]:
+        return [one for one in self.disputes.values() if one.state == "open" and one.payment.customer == customer]
 
     def top_up(self, customer: int, cents: int) -> Payment:
         tax = cents * TAX_PERCENT // 100  # as the double reckons it

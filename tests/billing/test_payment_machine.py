@@ -34,6 +34,7 @@ from tests.billing.support import hold_request, make_organization, place
 from tests.billing.top_ups import WEBHOOK, begin, pay, post, work
 
 Kind = Account.Kind
+MAX_EXAMPLES, STEPS = 4, 20
 FAULTS = (None, FaultKind.DROP_BEFORE_COMMIT, FaultKind.DROP_AFTER_COMMIT, FaultKind.RATE_LIMIT)
 
 
@@ -229,8 +230,8 @@ def test_any_sequence_of_payments_and_events_agrees_with_a_plain_model(monkeypat
         run_state_machine_as_test(
             Payments,
             settings=settings(
-                max_examples=8,
-                stateful_step_count=25,
+                max_examples=MAX_EXAMPLES,
+                stateful_step_count=STEPS,
                 deadline=None,
                 derandomize=True,
                 suppress_health_check=list(HealthCheck),
