@@ -8,8 +8,8 @@ from django.db import connection
 
 from billing.models import Lot
 
-# Per prediction: what the lot paid of it, after corrections. A payee's part of that is in proportion to its part of what
-# is left of the charge, rounded down; the platform has the rest. The amount is divided by these sums, by largest
+# Per prediction: what the lot paid of it, after corrections. A payee's part of that is in proportion to its part of
+# what is left of the charge, rounded down; the platform has the rest. The amount is divided by these sums, by largest
 # remainder.
 _EARNED = """
 WITH drawn AS (
