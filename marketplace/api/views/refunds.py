@@ -111,6 +111,6 @@ class DisputesView(ControlView):
 
     @extend_schema(operation_id="list_disputes", responses=DisputeStatus(many=True))
     def get(self, request: Request) -> Response:
-        """Disputes about the organization's payments, newest first. While one is open, no refund leaves."""
+        """Disputes about the organization's payments, newest first. While one has money frozen, no refund leaves."""
         rows = Dispute.objects.filter(top_up__organization=self.organization)
         return self.page(rows, DisputeStatus, ordering=("-opened_at", "-id"))
