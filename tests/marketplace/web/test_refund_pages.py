@@ -12,6 +12,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
+from billing.auto_top_ups import charge_if_low
 from billing.disputes.services import refresh_dispute
 from billing.models import Dispute, TopUp, TopUpRefund
 from billing.refunds import advance_refund
@@ -23,6 +24,7 @@ from devstack.stripe_double.faults import Fault, FaultKind
 from marketplace.web import queries
 from tests.billing.conftest import double
 from tests.billing.payments import open_dispute, paid, spend
+from tests.billing.test_cards import rule
 from tests.billing.test_incidents import code_of
 from tests.billing.top_ups import begin
 from tests.marketplace.web.conftest import World
@@ -175,6 +177,29 @@ def test_a_dispute_is_explained_where_money_is_shown_until_the_bank_decides(
     refresh_dispute(dispute_id=dispute_id)
     assert "took back" not in text(buyer.get(WALLET))
     assert "the credit that was frozen is yours to spend again" in text(buyer.get(page_of(top_up)))
+
+
+def test_an_inquiry_freezes_nothing_and_its_payment_can_be_refunded(
+    world: World, buyer: Client, double: StripeDouble
+) -> None:
+    top_up = paid(double, world.buyer, 5_000)
+    Dispute.objects.create(
+        id="dp_1", top_up=top_up, amount_cents=5_000, reason="product_not_received", status="warning_needs_response"
+    )
+    page = text(buyer.get(page_of(top_up)))
+    assert "Your bank asks about a payment of $50.00" in page and "nothing was received for the payment" in page
+    assert "took back" not in page
+    assert buyer.post(page_of(top_up), form_of(buyer, top_up) | {"amount": "50.00"}).status_code == 302
+    assert TopUpRefund.objects.get().state == "sent"
+
+
+def test_automatic_top_ups_that_a_dispute_stopped_say_so(world: World, buyer: Client, double: StripeDouble) -> None:
+    rule(double, world.buyer, threshold_cents=100_000)
+    top_up = charge_if_low(organization_id=world.buyer.pk)
+    assert top_up is not None
+    refresh_dispute(dispute_id=open_dispute(double, top_up))
+    page = text(buyer.get(WALLET))
+    assert "A payment is disputed, so Visa •••• 4242 is not charged any more." in page and "Turn on" in page
 
 
 def test_staff_answer_a_dispute_with_what_the_platform_knows(world: World, staff: Client, double: StripeDouble) -> None:
