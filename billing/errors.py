@@ -198,7 +198,7 @@ class RequestIdReused(BillingError):
 
     def __init__(self) -> None:
         """Say so."""
-        super().__init__("this request id was used for another refund", field="request_id")
+        super().__init__("this request id was used for something else", field="request_id")
 
 
 class DisputeNotFound(BillingError):

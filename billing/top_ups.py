@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.cash import record_stripe_fee
-from billing.errors import InvalidTopUpAmount, PaymentMismatch
+from billing.errors import InvalidTopUpAmount, PaymentMismatch, RequestIdReused
 from billing.ledger import Line, get_account, post_transaction, record_incident
 from billing.locks import lock_accounts, lock_top_up
 from billing.lots import deposit
@@ -46,14 +46,16 @@ def start_top_up(
     """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
     `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
-    and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount, and
-    PaymentProviderUnavailable (no money moved; try again).
+    and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount,
+    RequestIdReused, and PaymentProviderUnavailable (no money moved; try again).
     """
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
     top_up, created = TopUp.objects.get_or_create(
-        id=top_up_id or uuid4(), organization=organization, amount_cents=amount_cents
+        id=top_up_id or uuid4(), defaults={"organization": organization, "amount_cents": amount_cents}
     )
+    if (top_up.organization_id, top_up.amount_cents) != (organization.pk, amount_cents):
+        raise RequestIdReused
     if not created and (top_up.checkout_session_id is not None or top_up.state != TopUp.State.CREATED):
         return top_up
     session = (gateway or stripe_gateway()).checkout.create(

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing import selectors, services
+from billing.errors import RequestIdReused
 from billing.models import TopUp
 from billing.rollups import earnings, usage
 from marketplace.api.errors import not_found
@@ -71,17 +72,17 @@ class TopUpsView(ControlView):
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
         top_up_id = id_for(request, self.organization, "top-up")
-        known = selectors.top_up(self.organization, top_up_id)
-        if known is not None and known.amount_cents != amount:
-            raise key_reused()
         wallet_page = f"{settings.PUBLIC_URL}/dashboard/wallet?top_up={top_up_id}"
-        top_up = services.start_top_up(
-            organization=self.organization,
-            amount_cents=amount,
-            success_url=f"{wallet_page}&checkout=done",
-            cancel_url=f"{wallet_page}&checkout=cancelled",
-            top_up_id=top_up_id,
-        )
+        try:
+            top_up = services.start_top_up(
+                organization=self.organization,
+                amount_cents=amount,
+                success_url=f"{wallet_page}&checkout=done",
+                cancel_url=f"{wallet_page}&checkout=cancelled",
+                top_up_id=top_up_id,
+            )
+        except RequestIdReused:
+            raise key_reused() from None
         return Response(self.show(TopUpStatus, top_up), status=201)
 
 
