@@ -90,7 +90,8 @@ def keep_card(*, page: SetupPage) -> SavedCard | None:
 def remove_card(*, organization: Organization, card_id: UUID, gateway: StripeGateway | None = None) -> None:
     """Forget a card, here and at Stripe. Idempotent.
 
-    Raises CardNotFound, CardInUse while automatic top-ups charge it, PaymentProviderUnavailable (nothing changed).
+    Raises CardNotFound, CardInUse while automatic top-ups charge it, and PaymentProviderUnavailable: nothing charges
+    the card any more, and a call again makes Stripe forget it.
     """
     card = SavedCard.objects.filter(pk=card_id, organization=organization).first()
     if card is None:
