@@ -154,8 +154,8 @@ def ask_about_refund(refund_id: str) -> None:
     """Ask Stripe about one refund."""
     try:
         advance_refund(refund_id=UUID(refund_id))
-    except PaymentProviderUnavailable:
-        logger.warning("refund %s: Stripe cannot be reached; it is asked again", refund_id)
+    except (PaymentProviderUnavailable, PaymentMismatch) as error:
+        logger.warning("refund %s: %s; it is asked again", refund_id, type(error).__name__)
 
 
 @shared_task
@@ -176,8 +176,8 @@ def ask_about_dispute(dispute_id: str) -> None:
     """Ask Stripe about one dispute."""
     try:
         refresh_dispute(dispute_id=dispute_id)
-    except PaymentProviderUnavailable:
-        logger.warning("dispute %s: Stripe cannot be reached; it is asked again", dispute_id)
+    except (PaymentProviderUnavailable, PaymentMismatch) as error:
+        logger.warning("dispute %s: %s; it is asked again", dispute_id, type(error).__name__)
 
 
 @shared_task

@@ -30,8 +30,8 @@ class Payment:
 class ModelDispute:
     payment: Payment
     cents: int
-    credit: int
-    tax: int
+    credit: int = 0
+    tax: int = 0
     frozen: int = 0
     state: str = "open"
 
@@ -104,22 +104,27 @@ class Books:
         self.tax -= sign * tax * CENT
 
     def open_dispute(self, name: str, payment: Payment, cents: int) -> None:
+        self.clearing -= cents * CENT
+        self.disputes[name] = ModelDispute(payment, cents)
+        self.freeze(name)
+
+    def freeze(self, name: str) -> None:
+        """Dispute what is left of credit and tax, and freeze what is left of the lot."""
+        one = self.disputes[name]
+        if one.state != "open":
+            return
+        payment, cents = one.payment, one.cents - one.credit - one.tax
         whole = _half_up(payment.tax * (payment.back_credit + payment.back_tax + cents), payment.cents + payment.tax)
         tax = min(max(0, whole - payment.back_tax), payment.tax - payment.back_tax, cents)
         credit = min(cents - tax, payment.cents - payment.back_credit)
         tax = min(cents - credit, payment.tax - payment.back_tax)
+        one.credit += credit
+        one.tax += tax
         payment.back_credit += credit
         payment.back_tax += tax
-        self.clearing -= cents * CENT
-        self.disputes[name] = ModelDispute(payment, cents, credit, tax)
-        self.freeze(name)
-
-    def freeze(self, name: str) -> None:
-        one = self.disputes[name]
-        amount = min(one.credit * CENT - one.frozen, one.payment.rest, self.available(one.payment.customer))
-        if one.state == "open" and amount > 0:
-            one.payment.rest -= amount
-            one.frozen += amount
+        amount = max(0, min(one.credit * CENT - one.frozen, payment.rest, self.available(payment.customer)))
+        payment.rest -= amount
+        one.frozen += amount
 
     def win(self, name: str) -> None:
         self.freeze(name)

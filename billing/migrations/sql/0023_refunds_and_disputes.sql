@@ -74,13 +74,13 @@ BEGIN
     IF (NEW.id, NEW.top_up_id, NEW.opened_at) IS DISTINCT FROM (OLD.id, OLD.top_up_id, OLD.opened_at) THEN
         RAISE EXCEPTION 'a dispute keeps its payment' USING ERRCODE = 'check_violation';
     END IF;
-    -- The bank only asks at first: the amount is final once it takes the money.
-    IF OLD.status NOT LIKE 'warning%' AND (NEW.amount_cents, NEW.credit_cents, NEW.tax_cents)
-        IS DISTINCT FROM (OLD.amount_cents, OLD.credit_cents, OLD.tax_cents) THEN
+    -- The bank only asks at first: the amount is final once it takes the money. Its parts grow when a refund has failed.
+    IF OLD.status NOT LIKE 'warning%' AND (NEW.amount_cents <> OLD.amount_cents
+        OR NEW.credit_cents < OLD.credit_cents OR NEW.tax_cents < OLD.tax_cents) THEN
         RAISE EXCEPTION 'a dispute keeps its amount' USING ERRCODE = 'check_violation';
     END IF;
-    IF OLD.state <> 'open' AND (NEW.state, NEW.frozen_nano_usd, NEW.closed_at)
-        IS DISTINCT FROM (OLD.state, OLD.frozen_nano_usd, OLD.closed_at) THEN
+    IF OLD.state <> 'open' AND (NEW.state, NEW.frozen_nano_usd, NEW.credit_cents, NEW.tax_cents, NEW.closed_at)
+        IS DISTINCT FROM (OLD.state, OLD.frozen_nano_usd, OLD.credit_cents, OLD.tax_cents, OLD.closed_at) THEN
         RAISE EXCEPTION 'dispute % is decided', OLD.id USING ERRCODE = 'check_violation';
     END IF;
     IF NEW.frozen_nano_usd < OLD.frozen_nano_usd OR NEW.frozen_nano_usd > NEW.credit_cents::bigint * 10000000 THEN
