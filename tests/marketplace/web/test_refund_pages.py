@@ -140,7 +140,8 @@ def test_an_answer_that_was_lost_and_a_refund_that_came_back_are_said(
 
 def test_what_is_spent_is_not_offered(world: World, buyer: Client, double: StripeDouble) -> None:
     waiting = begin(world.buyer, 700)
-    assert "Refund" not in text(buyer.get(page_of(waiting)))
+    page = text(buyer.get(page_of(waiting)))
+    assert "Refund" not in page and f'href="{waiting.checkout_url}"' in page
     top_up = paid(double, world.buyer, 500)
     spend(world.buyer, world.seller, wallet(world.buyer).posted)
     page = text(buyer.get(page_of(top_up)))
