@@ -6,12 +6,11 @@ Each top-up is charged under one idempotency key, and credited once, like one th
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.core.mail import EmailMessage
 from django.db import transaction
 from django.db.models import F, Sum
 from django.db.models.functions import Coalesce, Now
@@ -20,20 +19,18 @@ from django.utils import timezone
 from billing.cards import customer_of
 from billing.errors import CardNotFound, InvalidAutoTopUp
 from billing.locks import lock_auto_top_up, lock_top_up
+from billing.mail import tell_members
 from billing.models import Account, AutoTopUp, SavedCard, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
 from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
-from marketplace.accounts.models import Membership, Organization
-
-logger = logging.getLogger(__name__)
+from marketplace.accounts.models import Organization
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
 FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
 BATCH = 100
-_TOLD = (Membership.Role.OWNER, Membership.Role.ADMIN, Membership.Role.BILLING)
 
 
 def set_auto_top_up(
@@ -73,6 +70,29 @@ def set_auto_top_up(
     return rule
 
 
+@dataclass(frozen=True, slots=True)
+class AutoTopUpStatus:
+    """An organization's rule with what it has done lately. Amounts in cents."""
+
+    rule: AutoTopUp
+    paid_this_month_cents: int
+    last_attempt: TopUp | None
+
+    @property
+    def waits_for_next_month(self) -> bool:
+        """Return whether one more payment would exceed the monthly limit."""
+        return self.paid_this_month_cents + self.rule.amount_cents > self.rule.monthly_limit_cents
+
+
+def auto_top_up_of(organization: Organization) -> AutoTopUpStatus | None:
+    """Return the organization's rule, also one that is off; None before the first one."""
+    rule = AutoTopUp.objects.select_related("card").filter(organization=organization).first()
+    if rule is None:
+        return None
+    attempts = TopUp.objects.filter(organization=organization).exclude(card=None).select_related("card")
+    return AutoTopUpStatus(rule, _paid_this_month_cents(organization.pk), attempts.order_by("-created_at").first())
+
+
 def stop_auto_top_up(*, organization: Organization) -> None:
     """Turn automatic top-ups off. A payment that is under way still counts."""
     AutoTopUp.objects.filter(organization=organization).update(state=AutoTopUp.State.OFF)
@@ -110,10 +130,7 @@ def _begin(organization_id: UUID) -> TopUp | None:
     mine = TopUp.objects.filter(organization_id=organization_id).exclude(card=None)
     if available >= rule.threshold_cents * NANO_PER_CENT or mine.filter(state__in=TopUp.WAITING).exists():
         return None
-    month = timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    paid = mine.filter(created_at__gte=month, state=TopUp.State.CREDITED)
-    spent = paid.aggregate(cents=Coalesce(Sum("amount_cents"), 0))["cents"]
-    if spent + rule.amount_cents > rule.monthly_limit_cents:
+    if _paid_this_month_cents(organization_id) + rule.amount_cents > rule.monthly_limit_cents:
         AutoTopUp.objects.filter(pk=rule.pk).update(next_attempt_at=Now() + FIRST_WAIT)
         return None
     # The first look at the payment is this process's; others wait for a while.
@@ -123,6 +140,14 @@ def _begin(organization_id: UUID) -> TopUp | None:
         amount_cents=rule.amount_cents,
         next_check_at=timezone.now() + timedelta(minutes=1),
     )
+
+
+def _paid_this_month_cents(organization_id: UUID) -> int:
+    """Return what saved cards of the organization have paid in this calendar month (UTC)."""
+    month = timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    paid = TopUp.objects.filter(organization_id=organization_id, created_at__gte=month, state=TopUp.State.CREDITED)
+    total: int = paid.exclude(card=None).aggregate(cents=Coalesce(Sum("amount_cents"), 0))["cents"]
+    return total
 
 
 def refresh_card_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> None:
@@ -195,7 +220,7 @@ def _ask_holder(top_up: TopUp, gateway: StripeGateway) -> None:
         AutoTopUp.objects.filter(pk=top_up.organization_id, state=AutoTopUp.State.ON).update(
             state=AutoTopUp.State.WAITING
         )
-        _tell(
+        tell_members(
             top_up.organization,
             "Your bank asks you to confirm a top-up",
             f"The bank of your card wants to know that an automatic top-up of ${top_up.amount_cents / 100:,.2f} is "
@@ -220,7 +245,7 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
     if rule.failures >= MAX_FAILURES:
         rule.state = AutoTopUp.State.STOPPED
         transaction.on_commit(
-            lambda: _tell(
+            lambda: tell_members(
                 top_up.organization,
                 "Automatic top-ups have stopped",
                 f"Your card was refused {MAX_FAILURES} times, so it is not charged any more. Choose another card in "
@@ -228,13 +253,3 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
             )
         )
     rule.save(update_fields=["failures", "next_attempt_at", "state"])
-
-
-def _tell(organization: Organization, subject: str, text: str) -> None:
-    """Write to the members who look after money. A mail that cannot be sent is logged: the wallet says the same."""
-    addresses = Membership.objects.filter(organization=organization, role__in=_TOLD, user__is_active=True)
-    recipients = list(addresses.values_list("user__email", flat=True))
-    try:
-        EmailMessage(f"{subject}: {organization.name}"[:200].replace("\n", " "), text, bcc=recipients).send()
-    except OSError:
-        logger.exception("a mail about an automatic top-up was not sent")

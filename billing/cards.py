@@ -17,6 +17,11 @@ from marketplace.accounts.models import Organization
 MAX_CARDS = 5  # per organization
 
 
+def cards_of(organization: Organization) -> list[SavedCard]:
+    """Return the organization's cards that are not removed, oldest first."""
+    return list(SavedCard.objects.filter(organization=organization, removed_at=None).order_by("created_at"))
+
+
 def open_card_page(
     *,
     key: UUID,
@@ -29,7 +34,7 @@ def open_card_page(
 
     Raises PaymentProviderUnavailable, and CardInUse where the organization has as many cards as it may.
     """
-    if SavedCard.objects.filter(organization=organization, removed_at=None).count() >= MAX_CARDS:
+    if len(cards_of(organization)) >= MAX_CARDS:
         raise CardInUse(f"an organization saves up to {MAX_CARDS} cards; remove one first")
     gateway = gateway or stripe_gateway()
     return gateway.cards.open_setup_page(
@@ -85,7 +90,8 @@ def keep_card(*, page: SetupPage) -> SavedCard | None:
 def remove_card(*, organization: Organization, card_id: UUID, gateway: StripeGateway | None = None) -> None:
     """Forget a card, here and at Stripe. Idempotent.
 
-    Raises CardNotFound, CardInUse while automatic top-ups charge it, PaymentProviderUnavailable (nothing changed).
+    Raises CardNotFound, CardInUse while automatic top-ups charge it, and PaymentProviderUnavailable: nothing charges
+    the card any more, and a call again makes Stripe forget it.
     """
     card = SavedCard.objects.filter(pk=card_id, organization=organization).first()
     if card is None:

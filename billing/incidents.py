@@ -18,6 +18,15 @@ logger = logging.getLogger(__name__)
 MAX_REASON = 500
 
 
+def require_operator(*, user: User, code: str) -> None:
+    """Check that `user` is staff and shows a fresh code of the authenticator app. Raises SecondFactorRequired.
+
+    The right first: who is no operator learns nothing about codes, and uses none up.
+    """
+    if not is_operator(user=user, key_organization_slug=None) or not has_second_factor(user=user, code=code):
+        raise SecondFactorRequired
+
+
 def clear_incident(*, incident_id: int, user: User, code: str, reason: str) -> Incident:
     """Resolve an incident in the name of a member of staff, who shows a fresh code of the authenticator app.
 
@@ -26,9 +35,7 @@ def clear_incident(*, incident_id: int, user: User, code: str, reason: str) -> I
     """
     if not reason.strip():
         raise ValueError("say why the incident is resolved")
-    # The right first: who is no operator learns nothing about incidents or codes.
-    if not is_operator(user=user, key_organization_slug=None) or not has_second_factor(user=user, code=code):
-        raise SecondFactorRequired
+    require_operator(user=user, code=code)
     with transaction.atomic():
         incident = Incident.objects.filter(pk=incident_id).first()
         if incident is None:

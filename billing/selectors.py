@@ -116,8 +116,9 @@ def statement(organization: Organization, *, limit: int = 100) -> list[Statement
 
 
 def top_ups(organization: Organization, *, limit: int = 50) -> list[TopUp]:
-    """Return top-ups of `organization`, newest first."""
-    return list(TopUp.objects.filter(organization=organization).order_by("-created_at")[: min(limit, MAX_ROWS)])
+    """Return top-ups of `organization` with their cards, newest first."""
+    rows = TopUp.objects.filter(organization=organization).select_related("card")
+    return list(rows.order_by("-created_at")[: min(limit, MAX_ROWS)])
 
 
 def top_up(organization: Organization, top_up_id: UUID) -> TopUp | None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from marketplace.accounts.models import Organization
@@ -37,7 +38,14 @@ class SavedCard(models.Model):
     removed_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
-        return f"{self.brand} •••• {self.last4}"
+        brand = self.brand.replace("_", " ").title()
+        return f"{brand} •••• {self.last4}"
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether the last month that is printed on the card is over (UTC)."""
+        today = timezone.now()
+        return (self.exp_year, self.exp_month) < (today.year, today.month)
 
 
 class AutoTopUp(models.Model):

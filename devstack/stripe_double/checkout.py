@@ -42,6 +42,7 @@ def _create(double: StripeDouble, _id: str, parameters: JsonObject, _key: str | 
     amount = _total(parameters["line_items"]) if mode == "payment" else None
     session = double.add(_session(double, parameters, amount))
     session["automatic_tax"]["enabled"] = tax.wanted(parameters)
+    session["_asked"] = tax.asked(parameters)
     return double.shown(session, parameters)
 
 
@@ -126,14 +127,14 @@ def _show(double: StripeDouble, session_id: str, _form: dict[str, str]) -> Respo
 
 def _pay(double: StripeDouble, session_id: str, form: dict[str, str]) -> Response:
     card = form.get("card", "pm_card_visa")
-    if form.get("country"):
-        double.payer = tax.payer(**{name: form[name] for name in tax.TYPED if name in form})
     approve = {"yes": True, "no": False}.get(form.get("approve", ""))
     try:
+        if form.get("country"):
+            double.payer = tax.payer_of_form(form)
         session = pay(double, session_id, card, approve=approve)
     except Refused as refusal:
         with double.turn():
-            return checkout_page(_find(double, session_id), refused=refusal.message)
+            return checkout_page(_find(double, session_id), refused=refusal.message, typed=form)
     if session is not None and session["status"] == "open":
         return bank_page(session, card)
     if session is None or session["status"] != "complete":

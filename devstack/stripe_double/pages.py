@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
+from devstack.stripe_double import tax
 from devstack.stripe_double.cards import TEST_CARDS
 from devstack.stripe_double.messages import JsonObject, Response
 
@@ -33,6 +35,9 @@ dt { color: var(--soft); } dd { margin: 0; text-align: right; overflow-wrap: any
 fieldset { margin: 0 0 1.25rem; padding: .5rem .8rem; border: 1px solid var(--line); border-radius: .5rem; }
 legend { color: var(--soft); font-size: .9rem; } small { color: var(--soft); }
 label { display: flex; gap: .6rem; align-items: baseline; padding: .25rem 0; cursor: pointer; }
+label.typed { display: block; cursor: auto; }
+.typed input, .typed select { display: block; width: 100%; padding: .5rem .6rem; border: 1px solid var(--line);
+  border-radius: .4rem; background: var(--page); color: var(--ink); font: inherit; }
 .refused { margin: 0 0 1rem; padding: .6rem .8rem; border: 1px solid currentColor; border-radius: .5rem; }
 button, .button { display: block; width: 100%; padding: .75rem; border: 1px solid transparent; border-radius: .5rem;
   font: inherit; font-weight: 600; text-align: center; text-decoration: none; cursor: pointer; }
@@ -56,8 +61,11 @@ def plain_page(status: int, title: str, content: str) -> Response:
     return Response(status, text.encode(), _HEADERS)
 
 
-def checkout_page(session: JsonObject | None, *, refused: str = "") -> Response:
-    """Return the page of a session in any state; 404 for None. `refused` is what the bank said to the last try."""
+def checkout_page(session: JsonObject | None, *, refused: str = "", typed: Mapping[str, str] | None = None) -> Response:
+    """Return the page of a session in any state; 404 for None.
+
+    `refused` is what the last try was told, and `typed` what its form had.
+    """
     if session is None:
         return plain_page(404, "No such page", "<h1>There is no such checkout page.</h1>")
     if session["status"] == "expired":
@@ -71,8 +79,10 @@ def checkout_page(session: JsonObject | None, *, refused: str = "") -> Response:
         return plain_page(200, "Paid", done)
     amount = session["amount_total"]
     action = "Save this card" if amount is None else f"Pay {_dollars(amount)}"
+    typed = typed or {}
+    chosen = typed.get("card", "pm_card_visa")
     choices = "".join(
-        f'<label><input type="radio" name="card" value="{escape(name)}"{" checked" if name == "pm_card_visa" else ""}>'
+        f'<label><input type="radio" name="card" value="{escape(name)}"{" checked" if name == chosen else ""}>'
         f"<span>•••• {card.last4} <small>{escape(card.label)}</small></span></label>"
         for name, card in TEST_CARDS.items()
     )
@@ -84,10 +94,30 @@ def checkout_page(session: JsonObject | None, *, refused: str = "") -> Response:
 {f'<p class="refused" role="alert">{escape(refused)}</p>' if refused else ""}
 <dl><dt>Reference</dt><dd>{escape(session["client_reference_id"] or session["id"])}</dd></dl>
 <form method="post" action="/checkout/{escape(session["id"])}">
-<fieldset><legend>Test card</legend>{choices}</fieldset>
+{_payer_fields(session.get("_asked", []), typed)}<fieldset><legend>Test card</legend>{choices}</fieldset>
 <button class="pay" id="pay">{action}</button></form>
 {_back(session, "Cancel and go back")}""",
     )
+
+
+def _payer_fields(asked: list[str], typed: Mapping[str, str]) -> str:
+    """Return the fields that a page with tax has; Stripe's own page asks for the whole address."""
+    chosen = typed.get("country", "US")
+    countries = "".join(
+        f"<option{' selected' if country == chosen else ''}>{country}</option>" for country in tax.COUNTRIES
+    )
+    name, tax_id = (escape(typed.get(field, "")) for field in ("name", "tax_id"))
+    fields = {
+        "name": f'<label class="typed">Name<input name="name" autocomplete="name" value="{name}"></label>',
+        "country": f'<label class="typed">Country<select name="country">{countries}</select></label>',
+        "tax_id": '<label class="typed">VAT number of a business <small>(optional)</small>'
+        f'<input name="tax_id" placeholder="DE123456789" value="{tax_id}"></label>',
+    }
+    if not asked:
+        return ""
+    note = "<small>Tax of the country comes on top; a business elsewhere in the EU pays none.</small>"
+    body = "".join(fields[field] for field in asked)
+    return f"<fieldset><legend>Billing details</legend>{body}{note}</fieldset>"
 
 
 def bank_page(session: JsonObject, card: str) -> Response:

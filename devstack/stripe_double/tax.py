@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from devstack.stripe_double.messages import JsonObject
+from devstack.stripe_double.messages import JsonObject, invalid
 from devstack.stripe_double.objects import base
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ PARAMETERS = frozenset({"automatic_tax", "billing_address_collection", "customer
 TYPED = ("name", "country", "tax_id", "line1", "city")  # what a form of the page may carry about its payer
 SELLER_COUNTRY = "DE"
 STANDARD_RATES = {"AT": 20.0, "DE": 19.0, "ES": 21.0, "FR": 20.0, "IE": 23.0, "IT": 22.0, "NL": 21.0, "PL": 23.0}
+
+COUNTRIES = tuple(sorted({*STANDARD_RATES, "CH", "GB", "US"}))  # that a page offers
+_TAX_ID = re.compile(r"[A-Z]{2}[0-9A-Z+*]{2,13}")
 
 
 def payer(
@@ -37,6 +41,22 @@ def payer(
         "tax_exempt": "none",
         "tax_ids": [{"type": "eu_vat", "value": tax_id}] if tax_id else [],
     }
+
+
+def asked(parameters: JsonObject) -> list[str]:
+    """Return which of `TYPED` a page opened with these parameters asks its payer for."""
+    address = wanted(parameters) or parameters.get("billing_address_collection") == "required"
+    business = bool(parameters.get("tax_id_collection", {}).get("enabled"))
+    return [*(("name", "country") if address else ()), *(("tax_id",) if business else ())]
+
+
+def payer_of_form(form: dict[str, str]) -> JsonObject:
+    """Return the payer that the form of a page names. Raises Refused for a country or tax id that cannot be one."""
+    if re.fullmatch("[A-Z]{2}", form["country"]) is None:
+        raise invalid("country", "Choose a country.")
+    if form.get("tax_id") and _TAX_ID.fullmatch(form["tax_id"]) is None:
+        raise invalid("tax_id", "This is no VAT number. It begins with its country, as DE123456789 does.")
+    return payer(**{name: form[name] for name in TYPED if name in form})
 
 
 def wanted(parameters: JsonObject) -> bool:

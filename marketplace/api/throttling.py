@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from django.core.cache import cache
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 
@@ -36,6 +37,19 @@ class SignUpThrottle(AddressThrottle):
 
     scope = "sign-up"
     rate = "20/hour"
+
+
+class MoneyThrottle(SimpleRateThrottle):
+    """Changes of an organization's money: each asks the payment provider for something. Reading is not counted."""
+
+    scope = "money"
+    rate = "60/min"
+
+    def get_cache_key(self, request: Request, view: Any) -> str | None:
+        """Return one counter for each organization; None, which counts nothing, for a reader."""
+        if request.method in SAFE_METHODS or view.caller.organization is None:
+            return None
+        return f"throttle:{self.scope}:{view.caller.organization.pk}"
 
 
 def check_failures(email: str) -> None:

@@ -7,7 +7,9 @@ from django.urls.converters import StringConverter
 
 from marketplace.api.views import (
     budgets,
+    cards,
     custody,
+    disputes,
     identity,
     incidents,
     keys,
@@ -16,6 +18,7 @@ from marketplace.api.views import (
     papers,
     payouts,
     receipts,
+    refunds,
     schema,
     statements,
     versions,
@@ -44,6 +47,13 @@ class DayConverter:
         return value.isoformat()
 
 
+class DisputeConverter(StringConverter):
+    """Stripe's id of a dispute."""
+
+    regex = "[a-z]{2,8}_[A-Za-z0-9_]{1,200}"
+
+
+register_converter(DisputeConverter, "dispute")
 register_converter(NameConverter, "name")
 register_converter(DayConverter, "day")
 
@@ -83,6 +93,11 @@ urlpatterns = [
     path("wallet", money.WalletView.as_view(), name="wallet"),
     path("topups", money.TopUpsView.as_view(), name="top-ups"),
     path("topups/<uuid:top_up_id>", money.TopUpView.as_view(), name="top-up"),
+    path("topups/<uuid:top_up_id>/refunds", refunds.TopUpRefundsView.as_view(), name="refunds"),
+    path("disputes", refunds.DisputesView.as_view(), name="disputes"),
+    path("cards", cards.CardsView.as_view(), name="cards"),
+    path("cards/<uuid:card_id>", cards.CardView.as_view(), name="card"),
+    path("auto-top-up", cards.AutoTopUpView.as_view(), name="auto-top-up"),
     path("usage", money.UsageView.as_view(), name="usage"),
     path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
     path("billing-profile", papers.BillingProfileView.as_view(), name="billing-profile"),
@@ -108,6 +123,9 @@ urlpatterns = [
         incidents.ClearIncidentView.as_view(),
         name="clear-incident",
     ),
+    path("platform/disputes", disputes.PlatformDisputesView.as_view(), name="platform-disputes"),
+    path("platform/disputes/<dispute:dispute_id>", disputes.PlatformDisputeView.as_view(), name="platform-dispute"),
+    path("platform/disputes/<dispute:dispute_id>/evidence", disputes.EvidenceView.as_view(), name="evidence"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),
     path("schema", schema.SchemaView.as_view(), name="schema"),
     re_path(r"^.*$", UnknownPath.as_view()),

@@ -147,7 +147,12 @@ REST_FRAMEWORK = {
     "PAGE_SIZE": 50,
     "UNAUTHENTICATED_USER": None,
 }
-SPECTACULAR_SETTINGS = {"TITLE": "Intarsia control API", "VERSION": "1", "OAS_VERSION": "3.1.0"}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Intarsia control API",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "ENUM_NAME_OVERRIDES": {"DisputeState": "billing.models.refunds.Dispute.State"},  # several operations share it
+}
 
 LOGGING = {
     "version": 1,

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from uuid import UUID
 
+from django.db.models import Q, Sum
 from django.utils import timezone
 
-from billing.models import Incident, Usage
+from billing.models import Dispute, Incident, LedgerTransaction, TopUp, TopUpRefund, Usage
 from billing.rollups.usage import UsageTotal, top_models, usage_summary
+from billing.selectors import top_ups
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.vault.models import Replica
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
 MOST_MODELS = 50  # on one page
+REFUND_PATIENCE = timedelta(hours=1)  # Stripe answers within seconds
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,24 @@ def _key_name(names: dict[UUID, str], key_id: UUID | None) -> str:
 
 
 @dataclass(frozen=True)
+class TopUpLine:
+    """A top-up with what went back of it, in cents, refunds that wait included; `disputed` while a bank decides."""
+
+    top_up: TopUp
+    refunded_cents: int
+    disputed: bool
+
+
+def top_up_lines(organization: Organization, *, limit: int) -> list[TopUpLine]:
+    """Return the newest top-ups of `organization`."""
+    found = top_ups(organization, limit=limit)
+    refunds = TopUpRefund.objects.filter(top_up__in=found).exclude(state=TopUpRefund.State.FAILED)
+    refunded = dict(refunds.values_list("top_up").annotate(cents=Sum("amount_cents")))
+    disputed = set(Dispute.objects.filter(top_up__in=found, state="open").values_list("top_up", flat=True))
+    return [TopUpLine(row, refunded.get(row.pk, 0), row.pk in disputed) for row in found]
+
+
+@dataclass(frozen=True)
 class CheckedReceipt:
     """A receipt and the replica whose key signed it; `claims` is None where the signature does not hold."""
 
@@ -98,6 +119,33 @@ def checked_receipt(row: Usage) -> CheckedReceipt:
     if claims.jti != str(row.prediction_id):
         return CheckedReceipt(None, replica)
     return CheckedReceipt(claims, replica)
+
+
+def closed_disputes() -> list[Dispute]:
+    """Return the disputes that banks decided last. For staff only."""
+    rows = Dispute.objects.exclude(state=Dispute.State.OPEN).select_related("top_up__organization")
+    return list(rows.order_by("-closed_at")[:50])
+
+
+def failed_refunds() -> list[TopUpRefund]:
+    """Return the refunds that came back last, or that Stripe has been asked about in vain. For staff only."""
+    waits = Q(state=TopUpRefund.State.REQUESTED, created_at__lte=timezone.now() - REFUND_PATIENCE)
+    rows = TopUpRefund.objects.filter(Q(state=TopUpRefund.State.FAILED) | waits)
+    return list(rows.select_related("top_up__organization").order_by("-created_at")[:50])
+
+
+def entries_of_dispute(dispute: Dispute) -> list[LedgerTransaction]:
+    """Return what was booked for a dispute, oldest first; `moved` is what each transaction moved. For staff only."""
+    kinds = (
+        LedgerTransaction.Kind.DISPUTE_FROZEN,
+        LedgerTransaction.Kind.DISPUTE_WON,
+        LedgerTransaction.Kind.DISPUTE_LOST,
+    )
+    rows = LedgerTransaction.objects.filter(
+        Q(reference=dispute.pk) | Q(reference__startswith=f"{dispute.pk}:"), kind__in=kinds
+    )
+    moved = Sum("entries__amount", filter=Q(entries__amount__gt=0))
+    return list(rows.annotate(moved=moved).order_by("id")[:100])
 
 
 def open_incidents() -> list[Incident]:

@@ -77,7 +77,7 @@ def test_a_card_is_saved_once_for_the_organization_that_opened_the_page(
     assert list(SavedCard.objects.values_list("organization_id", "brand", "last4", "exp_month")) == [
         (organization.pk, "mastercard", "4444", 12)
     ]
-    assert str(card) == "mastercard •••• 4444"
+    assert str(card) == "Mastercard •••• 4444"
     save(double, organization)
     assert StripeCustomer.objects.count() == 1
     assert len(at_stripe(double).v1.customers.list().data) == 1

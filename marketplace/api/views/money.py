@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Annotated, ClassVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 from django.conf import settings
@@ -16,12 +16,15 @@ from rest_framework.settings import api_settings
 from rest_framework.utils.urls import replace_query_param
 
 from billing import selectors, services
+from billing.errors import RequestIdReused
 from billing.models import TopUp
 from billing.rollups import earnings, usage
 from marketplace.accounts.errors import InvalidInput
 from marketplace.api.errors import not_found
+from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.serializers import TopUpStatus
+from marketplace.api.throttling import MoneyThrottle
 from marketplace.api.views.base import ControlView
 from protocol.encoding import decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
@@ -83,6 +86,7 @@ class TopUpsView(ControlView):
     """Buying credit."""
 
     scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+    throttle_classes: ClassVar = [MoneyThrottle]
 
     class StartTopUp(serializers.Serializer):
         amount_cents = serializers.IntegerField(min_value=1, max_value=10**9)
@@ -93,19 +97,24 @@ class TopUpsView(ControlView):
         rows = TopUp.objects.filter(organization=self.organization)
         return self.page(rows, TopUpStatus)
 
-    @extend_schema(operation_id="start_top_up", request=StartTopUp, responses={201: TopUpStatus})
+    @extend_schema(
+        operation_id="start_top_up", request=StartTopUp, parameters=[IDEMPOTENCY_KEY], responses={201: TopUpStatus}
+    )
     def post(self, request: Request) -> Response:
         """Open a payment page for this amount. The wallet is credited once the payment provider confirms."""
         amount = self.parse(self.StartTopUp)["amount_cents"]
-        top_up_id = uuid4()
+        top_up_id = id_for(request, self.organization, "top-up")
         wallet_page = f"{settings.PUBLIC_URL}/dashboard/wallet?top_up={top_up_id}"
-        top_up = services.start_top_up(
-            organization=self.organization,
-            amount_cents=amount,
-            success_url=f"{wallet_page}&checkout=done",
-            cancel_url=f"{wallet_page}&checkout=cancelled",
-            top_up_id=top_up_id,
-        )
+        try:
+            top_up = services.start_top_up(
+                organization=self.organization,
+                amount_cents=amount,
+                success_url=f"{wallet_page}&checkout=done",
+                cancel_url=f"{wallet_page}&checkout=cancelled",
+                top_up_id=top_up_id,
+            )
+        except RequestIdReused:
+            raise key_reused() from None
         return Response(self.show(TopUpStatus, top_up), status=201)
 
 

@@ -19,14 +19,44 @@ TONES = {
     "pending": "warn",
     "paid": "good",
     "active": "good",
+    "on": "good",
+    "waiting": "warn",
+    "stopped": "bad",
     "transferred": "warn",
     "paying": "warn",
+    "requested": "warn",
+    "sent": "good",
+    "open": "warn",
+    "won": "good",
+    "lost": "bad",
     "restricted": "bad",
     "closed": "bad",
     "failed": "bad",
     "returned": "bad",
     "refused": "bad",
     "revoked": "bad",
+}
+
+# A bank's reasons, as Stripe's codes name them.
+BANK_REASONS = {
+    "card_declined": "the bank declined the card",
+    "expired_card": "the card has expired",
+    "insufficient_funds": "there was not enough money on the card",
+    "incorrect_cvc": "the security code was wrong",
+    "processing_error": "the bank could not be reached",
+    "authentication_required": "the bank asks the card's holder",
+    "payment_intent_authentication_failure": "the card's holder did not confirm the payment",
+}
+
+# Why a cardholder's bank took a payment back, as Stripe's codes name it.
+DISPUTE_REASONS = {
+    "fraudulent": "it says that the card's holder did not make the payment",
+    "duplicate": "it says that the payment was made twice",
+    "unrecognized": "the card's holder does not recognize the payment",
+    "subscription_canceled": "it says that the payment was cancelled before",
+    "product_not_received": "it says that nothing was received for the payment",
+    "product_unacceptable": "it says that what was received was not as described",
+    "credit_not_processed": "it says that a refund was promised and did not arrive",
 }
 
 
@@ -112,6 +142,18 @@ def words(identifier: Any) -> str:
 def tone(state: Any) -> str:
     """Return the class that colours the tag of a version's or a top-up's state; empty for a plain tag."""
     return TONES.get(str(state), "")
+
+
+@register.filter
+def bank_says(code: Any) -> str:
+    """Return in words why a bank refused a payment."""
+    return BANK_REASONS.get(str(code), f"the bank says “{words(code)}”" if code else "the bank gave no reason")
+
+
+@register.filter
+def dispute_reason(code: Any) -> str:
+    """Return in words why a bank took a payment back."""
+    return DISPUTE_REASONS.get(str(code), f"its reason is “{words(code)}”")
 
 
 @register.filter

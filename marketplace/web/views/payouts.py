@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from billing.errors import PaymentProviderUnavailable
 from billing.models import Payout, PayoutAccount
+from billing.papers.document import dollars
 from billing.payouts import selectors
 from billing.payouts.accounts import open_dashboard, open_onboarding, refresh_account, set_terms
 from billing.payouts.errors import NoPayoutAccount
@@ -30,7 +31,6 @@ from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.templatetags.intarsia import cents
 
 UNREACHABLE = "Stripe cannot be reached now. Nothing changed; try again in a minute."
-NANO = 10**9
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -128,10 +128,10 @@ def payout_csv(request: HttpRequest, acting: Acting, payout_id: UUID) -> HttpRes
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(("day_utc", "movement", "count", "amount_usd"))
-    writer.writerow(("", "opening balance", "", _usd(statement.opening_nano_usd)))
+    writer.writerow(("", "opening balance", "", dollars(statement.opening_nano_usd)))
     for line in statement.lines:
-        writer.writerow((line.day, line.kind, line.movements, _usd(line.amount_nano_usd)))
-    writer.writerow(("", "closing balance", "", _usd(statement.closing_nano_usd)))
+        writer.writerow((line.day, line.kind, line.movements, dollars(line.amount_nano_usd)))
+    writer.writerow(("", "closing balance", "", dollars(statement.closing_nano_usd)))
     name = f"{acting.organization.slug}-payout-{found.created_at:%Y-%m-%d}-{str(found.pk)[:8]}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
@@ -185,8 +185,3 @@ def _waits(acting: Acting, payout: Payout) -> list[str]:
     if payout.state not in (Payout.State.CREATED, Payout.State.TRANSFERRED):
         return []
     return [freeze.sentence for freeze in freezes(acting.organization)]
-
-
-def _usd(nano: int) -> str:
-    sign = "-" if nano < 0 else ""
-    return f"{sign}{abs(nano) // NANO}.{abs(nano) % NANO:09d}"

@@ -15,6 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from billing import selectors as billing
+from billing.disputes.selectors import open_disputes, takes_evidence
 from billing.papers.csv_file import csv_file
 from billing.papers.download import download
 from billing.papers.pdf import pdf_file
@@ -25,10 +26,9 @@ from marketplace.web import queries
 from marketplace.web.views.statements import parse_month
 
 
-def operator_page(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def operators_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """Decorate a page of the operator's: a stranger signs in, and everybody else finds nothing here."""
 
-    @require_safe
     @never_cache
     @login_required
     @wraps(view)
@@ -40,7 +40,8 @@ def operator_page(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespon
     return inner
 
 
-@operator_page
+@require_safe
+@operators_only
 def platform(request: HttpRequest) -> HttpResponse:
     """Money, replicas and open incidents."""
     alive_since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
@@ -48,12 +49,14 @@ def platform(request: HttpRequest) -> HttpResponse:
         "summary": billing.platform_summary(),
         "replicas": [(replica, replica.last_seen_at >= alive_since) for replica in queries.recent_replicas()],
         "incidents": queries.open_incidents(),
+        "unanswered": [row for row in open_disputes() if takes_evidence(row)],
         "month": timezone.now().date(),
     }
     return render(request, "web/platform.html", context)
 
 
-@operator_page
+@require_safe
+@operators_only
 def platform_statement_file(request: HttpRequest, month: str, extension: str) -> HttpResponse:
     """A month of the whole platform as PDF or CSV: balances, movements by kind, tax."""
     first = parse_month(month)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -13,12 +14,17 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from billing import selectors as billing
+from billing.auto_top_ups import auto_top_up_of
+from billing.cards import MAX_CARDS, cards_of
+from billing.disputes.selectors import disputes_of
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
-from billing.models import TopUp
+from billing.models import Dispute, TopUp
 from billing.services import cancel_top_up, refresh_top_up, start_top_up
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import TopUpForm
+from marketplace.web.payment_forms import AutoTopUpForm
+from marketplace.web.queries import top_up_lines
 from marketplace.web.refusals import show_in_form
 from marketplace.web.templatetags.intarsia import cents
 
@@ -52,10 +58,31 @@ def wallet(request: HttpRequest, acting: Acting) -> HttpResponse:
                 status = refusal.status
     elif request.GET.get("checkout") in ("done", "cancelled"):
         _report_return(request, acting)
-    context = {
-        "form": form,
+    return show_wallet(request, acting, form=form, status=status)
+
+
+def show_wallet(
+    request: HttpRequest,
+    acting: Acting,
+    *,
+    form: TopUpForm | None = None,
+    auto_form: AutoTopUpForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """Render the wallet page; a form that was refused keeps what was typed."""
+    cards = cards_of(acting.organization)
+    auto = auto_top_up_of(acting.organization)
+    if auto_form is None:
+        auto_form = AutoTopUpForm(cards=cards, rule=auto.rule if auto else None)
+    context: dict[str, Any] = {
+        "form": form or TopUpForm(),
+        "auto_form": auto_form,
+        "auto": auto,
+        "cards": cards,
+        "more_cards": len(cards) < MAX_CARDS,
         "wallet": billing.wallet(acting.organization),
-        "top_ups": billing.top_ups(acting.organization, limit=20),
+        "top_ups": top_up_lines(acting.organization, limit=20),
+        "disputes": [one for one in disputes_of(acting.organization) if one.state == Dispute.State.OPEN],
         "lines": billing.statement(acting.organization, limit=50),
         "suggested": SUGGESTED_USD,
     }

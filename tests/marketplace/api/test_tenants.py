@@ -14,7 +14,18 @@ from billing.budgets import tree
 from billing.budgets.limits import Limits
 from billing.budgets.webhooks import create_webhook
 from billing.ledger import Line, get_account, post_transaction
-from billing.models import Account, BudgetNode, Hold, LedgerTransaction, Paper, Payout, TopUp, Usage, Webhook
+from billing.models import (
+    Account,
+    BudgetNode,
+    Hold,
+    LedgerTransaction,
+    Paper,
+    Payout,
+    SavedCard,
+    TopUp,
+    Usage,
+    Webhook,
+)
 from billing.papers.document import Document
 from billing.papers.issue import issue
 from billing.services import credit_promotion
@@ -40,6 +51,7 @@ class Victim:
     uploading: Version
     key: ApiKey
     top_up: TopUp
+    card: SavedCard
     paper: Paper
     budget: BudgetNode
     webhook: Webhook
@@ -57,6 +69,9 @@ def victim() -> Victim:
     uploading = Version.objects.create(model=model, number=9, package_size=100, signing_key=signing_key)
     key, _ = make_key(organization)
     top_up = TopUp.objects.create(organization=organization, amount_cents=500)
+    card = SavedCard.objects.create(
+        organization=organization, payment_method_id="pm_victim", brand="visa", last4="4242", exp_month=1, exp_year=2034
+    )
     receipt = Document("Receipt", (), (), ())
     paper = issue(Paper.Kind.RECEIPT, organization=organization, subject="x", document=receipt, total_nano_usd=0)
     budget = tree.create_team(organization=organization, name="team", parent_id=None, limits=Limits())
@@ -66,7 +81,18 @@ def victim() -> Victim:
     settle(prediction)
     hold = Hold.objects.get(pk=prediction)
     return Victim(
-        organization, model, published, uploading, key, top_up, paper, budget, webhook, make_payout(organization), hold
+        organization,
+        model,
+        published,
+        uploading,
+        key,
+        top_up,
+        card,
+        paper,
+        budget,
+        webhook,
+        make_payout(organization),
+        hold,
     )
 
 
@@ -108,6 +134,14 @@ OPERATIONS = [
     ("POST", "versions/{published}/retire", None),
     ("POST", "versions/{published}/revoke", {"reason": "because"}),
     ("GET", "topups/{top_up}", None),
+    ("GET", "topups/{top_up}/refunds", None),
+    ("POST", "topups/{top_up}/refunds", {"amount_cents": 100}),
+    ("DELETE", "cards/{card}", None),
+    (
+        "PUT",
+        "auto-top-up",
+        {"card_id": "{card}", "threshold_cents": 1, "amount_cents": 500, "monthly_limit_cents": 500},
+    ),
     ("GET", "papers/{paper}/pdf", None),
     ("GET", "papers/{paper}/csv", None),
     ("PUT", "keys/{key}/budget", {"limits": {"total_nano_usd": 1}}),
@@ -134,6 +168,8 @@ OWN_OR_PUBLIC = {
     "intake-key",
     "wallet",
     "top-ups",
+    "cards",
+    "disputes",
     "usage",
     "usage-summary",
     "earnings",
@@ -154,7 +190,16 @@ OWN_OR_PUBLIC = {
     "receipt-consistency",
     "schema",
 }
-STAFF_ONLY = {"evaluations", "platform-statements", "platform-summary", "platform-incidents", "clear-incident"}
+STAFF_ONLY = {
+    "evaluations",
+    "platform-statements",
+    "platform-summary",
+    "platform-incidents",
+    "clear-incident",
+    "platform-disputes",
+    "platform-dispute",
+    "evidence",
+}
 
 
 def fill(text: str, victim: Victim) -> str:
@@ -165,6 +210,7 @@ def fill(text: str, victim: Victim) -> str:
         published=victim.published.id,
         uploading=victim.uploading.id,
         top_up=victim.top_up.id,
+        card=victim.card.id,
         paper=victim.paper.id,
         budget=victim.budget.id,
         webhook=victim.webhook.id,
@@ -214,7 +260,7 @@ def _unknown(victim: Victim) -> Victim:
         slug = "nothing"
         signing_key_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * 10)
+    return Victim(victim.organization, *[Unknown] * 11)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -235,6 +281,9 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "retire",
         "revoke",
         "top-up",
+        "refunds",
+        "card",
+        "auto-top-up",
         "paper-pdf",
         "paper-csv",
         "key-budget",
@@ -285,6 +334,9 @@ def test_lists_hold_only_the_callers_own(victim, attacker) -> None:
     assert [key["name"] for key in api.get("keys").json()["results"]] == ["test"]
     assert len(api.get("keys").json()["results"]) == ApiKey.objects.filter(organization=attacker).count()
     assert api.get("topups").json()["results"] == []
+    assert api.get("cards").json()["results"] == []
+    assert api.get("disputes").json()["results"] == []
+    error_of(api.get("auto-top-up"), 404)
     assert api.get("usage").json()["results"] == []
     assert api.get("usage/summary").json()["results"] == []
     assert api.get("models?mine=true").json()["results"] == []

@@ -11,9 +11,20 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from billing.auto_top_ups import set_auto_top_up
 from billing.ledger import Line, get_account, post_transaction
 from billing.lots import deposit
-from billing.models import Account, LedgerTransaction, Lot, Payout, PayoutAccount, Usage
+from billing.models import (
+    Account,
+    Dispute,
+    LedgerTransaction,
+    Lot,
+    Payout,
+    PayoutAccount,
+    SavedCard,
+    TopUp,
+    Usage,
+)
 from billing.payouts.services import start_payout
 from billing.periods import post_entries
 from marketplace.accounts import services as accounts
@@ -135,6 +146,43 @@ def add_payout(world: World) -> Payout:
     payout = start_payout(organization=world.seller)
     post_entries()
     return payout
+
+
+def add_payments(world: World) -> Dispute:
+    """Give the buyer cards, automatic top-ups, a payment by one of them, and a dispute of it."""
+    names = {"organization": world.buyer, "exp_month": 12, "exp_year": 2034}
+    card = SavedCard.objects.create(payment_method_id="pm_1", brand="visa", last4="4242", **names)
+    SavedCard.objects.create(payment_method_id="pm_2", brand="american_express", last4="0005", **names)
+    set_auto_top_up(
+        organization=world.buyer,
+        card_id=card.pk,
+        threshold_cents=500,
+        amount_cents=2_500,
+        monthly_limit_cents=10_000,
+    )
+    top_up = TopUp.objects.create(
+        organization=world.buyer, amount_cents=2_500, card=card, payment_intent_id="pi_1", next_check_at=None
+    )
+    credited = deposit(
+        organization=world.buyer,
+        amount_nano_usd=25 * 10**9,
+        source=Account.Kind.STRIPE_CASH,
+        lot_kind=Lot.Kind.PAID,
+        kind=LedgerTransaction.Kind.TOP_UP,
+        reference=str(top_up.pk),
+    )
+    TopUp.objects.filter(pk=top_up.pk).update(
+        state=TopUp.State.CREDITED, ledger_transaction=credited, credited_at=timezone.now()
+    )
+    return Dispute.objects.create(
+        id="dp_1",
+        top_up=top_up,
+        amount_cents=2_500,
+        credit_cents=2_500,
+        reason="fraudulent",
+        status="needs_response",
+        evidence_due_at=timezone.now() + timedelta(days=7),
+    )
 
 
 def _model(seller: Organization) -> Model:

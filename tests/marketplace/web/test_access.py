@@ -61,7 +61,7 @@ def test_public_pages_open_for_strangers(world: World) -> None:
 
 
 def test_private_pages_send_strangers_to_sign_in(world: World) -> None:
-    for path in [*MEMBER, *CREATOR, "/platform/"]:
+    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes"]:
         response = world.client(None).get(path)
         assert response.status_code == 302, path
         assert response.headers["Location"].startswith("/accounts/login/") or path == "/accounts/logout/"
@@ -130,6 +130,8 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
     assert "balanced" in response.content.decode()
     assert_clean(response)
     assert world.client(world.consumer).get("/platform/").status_code == 404
+    assert_clean(world.client(world.staff).get("/platform/disputes"))
+    assert world.client(world.consumer).get("/platform/disputes").status_code == 404
     for extension, start in (("pdf", b"%PDF-"), ("csv", b"document,number,")):
         path = f"/platform/statements/2026-01.{extension}"
         assert world.client(world.staff).get(path).content.startswith(start)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -29,7 +30,7 @@ from marketplace.accounts.models import User
 from marketplace.vault.models import Replica
 from tests.browser import find_browser
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
-from tests.marketplace.web.conftest import World, add_payout, build_world
+from tests.marketplace.web.conftest import World, add_payments, add_payout, build_world
 
 pytestmark = pytest.mark.browser
 ARGUMENTS = [
@@ -59,16 +60,20 @@ def replica() -> ScriptedReplica:
 
 
 @pytest.fixture
-def site(transactional_db: None, settings, replica: ScriptedReplica) -> Iterator[tuple[str, World]]:
+def application() -> Any:
+    from marketplace.config.asgi import application
+
+    return application
+
+
+@pytest.fixture
+def site(transactional_db: None, settings, replica: ScriptedReplica, application: Any) -> Iterator[tuple[str, World]]:
     """The whole web process on a free port, in a thread, with a replica that follows the protocol."""
     name = connection.settings_dict["NAME"]
     url = settings.ENV.database_url.rsplit("/", 1)[0] + f"/{name}"
     settings.ENV = dataclasses.replace(settings.ENV, database_url=url)
     world = build_world()
     post_entries()
-
-    from marketplace.config.asgi import application
-
     server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning", lifespan="on"))
 
     async def serve() -> None:
@@ -118,8 +123,9 @@ def add_budgets(world: World) -> BudgetNode:
 
 
 def is_complaint(entry: ConsoleMessage) -> bool:
-    """Errors and warnings, but for Chromium's note that a prediction was refused for lack of money."""
-    return entry.type in ("error", "warning") and "402 (Payment Required)" not in entry.text
+    """Errors and warnings, but for Chromium's notes that a prediction was refused for lack of money, or a form."""
+    expected = ("402 (Payment Required)", "400 (Bad Request)")
+    return entry.type in ("error", "warning") and not any(note in entry.text for note in expected)
 
 
 @pytest.fixture
@@ -176,6 +182,8 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("receipt", world.consumer, receipt),
         ("verify-receipt", None, "/receipts/"),
         ("wallet", world.consumer, "/dashboard/wallet"),
+        ("top-up", world.consumer, f"/dashboard/wallet/{add_payments(world).top_up_id}"),
+        ("wallet-cards", world.consumer, "/dashboard/wallet"),
         ("statements", world.consumer, "/dashboard/statements"),
         ("invoices", world.consumer, "/dashboard/invoices"),
         ("invoices-empty", world.stranger, "/dashboard/invoices"),
@@ -193,6 +201,8 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("password", world.consumer, "/accounts/password/change/"),
         ("data", world.consumer, "/dashboard/data"),
         ("platform", world.staff, "/platform/"),
+        ("disputes", world.staff, "/platform/disputes"),
+        ("dispute", world.staff, "/platform/disputes/dp_1"),
     ]
 
 
