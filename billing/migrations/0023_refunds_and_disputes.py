@@ -18,7 +18,7 @@ DROP FUNCTION billing_guard_refund(), billing_guard_dispute(), billing_check_giv
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0021_rollups")]
+    dependencies = [("billing", "0022_kept_answers")]
 
     operations = [
         migrations.AddField("dispute", "credit_cents", models.PositiveIntegerField(db_default=0, default=0)),
