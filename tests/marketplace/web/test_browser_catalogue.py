@@ -9,13 +9,14 @@ from tests.marketplace.web.test_browser import (
     MODEL,
     Open,
     _allow_orm_beside_playwright,
+    application,
     browser,
     open_page,
     replica,
     site,
 )
 
-__all__ = ["_allow_orm_beside_playwright", "browser", "open_page", "replica", "site"]  # the fixtures
+__all__ = ["_allow_orm_beside_playwright", "application", "browser", "open_page", "replica", "site"]  # the fixtures
 pytestmark = pytest.mark.browser
 
 
