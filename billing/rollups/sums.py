@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Literal
 from uuid import UUID
 
@@ -38,19 +38,12 @@ class Sums:
 
 
 def over_period(
-    facet: SpanTotal.Facet,
-    organization_id: UUID,
-    period: Period,
-    *,
-    order: Order = "label",
-    limit: int = 1,
-    after: tuple[str, UUID] | None = None,
+    facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, order: Order = "label", limit: int = 1
 ) -> list[Sums]:
-    """Return the sums of the whole period for each subject, at most `limit`; in the order of labels those `after` one.
+    """Return the sums of the whole period for each subject, at most `limit`.
 
     `customers` is right where the period is one block.
     """
-    assert after is None or order == "label", "a page goes on by label and subject"
     blocks = period.blocks(today=timezone.now().date())
     return _read(
         f"""
@@ -60,9 +53,7 @@ def over_period(
         FROM unnest(%(spans)s::smallint[], %(starts)s::date[]) AS block (span, start)
         JOIN billing_spantotal t ON t.facet = %(facet)s AND t.organization_id = %(organization)s
             AND t.span = block.span AND t.start = block.start
-        GROUP BY t.subject
-        HAVING %(label)s::text IS NULL OR (max(t.label), t.subject) > (%(label)s::text, %(subject)s::uuid)
-        ORDER BY {_ORDERS[order]} LIMIT %(limit)s
+        GROUP BY t.subject ORDER BY {_ORDERS[order]} LIMIT %(limit)s
         """,
         {
             "facet": facet.value,
@@ -70,22 +61,12 @@ def over_period(
             "spans": [block.days for block in blocks],
             "starts": [block.start for block in blocks],
             "limit": limit,
-            "label": after[0] if after else None,
-            "subject": after[1] if after else None,
         },
     )
 
 
-def by_day(
-    facet: SpanTotal.Facet,
-    organization_id: UUID,
-    period: Period,
-    *,
-    limit: int,
-    after: tuple[date, str, UUID] | None = None,
-) -> list[Sums]:
-    """Return the sums of each day and subject, newest day first, at most `limit`; those `after` one."""
-    day, label, subject = after or (None, "", UUID(int=0))
+def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, limit: int) -> list[Sums]:
+    """Return the sums of each day and subject, newest day first, at most `limit`."""
     return _read(
         """
         SELECT start AS day, subject, label, predictions, prompt_tokens, completion_tokens, charged_nano_usd,
@@ -93,18 +74,14 @@ def by_day(
         FROM billing_spantotal
         WHERE facet = %(facet)s AND organization_id = %(organization)s AND span = 1
             AND start >= %(since)s AND start < %(until)s
-            AND (%(day)s::date IS NULL OR start < %(day)s OR (label, subject) > (%(label)s, %(subject)s))
         ORDER BY start DESC, label, subject LIMIT %(limit)s
         """,
         {
             "facet": facet.value,
             "organization": organization_id,
             "since": period.since or FIRST_DAY,
-            "until": min(period.until or date.max, day + timedelta(days=1) if day else date.max),
+            "until": period.until or date.max,
             "limit": limit,
-            "day": day,
-            "label": label,
-            "subject": subject,
         },
     )
 

@@ -7,12 +7,11 @@ period is whole days, those that its ends touch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db.models import Max, Q, Sum, Value
-from django.db.models.functions import Coalesce
+from django.db.models import Max, Sum
 
 from billing.models import SpanTotal, UsageDay
 from billing.models.rollups import NO_SUBJECT
@@ -24,16 +23,6 @@ from marketplace.accounts.models import Organization
 MAX_ROWS = 1_000
 _PLAYGROUND = UUID(NO_SUBJECT)
 _Facet = SpanTotal.Facet
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a group in the order of a summary: by day, model and key, as far as it is grouped by them."""
-
-    day: date | None
-    name: str
-    subject: UUID  # a model, or a key
-    key_line: UUID | None  # beside a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +40,6 @@ class UsageTotal:
     prompt_tokens: int
     completion_tokens: int
     cost_nano_usd: int
-    place: Place | None = field(default=None, repr=False, compare=False)
 
 
 def usage_summary(
@@ -60,29 +48,22 @@ def usage_summary(
     group_by: Iterable[str] = ("day", "model", "key"),
     since: date | datetime | None = None,
     until: date | datetime | None = None,
-    limit: int = MAX_ROWS,
-    after: Place | None = None,
 ) -> list[UsageTotal]:
     """Return totals of `organization`'s usage, grouped by any of day, model, key: newest day first, then by name.
 
-    At most `limit` groups, those `after` a place where one is given. Raises ValueError for another group, and for a
-    place in a summary that was grouped otherwise.
+    At most `MAX_ROWS` groups. Raises ValueError for another group.
     """
     groups = set(group_by)
     if unknown := groups - {"day", "model", "key"}:
         raise ValueError(f"cannot group by {', '.join(sorted(unknown))}; choose from day, model, key")
-    if after and (after.day is not None, after.key_line is not None) != ("day" in groups, {"model", "key"} <= groups):
-        raise ValueError("the place is that of another summary")
     period = Period.of(since, until)
     if {"model", "key"} <= groups:
-        return _by_model_and_key(organization, period, by_day="day" in groups, limit=limit, after=after)
+        return _by_model_and_key(organization, period, by_day="day" in groups)
     facet = _Facet.USAGE_MODEL if "model" in groups else _Facet.USAGE_KEY if "key" in groups else _Facet.USAGE
     if "day" in groups:
-        newer = (after.day, after.name, after.subject) if after and after.day else None
-        rows = sums.by_day(facet, organization.pk, period, limit=limit, after=newer)
+        rows = sums.by_day(facet, organization.pk, period, limit=MAX_ROWS)
     else:
-        before = (after.name, after.subject) if after else None
-        rows = sums.over_period(facet, organization.pk, period, limit=limit, after=before)
+        rows = sums.over_period(facet, organization.pk, period, limit=MAX_ROWS)
     return [_total(row, facet) for row in rows]
 
 
@@ -102,19 +83,15 @@ def _total(row: Sums, facet: SpanTotal.Facet) -> UsageTotal:
         prompt_tokens=row.prompt_tokens,
         completion_tokens=row.completion_tokens,
         cost_nano_usd=row.charged,
-        place=Place(row.day, row.label, row.subject, None),
     )
 
 
-def _by_model_and_key(
-    organization: Organization, period: Period, *, by_day: bool, limit: int, after: Place | None
-) -> list[UsageTotal]:
+def _by_model_and_key(organization: Organization, period: Period, *, by_day: bool) -> list[UsageTotal]:
     days = {"day__gte": period.since, "day__lt": period.until}
     cells = UsageDay.objects.filter(organization_id=organization.pk)
     cells = cells.filter(**{name: day for name, day in days.items() if day is not None})
     totals = (
-        cells.annotate(line=Coalesce("key_line", Value(_PLAYGROUND)))
-        .values(*(["day"] if by_day else []), "model_id", "line")
+        cells.values(*(["day"] if by_day else []), "model_id", "key_line")
         .annotate(
             name=Max("model_name"),
             count=Sum("predictions"),
@@ -122,22 +99,17 @@ def _by_model_and_key(
             tokens_out=Sum("completion_tokens"),
             cost=Sum("charged_nano_usd"),
         )
-        .order_by(*(["-day"] if by_day else []), "name", "model_id", "line")
+        .order_by(*(["-day"] if by_day else []), "name", "model_id", "key_line")[:MAX_ROWS]
     )
-    if after:
-        name, model, key = after.name, after.subject, after.key_line
-        later = Q(name__gt=name) | Q(name=name, model_id__gt=model) | Q(name=name, model_id=model, line__gt=key)
-        totals = totals.filter(later if after.day is None else Q(day__lt=after.day) | (Q(day=after.day) & later))
     return [
         UsageTotal(
             day=row.get("day"),
             model_name=row["name"],
-            api_key_id=row["line"] if row["line"] != _PLAYGROUND else None,
+            api_key_id=row["key_line"],
             predictions=int(row["count"]),
             prompt_tokens=int(row["tokens_in"]),
             completion_tokens=int(row["tokens_out"]),
             cost_nano_usd=int(row["cost"]),
-            place=Place(row.get("day"), row["name"], row["model_id"], row["line"]),
         )
-        for row in totals[:limit]
+        for row in totals
     ]

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Annotated, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
-import msgspec
 from django.conf import settings
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.settings import api_settings
-from rest_framework.utils.urls import replace_query_param
 
 from billing import selectors, services
 from billing.errors import RequestIdReused
 from billing.models import TopUp
 from billing.rollups import earnings, usage
-from marketplace.accounts.errors import InvalidInput
 from marketplace.api.errors import not_found
 from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
-from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.serializers import TopUpStatus
 from marketplace.api.throttling import MoneyThrottle
 from marketplace.api.views.base import ControlView
-from protocol.encoding import decode_base64url, encode_base64url
-from protocol.errors import ProtocolError
-
-_Text = Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[^\x00]*$")]
-_Place = tuple[date | None, _Text, UUID, UUID | None]
 
 
 class Period(serializers.Serializer):
@@ -43,27 +32,6 @@ class Days(serializers.Serializer):
     until = serializers.DateTimeField(
         required=False, help_text="before this moment; a day (UTC) that it is inside of counts as a whole"
     )
-
-
-class PlaceField(serializers.CharField):
-    """The place in a summary of usage at which a page ended, which clients hand back as it came."""
-
-    default_error_messages: ClassVar = {"invalid": "is no cursor"}
-
-    def to_internal_value(self, data: str) -> usage.Place:  # type: ignore[override]
-        """Read what `written` wrote."""
-        try:
-            text = super().to_internal_value(data)
-            day, name, subject, key_line = msgspec.json.decode(decode_base64url(text), type=_Place)
-        except (ProtocolError, msgspec.DecodeError):
-            self.fail("invalid")
-        return usage.Place(day, name, subject, key_line)
-
-    @staticmethod
-    def written(place: usage.Place) -> str:
-        """Return the place as a cursor."""
-        fields = (place.day, place.name, place.subject, place.key_line)
-        return encode_base64url(msgspec.json.encode(fields))
 
 
 class WalletView(ControlView):
@@ -164,16 +132,6 @@ class UsageView(ControlView):
         return self.page(rows, self.Prediction, ordering=("-created_at", "-prediction_id"))
 
 
-class UsageGroup(serializers.Serializer):
-    day = serializers.DateField(allow_null=True)
-    model = serializers.CharField(source="model_name", allow_null=True)
-    key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
-    predictions = serializers.IntegerField()
-    prompt_tokens = serializers.IntegerField()
-    completion_tokens = serializers.IntegerField()
-    cost_nano_usd = serializers.IntegerField()
-
-
 class UsageSummaryView(ControlView):
     """Usage in groups."""
 
@@ -183,40 +141,32 @@ class UsageSummaryView(ControlView):
         group_by = serializers.RegexField(
             r"^(day|model|key)(,(day|model|key)){0,2}$", default="day,model,key", help_text="any of day, model, key"
         )
-        limit = serializers.IntegerField(
-            min_value=1, max_value=CreatedCursorPagination.max_page_size, default=api_settings.PAGE_SIZE
-        )
-        cursor = PlaceField(required=False, help_text="of the `next` of the page before")
 
-    class UsageSummary(serializers.Serializer):
-        next = serializers.URLField(allow_null=True)
-        results = UsageGroup(many=True)
+    class UsageGroup(serializers.Serializer):
+        day = serializers.DateField(allow_null=True)
+        model = serializers.CharField(source="model_name", allow_null=True)
+        key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
+        predictions = serializers.IntegerField()
+        prompt_tokens = serializers.IntegerField()
+        completion_tokens = serializers.IntegerField()
+        cost_nano_usd = serializers.IntegerField()
 
     @extend_schema(
-        operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageSummary, filters=False
+        operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroup(many=True), filters=False
     )
     def get(self, request: Request) -> Response:
-        """Totals by day (UTC), model and key (the first of its rotations), in pages; newest day first.
+        """Totals by day (UTC), model and key (the first of its rotations); newest day first, at most 1,000 groups.
 
         They count what was settled some seconds ago and before.
         """
         wanted = self.parse(self.UsageSummaryQuery, query=True)
-        try:
-            groups = usage.usage_summary(
-                self.organization,
-                group_by=dict.fromkeys(wanted["group_by"].split(",")),
-                since=wanted.get("since"),
-                until=wanted.get("until"),
-                limit=wanted["limit"] + 1,
-                after=wanted.get("cursor"),
-            )
-        except ValueError as error:
-            raise InvalidInput(str(error), field="cursor") from None
-        page, more = groups[: wanted["limit"]], len(groups) > wanted["limit"]
-        following = None
-        if more and (place := page[-1].place) is not None:
-            following = replace_query_param(request.build_absolute_uri(), "cursor", PlaceField.written(place))
-        return Response(self.show(self.UsageSummary, {"next": following, "results": page}))
+        groups = usage.usage_summary(
+            self.organization,
+            group_by=dict.fromkeys(wanted["group_by"].split(",")),
+            since=wanted.get("since"),
+            until=wanted.get("until"),
+        )
+        return Response({"results": self.show(self.UsageGroup, groups, many=True)})
 
 
 class EarningsGroup(serializers.Serializer):

@@ -13,7 +13,7 @@ from marketplace.catalog.models import Model, Version
 from marketplace.vault import services as vault_services
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity
-from tests.billing.support import hold_request, insert_usage, place, roll_up, settle, split_of
+from tests.billing.support import insert_usage, split_of
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import (
     make_base,
@@ -184,25 +184,6 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
     assert (earned["total_nano_usd"], earned["consumers"]) == (240, 1)
     assert earned["by_model"][0]["model"] == "seller/triage"
     assert Api.of(seller).get("usage").json()["results"] == []
-
-
-def test_a_summary_of_usage_goes_on_from_page_to_page() -> None:
-    buyer, seller = make_organization("buyer"), make_organization("seller")
-    credit_promotion(organization=buyer, amount_nano_usd=7_000, reference="welcome")
-    for number in range(3):
-        settle(place(hold_request(buyer, seller, model_id=uuid.UUID(int=number + 1))).prediction_id)
-    roll_up()
-    api = Api.of(buyer)
-    page, found = api.get("usage/summary?limit=2").json(), []
-    while True:
-        found += page["results"]
-        if page["next"] is None:
-            break
-        page = api.client.get(page["next"], headers=api.headers).json()
-    assert found == api.get("usage/summary").json()["results"] and len(found) == 3
-    cursor = api.get("usage/summary?limit=1").json()["next"].partition("cursor=")[2]
-    assert error_of(api.get(f"usage/summary?group_by=day&cursor={cursor}"), 400)["field"] == "cursor"
-    assert Api.of(seller).get(f"usage/summary?cursor={cursor}").json()["results"] == []
 
 
 def test_a_top_up_outside_the_limits_is_refused() -> None:
