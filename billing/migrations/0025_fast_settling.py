@@ -58,7 +58,7 @@ def old_functions() -> str:
     files = ("0014_gross", "0020_ledger", "0020_place", "0020_settle", "0020_corrections")
     earlier = "\n".join((SQL / f"{file}.sql").read_text() for file in files)
     found = []
-    for name in re.findall(r"CREATE OR REPLACE FUNCTION (\w+)", new("rules") + new("settle")):
+    for name in re.findall(r"CREATE OR REPLACE FUNCTION (\w+)", new("rules") + new("settle") + new("place")):
         text = re.search(rf"CREATE (?:OR REPLACE )?FUNCTION {name}\(.*?\n(?:END )?\$\$;\n", earlier, re.DOTALL)
         if text is not None:
             found.append(re.sub(r"^CREATE (OR REPLACE )?", "CREATE OR REPLACE ", text[0]))
@@ -137,6 +137,6 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(migrations.RunSQL.noop, OLD_CHECK),
-        migrations.RunSQL(new("settle"), old_functions()),
+        migrations.RunSQL(new("place") + new("settle"), old_functions()),
         migrations.RunSQL(new("rules"), OLD_TRIGGERS),
     ]
