@@ -152,13 +152,9 @@ class LedgerTransaction(models.Model):
 class Entry(models.Model):
     """One signed amount on one account, and of customers' credit on one lot. Append-only."""
 
-    transaction = models.ForeignKey(
-        LedgerTransaction, on_delete=models.PROTECT, related_name="entries", db_index=False
-    )
+    transaction = models.ForeignKey(LedgerTransaction, on_delete=models.PROTECT, related_name="entries", db_index=False)
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="entries")
-    lot = models.ForeignKey(
-        "billing.Lot", on_delete=models.PROTECT, null=True, related_name="entries", db_index=False
-    )
+    lot = models.ForeignKey("billing.Lot", on_delete=models.PROTECT, null=True, related_name="entries", db_index=False)
     amount = models.BigIntegerField()
 
     class Meta:
