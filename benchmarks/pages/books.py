@@ -1,19 +1,20 @@
 """Books with many models and predictions, written in bulk: rows that the product could have written, one by one.
 
 One creator sells every model and one customer makes half of all predictions, so that their pages sum up the most rows
-that any page can. Triggers are off, so balances are not those of the entries; sums are made by the platform itself.
+that any page can. Triggers are off, so balances are not those of the entries. The sums of the days before today are
+written in bulk too (sums.py); today's predictions are added to them by the platform itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 from django.utils import timezone
 
+from benchmarks.pages.sums import SUMS
 from billing.ledger import get_account
 from billing.models import Account
 from billing.rollups.services import roll_up
@@ -81,11 +82,11 @@ def make_market(*, models: int, customers: int) -> Market:
     return Market(creator, seller, customer, buyer)
 
 
-def fill(market: Market, administrator: psycopg.Connection, *, rows: int, days: int) -> Iterator[tuple[int, float]]:
-    """Write so many predictions over the last days, and sum them up day by day.
+def fill(market: Market, administrator: psycopg.Connection, *, rows: int, days: int) -> tuple[int, float]:
+    """Write so many predictions over the last days, and their sums.
 
-    Yields after each day how many rows were summed up, and the seconds that took. Only `administrator` may turn
-    triggers off.
+    Returns how many of today's rows the platform added to the sums, and the seconds that took. Only `administrator` may
+    turn triggers off.
     """
     values = {
         "rows": rows // days,
@@ -103,15 +104,20 @@ def fill(market: Market, administrator: psycopg.Connection, *, rows: int, days: 
     for ago in range(days - 1, -1, -1):
         day = today - timedelta(days=ago)
         times = {"day": day, "length": timedelta(days=1) if ago else now - day}
+        statements = (_DRAW, _USAGE, _LEDGER, _CORRECTIONS) if ago else (_DRAW, _USAGE, _LEDGER, _CORRECTIONS, _QUEUE)
         with administrator.transaction():
             execute("SET LOCAL session_replication_role = replica")
             execute("SELECT billing_create_usage_partition(%(day)s::date)", times)
-            for statement in (_DRAW, _USAGE, _LEDGER, _CORRECTIONS, _QUEUE):
+            for statement in statements:
                 execute(statement, values | times)
-        start = time.perf_counter()
-        counted = roll_up(rows_at_once=100_000)
-        yield counted, time.perf_counter() - start
+    with administrator.transaction():
+        execute("SET LOCAL work_mem = '256MB'")
+        for statement in SUMS:
+            execute(statement, {"creator": market.creator.pk, "today": today})
     execute("VACUUM ANALYZE")
+    start = time.perf_counter()
+    counted = roll_up(rows_at_once=100_000)
+    return counted, time.perf_counter() - start
 
 
 # Half of the predictions are the first customer's, of all models, some asked far more often than others; every other

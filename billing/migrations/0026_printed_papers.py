@@ -18,7 +18,7 @@ DROP TRIGGER billing_paperfile_no_truncate ON billing_paperfile;
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("billing", "0023_refunds_and_disputes"),
+        ("billing", "0025_fast_settling"),
     ]
 
     operations = [

@@ -1,6 +1,6 @@
 """Money set aside for a prediction in flight. Amounts are nano-dollars.
 
-Rows are written by the functions of migration 0020 alone (billing/hotpath.py calls them).
+Rows are written by the functions of migrations 0020 and 0025 alone (billing/hotpath.py calls them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Hold(models.Model):
         RELEASED = "released"  # all given back
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="holds")
+    account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="holds", db_index=False)
     organization_id = models.UUIDField()
     api_key_id = models.UUIDField(null=True)
     amount_nano_usd = models.BigIntegerField()

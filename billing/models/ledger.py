@@ -67,7 +67,10 @@ class Account(models.Model):
         STRIPE_CASH = "stripe_cash"
         STRIPE_FEES = "stripe_fees"
 
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, null=True, related_name="ledger_accounts")
+    # The indexes of constraints begin with the columns of foreign keys that have no index of their own.
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, null=True, related_name="ledger_accounts", db_index=False
+    )
     kind = models.CharField(max_length=24)  # a code of AccountKind
     may_be_negative = models.BooleanField(default=False, db_default=False)  # copied from the kind by a trigger
     currency = models.CharField(max_length=3, default="usd", db_default="usd")
@@ -123,7 +126,9 @@ class LedgerTransaction(models.Model):
 
     kind = models.CharField(max_length=24)  # one of Kind
     reference = models.CharField(max_length=255)
-    corrects = models.ForeignKey("self", on_delete=models.PROTECT, null=True, related_name="corrections")
+    corrects = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, related_name="corrections", db_index=False
+    )
     memo = models.CharField(max_length=255, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now())
     # Entries join only in the database transaction that wrote this row; afterwards it is closed.
@@ -138,15 +143,18 @@ class LedgerTransaction(models.Model):
                 name="billing_transaction_correction_names_original",
             ),
         ]
-        indexes: ClassVar = [models.Index(fields=["database_transaction"], name="billing_transaction_written_in")]
+        indexes: ClassVar = [
+            models.Index(fields=["database_transaction"], name="billing_transaction_written_in"),
+            models.Index(fields=["corrects"], condition=Q(corrects__isnull=False), name="billing_transaction_corrects"),
+        ]
 
 
 class Entry(models.Model):
     """One signed amount on one account, and of customers' credit on one lot. Append-only."""
 
-    transaction = models.ForeignKey(LedgerTransaction, on_delete=models.PROTECT, related_name="entries")
+    transaction = models.ForeignKey(LedgerTransaction, on_delete=models.PROTECT, related_name="entries", db_index=False)
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="entries")
-    lot = models.ForeignKey("billing.Lot", on_delete=models.PROTECT, null=True, related_name="entries")
+    lot = models.ForeignKey("billing.Lot", on_delete=models.PROTECT, null=True, related_name="entries", db_index=False)
     amount = models.BigIntegerField()
 
     class Meta:

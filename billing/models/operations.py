@@ -33,7 +33,9 @@ class Outbox(models.Model):
         constraints: ClassVar = [models.UniqueConstraint(fields=["topic", "key"], name="billing_outbox_unique_key")]
         indexes: ClassVar = [
             models.Index(fields=["id"], condition=Q(delivered_at__isnull=True), name="billing_outbox_waiting"),
-            models.Index(fields=["delivered_at"], name="billing_outbox_delivered"),
+            models.Index(
+                fields=["delivered_at"], condition=Q(delivered_at__isnull=False), name="billing_outbox_delivered"
+            ),
         ]
 
 

@@ -57,12 +57,13 @@ class Balances:
 
 @dataclass(frozen=True, slots=True)
 class Earnings:
-    """A payee's totals, what of them is not paid out, and both groupings."""
+    """A payee's totals, what of them is not paid out, and both groupings; `models` is how many there are."""
 
     balances: Balances
     total: EarningsLine
     by_day: tuple[EarningsLine, ...]
     by_model: tuple[EarningsLine, ...]
+    models: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +77,34 @@ class PlatformTotals:
 
 
 def earnings(
-    organization: Organization, *, since: date | datetime | None = None, until: date | datetime | None = None
+    organization: Organization,
+    *,
+    since: date | datetime | None = None,
+    until: date | datetime | None = None,
+    limit: int = MAX_ROWS,
+    offset: int = 0,
 ) -> Earnings:
-    """Return what `organization` earned: in all, by day and by model, at most `MAX_ROWS` of each."""
+    """Return what `organization` earned: in all, and by day and by model at most `limit` after the first `offset`."""
+    models, count = by_model(organization, since=since, until=until, limit=limit, offset=offset)
     return Earnings(
         balances=balances(organization),
         total=earnings_total(organization, since=since, until=until),
-        by_day=by_day(organization, since=since, until=until),
-        by_model=by_model(organization, since=since, until=until)[0],
+        by_day=by_day(organization, since=since, until=until, limit=limit, offset=offset),
+        by_model=models,
+        models=count,
     )
 
 
 def by_day(
-    organization: Organization, *, since: date | datetime | None = None, until: date | datetime | None = None
+    organization: Organization,
+    *,
+    since: date | datetime | None = None,
+    until: date | datetime | None = None,
+    limit: int = MAX_ROWS,
+    offset: int = 0,
 ) -> tuple[EarningsLine, ...]:
-    """Return what `organization` earned on each day, newest first, at most `MAX_ROWS` days."""
-    rows = sums.by_day(_Facet.EARNINGS, organization.pk, Period.of(since, until), limit=MAX_ROWS)
+    """Return what `organization` earned on each day, newest first, at most `limit` days after the first `offset`."""
+    rows = sums.by_day(_Facet.EARNINGS, organization.pk, Period.of(since, until), limit=limit, offset=offset)
     return tuple(_line(row, row.customers) for row in rows)
 
 
@@ -101,10 +114,12 @@ def by_model(
     since: date | datetime | None = None,
     until: date | datetime | None = None,
     limit: int = MAX_ROWS,
+    offset: int = 0,
 ) -> tuple[tuple[EarningsLine, ...], int]:
-    """Return the models by which `organization` earned most, and how many models it earned by."""
+    """Return the models by which `organization` earned most, after the first `offset`, and how many it earned by."""
     period = Period.of(since, until)
-    rows = sums.over_period(_Facet.EARNINGS_MODEL, organization.pk, period, order="earned", limit=limit)
+    page = {"limit": limit, "offset": offset}
+    rows = sums.over_period(_Facet.EARNINGS_MODEL, organization.pk, period, order="earned", **page)
     lines = tuple(_line(row, row.customers if period == Period() else None) for row in rows)
     return lines, rows[0].groups if rows else 0
 

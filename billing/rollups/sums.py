@@ -14,16 +14,20 @@ from billing.models import SpanTotal
 from billing.rollups.spans import FIRST_DAY, Period
 
 Order = Literal["label", "charged", "earned"]
-_ORDERS: dict[Order, str] = {
-    "label": "label, subject",
-    "charged": "charged DESC, subject",
-    "earned": "earned DESC, subject",
+_KEYS: dict[Order, tuple[str, str]] = {  # of one row, and of the rows of a subject
+    "label": ("t.label", "max(t.label)"),
+    "charged": ("-t.charged_nano_usd", "-sum(t.charged_nano_usd)::bigint"),
+    "earned": ("-t.earned_nano_usd", "-sum(t.earned_nano_usd)::bigint"),
 }
+_ROWS = """
+    JOIN billing_spantotal t ON t.facet = %(facet)s AND t.organization_id = %(organization)s
+        AND t.span = block.span AND t.start = block.start
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums of one day or period, and subject. `groups` is how many there are in all; the list may have fewer."""
+    """Sums of one day or period, and subject. `groups` is how many there are in all, or 0; the list may have fewer."""
 
     day: date | None
     subject: UUID
@@ -38,22 +42,36 @@ class Sums:
 
 
 def over_period(
-    facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, order: Order = "label", limit: int = 1
+    facet: SpanTotal.Facet,
+    organization_id: UUID,
+    period: Period,
+    *,
+    order: Order = "label",
+    limit: int = 1,
+    offset: int = 0,
 ) -> list[Sums]:
-    """Return the sums of the whole period for each subject, at most `limit`.
+    """Return the sums of the whole period for each subject, at most `limit` of them after the first `offset`.
 
-    `customers` is right where the period is one block.
+    `customers` is right where the period is one block. All subjects are put in order by one number of each; the other
+    sums are made for those that are returned.
     """
     blocks = period.blocks(today=timezone.now().date())
+    alone = len(blocks) == 1  # a subject has one row then
+    key = _KEYS[order][0 if alone else 1]
     return _read(
         f"""
-        SELECT NULL::date AS day, t.subject, max(t.label) AS label, sum(t.predictions)::bigint,
-            sum(t.prompt_tokens)::bigint, sum(t.completion_tokens)::bigint, sum(t.charged_nano_usd)::bigint AS charged,
-            sum(t.earned_nano_usd)::bigint AS earned, sum(t.customers)::bigint, count(*) OVER ()
-        FROM unnest(%(spans)s::smallint[], %(starts)s::date[]) AS block (span, start)
-        JOIN billing_spantotal t ON t.facet = %(facet)s AND t.organization_id = %(organization)s
-            AND t.span = block.span AND t.start = block.start
-        GROUP BY t.subject ORDER BY {_ORDERS[order]} LIMIT %(limit)s
+        WITH block AS MATERIALIZED (SELECT * FROM unnest(%(spans)s::smallint[], %(starts)s::date[]) AS b (span, start)),
+        ranked AS MATERIALIZED (
+            SELECT t.subject, {key} AS key FROM block {_ROWS} {"" if alone else "GROUP BY t.subject"}
+        ), chosen AS MATERIALIZED (
+            SELECT subject, key, (SELECT count(*) FROM ranked) AS groups FROM ranked
+            ORDER BY key, subject LIMIT %(limit)s OFFSET %(offset)s
+        )
+        SELECT NULL::date, t.subject, max(t.label), sum(t.predictions)::bigint, sum(t.prompt_tokens)::bigint,
+            sum(t.completion_tokens)::bigint, sum(t.charged_nano_usd)::bigint, sum(t.earned_nano_usd)::bigint,
+            sum(t.customers)::bigint, max(chosen.groups)
+        FROM chosen CROSS JOIN block {_ROWS} AND t.subject = chosen.subject
+        GROUP BY t.subject, chosen.key ORDER BY chosen.key, t.subject
         """,
         {
             "facet": facet.value,
@@ -61,12 +79,13 @@ def over_period(
             "spans": [block.days for block in blocks],
             "starts": [block.start for block in blocks],
             "limit": limit,
+            "offset": offset,
         },
     )
 
 
-def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, limit: int) -> list[Sums]:
-    """Return the sums of each day and subject, newest day first, at most `limit`."""
+def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, limit: int, offset: int = 0) -> list[Sums]:
+    """Return the sums of each day and subject, newest day first, at most `limit` after the first `offset`."""
     return _read(
         """
         SELECT start AS day, subject, label, predictions, prompt_tokens, completion_tokens, charged_nano_usd,
@@ -74,7 +93,7 @@ def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, lim
         FROM billing_spantotal
         WHERE facet = %(facet)s AND organization_id = %(organization)s AND span = 1
             AND start >= %(since)s AND start < %(until)s
-        ORDER BY start DESC, label, subject LIMIT %(limit)s
+        ORDER BY start DESC, label, subject LIMIT %(limit)s OFFSET %(offset)s
         """,
         {
             "facet": facet.value,
@@ -82,6 +101,7 @@ def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, lim
             "since": period.since or FIRST_DAY,
             "until": period.until or date.max,
             "limit": limit,
+            "offset": offset,
         },
     )
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db.models import Max, Sum
+from django.db import connection
 
-from billing.models import SpanTotal, UsageDay
+from billing.models import SpanTotal
 from billing.models.rollups import NO_SUBJECT
 from billing.rollups import sums
-from billing.rollups.spans import Period
+from billing.rollups.spans import FIRST_DAY, Period
 from billing.rollups.sums import Sums
 from marketplace.accounts.models import Organization
 
@@ -48,22 +48,24 @@ def usage_summary(
     group_by: Iterable[str] = ("day", "model", "key"),
     since: date | datetime | None = None,
     until: date | datetime | None = None,
+    limit: int = MAX_ROWS,
+    offset: int = 0,
 ) -> list[UsageTotal]:
     """Return totals of `organization`'s usage, grouped by any of day, model, key: newest day first, then by name.
 
-    At most `MAX_ROWS` groups. Raises ValueError for another group.
+    At most `limit` groups after the first `offset`. Raises ValueError for another group.
     """
     groups = set(group_by)
     if unknown := groups - {"day", "model", "key"}:
         raise ValueError(f"cannot group by {', '.join(sorted(unknown))}; choose from day, model, key")
     period = Period.of(since, until)
     if {"model", "key"} <= groups:
-        return _by_model_and_key(organization, period, by_day="day" in groups)
+        return _by_model_and_key(organization.pk, period, by_day="day" in groups, limit=limit, offset=offset)
     facet = _Facet.USAGE_MODEL if "model" in groups else _Facet.USAGE_KEY if "key" in groups else _Facet.USAGE
     if "day" in groups:
-        rows = sums.by_day(facet, organization.pk, period, limit=MAX_ROWS)
+        rows = sums.by_day(facet, organization.pk, period, limit=limit, offset=offset)
     else:
-        rows = sums.over_period(facet, organization.pk, period, limit=MAX_ROWS)
+        rows = sums.over_period(facet, organization.pk, period, limit=limit, offset=offset)
     return [_total(row, facet) for row in rows]
 
 
@@ -86,30 +88,33 @@ def _total(row: Sums, facet: SpanTotal.Facet) -> UsageTotal:
     )
 
 
-def _by_model_and_key(organization: Organization, period: Period, *, by_day: bool) -> list[UsageTotal]:
-    days = {"day__gte": period.since, "day__lt": period.until}
-    cells = UsageDay.objects.filter(organization_id=organization.pk)
-    cells = cells.filter(**{name: day for name, day in days.items() if day is not None})
-    totals = (
-        cells.values(*(["day"] if by_day else []), "model_id", "key_line")
-        .annotate(
-            name=Max("model_name"),
-            count=Sum("predictions"),
-            tokens_in=Sum("prompt_tokens"),
-            tokens_out=Sum("completion_tokens"),
-            cost=Sum("charged_nano_usd"),
+def _by_model_and_key(
+    organization_id: UUID, period: Period, *, by_day: bool, limit: int, offset: int
+) -> list[UsageTotal]:
+    """Day after day, the newest first: so a page adds up the days that it shows, and no others."""
+    days = "t.day = one.day" if by_day else "t.day >= %(since)s AND t.day < %(until)s"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            SELECT one.day, cell.* FROM (
+                SELECT start AS day FROM billing_spantotal
+                WHERE facet = %(facet)s AND organization_id = %(organization)s AND span = 1
+                    AND start >= %(since)s AND start < %(until)s
+                ORDER BY start DESC LIMIT {"NULL" if by_day else 1}
+            ) one CROSS JOIN LATERAL (
+                SELECT max(t.model_name) AS name, t.key_line, sum(t.predictions)::bigint, sum(t.prompt_tokens)::bigint,
+                    sum(t.completion_tokens)::bigint, sum(t.charged_nano_usd)::bigint
+                FROM billing_usageday t WHERE t.organization_id = %(organization)s AND {days}
+                GROUP BY t.model_id, t.key_line ORDER BY name, t.model_id, t.key_line
+            ) cell LIMIT %(limit)s OFFSET %(offset)s
+            """,
+            {
+                "facet": _Facet.USAGE.value,
+                "organization": organization_id,
+                "since": period.since or FIRST_DAY,
+                "until": period.until or date.max,
+                "limit": limit,
+                "offset": offset,
+            },
         )
-        .order_by(*(["-day"] if by_day else []), "name", "model_id", "key_line")[:MAX_ROWS]
-    )
-    return [
-        UsageTotal(
-            day=row.get("day"),
-            model_name=row["name"],
-            api_key_id=row["key_line"],
-            predictions=int(row["count"]),
-            prompt_tokens=int(row["tokens_in"]),
-            completion_tokens=int(row["tokens_out"]),
-            cost_nano_usd=int(row["cost"]),
-        )
-        for row in totals
-    ]
+        return [UsageTotal(row[0] if by_day else None, *row[1:]) for row in cursor.fetchall()]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVectorField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
@@ -119,6 +121,20 @@ class Source(models.Model):
                 ),
                 name="source_fits",
             ),
+        ]
+
+
+class SearchText(models.Model):
+    """The words by which a listing is found. Triggers of migration 0006 keep them; nothing else writes here."""
+
+    model = models.OneToOneField(Model, on_delete=models.CASCADE, primary_key=True, related_name="search_text")
+    words = SearchVectorField()  # stems, with weights
+    beginnings = SearchVectorField()  # words of title and slug as they are written
+
+    class Meta:
+        indexes: ClassVar = [
+            GinIndex(fields=["words"], name="catalog_search_words"),
+            GinIndex(fields=["beginnings"], name="catalog_search_beginnings"),
         ]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
-from django.contrib.postgres.search import SearchQuery, SearchRank, SearchVector
-from django.db.models import Exists, F, Func, Manager, OuterRef, Prefetch, Q, QuerySet, Subquery, TextField, Value
+from django.contrib.postgres.search import SearchQuery, SearchRank
+from django.db.models import Exists, F, Manager, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
@@ -14,6 +15,7 @@ from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Sour
 
 ORDERINGS = ("relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
+_PLAIN_WORDS = re.compile(r"\w+(?:(?:\s+|-)\w+)*")  # with an operator of the web search, a half word is none
 _LATEST = ("-effective_at", "-id")  # the order in which a later price precedes an earlier one
 
 
@@ -165,12 +167,9 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
 
 
 def _search(models: QuerySet[Model], query: str) -> QuerySet[Model]:
-    tags = Func(F("tags"), Value(" "), function="array_to_string", output_field=TextField())
-    vector = (
-        SearchVector("title", "slug", weight="A", config="english")
-        + SearchVector(tags, "industry", "organization__slug", weight="B", config="english")
-        + SearchVector("summary", weight="C", config="english")
-    )
     words = SearchQuery(query, config="english", search_type="websearch")
-    beginning = Q(slug__istartswith=query) | Q(title__istartswith=query) | Q(title__icontains=f" {query}")
-    return models.annotate(search=vector, rank=SearchRank(vector, words)).filter(Q(search=words) | beginning)
+    found = Q(search_text__words=words)
+    if _PLAIN_WORDS.fullmatch(query):
+        beginning = " <-> ".join(re.findall(r"\w+", query)) + ":*"
+        found |= Q(search_text__beginnings=SearchQuery(beginning, config="simple", search_type="raw"))
+    return models.annotate(rank=SearchRank(F("search_text__words"), words)).filter(found)

@@ -81,6 +81,7 @@ TABLES = {
     "catalog_model": WRITE,
     "catalog_price": APPEND,
     "catalog_source": APPEND,
+    "catalog_searchtext": "SELECT, DELETE",  # triggers write it
     "catalog_version": WRITE,
     "django_content_type": READ,
     "django_migrations": READ,
@@ -157,6 +158,7 @@ INTERNAL = {
     "billing_settle_outcomes",
     "billing_spend_in_budgets",
     "billing_take_back",
+    "catalog_write_search_text",
 }
 SEARCH_PATH = "public, pg_temp"
 

@@ -55,7 +55,7 @@ class Gateway:
         self._quotes = Quotes()
         self._replays = Replays()
         self._authenticator = Authenticator(pepper=settings.ENV.api_key_pepper)
-        self._presence: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # for the life of the process
         self._valkey: Redis | None = None
         self._limiter: RateLimiter | None = None
 
@@ -211,11 +211,14 @@ class Gateway:
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
-        self._presence = asyncio.create_task(presence.run())
+        self._tasks = [
+            asyncio.create_task(presence.run()),
+            asyncio.create_task(self._authenticator.keep_fresh(database)),
+        ]
 
     async def _stop(self) -> None:
-        if self._presence is not None:
-            self._presence.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._parts is not None:
             await self._parts.books.close(STOP_SECONDS)
             self._parts.replicas.close()

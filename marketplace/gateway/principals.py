@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from psycopg_pool import AsyncConnectionPool
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
@@ -17,15 +20,20 @@ from marketplace.accounts.playground_tokens import verify_playground_token
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
 
+logger = logging.getLogger(__name__)
+
 _KEY_SQL = """
-SELECT k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at
-FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = %s
+SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at
+FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
-_TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = %s"
+_TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
 _ORGANIZATION_SQL = """
 SELECT o.slug FROM accounts_organization o JOIN accounts_membership m ON m.organization_id = o.id
 JOIN accounts_user u ON u.id = m.user_id WHERE o.id = %s AND m.user_id = %s AND u.is_active
 """
+
+REFRESH_SECONDS = 1.0
+REFRESHED_SECONDS = 10.0  # a key that was used so long ago is loaded again when it is used again
 
 
 @dataclass(frozen=True)
@@ -84,15 +92,25 @@ class Authenticator:
             raise NotAllowed("This API key may not make predictions.", code="missing_scope")
         return Principal(row.organization_id, row.organization_slug, row.id)
 
+    async def keep_fresh(self, database: AsyncConnectionPool[Any]) -> None:
+        """Load the keys that are in use every second, in one statement, until cancelled: no request waits for that."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                await self._keys.refresh(lambda some: self._load_all(database, some), asked_within=REFRESHED_SECONDS)
+            except (psycopg.Error, PoolTimeout) as error:
+                logger.warning("the API keys in use are not refreshed: %s", type(error).__name__)
+
     async def _load(self, database: AsyncConnectionPool[Any], prefix: str) -> _KeyRow | None:
+        return (await self._load_all(database, [prefix])).get(prefix)
+
+    async def _load_all(self, database: AsyncConnectionPool[Any], prefixes: list[str]) -> dict[str, _KeyRow]:
         async with database.connection() as connection:
-            found = await (await connection.execute(_KEY_SQL, (prefix,))).fetchone()
-            if found is None:
-                return None
-            last_used = found[7]
-            if last_used is None or datetime.now(UTC) - last_used > timedelta(minutes=1):
-                await connection.execute(_TOUCH_SQL, (found[0],))
-        return _KeyRow(found[0], bytes(found[1]), found[2], found[3], tuple(found[4]), found[5], found[6])
+            rows = await (await connection.execute(_KEY_SQL, (prefixes,))).fetchall()
+            minute_ago = datetime.now(UTC) - timedelta(minutes=1)
+            if used := [row[1] for row in rows if row[8] is None or row[8] < minute_ago]:
+                await connection.execute(_TOUCH_SQL, (used,))
+        return {row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7]) for row in rows}
 
     async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)

@@ -34,6 +34,13 @@ class Days(serializers.Serializer):
     )
 
 
+class Groups(Days):
+    limit = serializers.IntegerField(min_value=1, max_value=1_000, default=100, help_text="most groups in the answer")
+    offset = serializers.IntegerField(
+        min_value=0, max_value=1_000_000, default=0, help_text="groups to leave out: `next_offset` of the page before"
+    )
+
+
 class WalletView(ControlView):
     """Credit."""
 
@@ -132,41 +139,48 @@ class UsageView(ControlView):
         return self.page(rows, self.Prediction, ordering=("-created_at", "-prediction_id"))
 
 
+class UsageGroup(serializers.Serializer):
+    day = serializers.DateField(allow_null=True)
+    model = serializers.CharField(source="model_name", allow_null=True)
+    key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
+    predictions = serializers.IntegerField()
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    cost_nano_usd = serializers.IntegerField()
+
+
 class UsageSummaryView(ControlView):
     """Usage in groups."""
 
     scopes: ClassVar = {"GET": ("account",)}
 
-    class UsageSummaryQuery(Days):
+    class UsageSummaryQuery(Groups):
         group_by = serializers.RegexField(
             r"^(day|model|key)(,(day|model|key)){0,2}$", default="day,model,key", help_text="any of day, model, key"
         )
 
-    class UsageGroup(serializers.Serializer):
-        day = serializers.DateField(allow_null=True)
-        model = serializers.CharField(source="model_name", allow_null=True)
-        key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
-        predictions = serializers.IntegerField()
-        prompt_tokens = serializers.IntegerField()
-        completion_tokens = serializers.IntegerField()
-        cost_nano_usd = serializers.IntegerField()
+    class UsageGroups(serializers.Serializer):
+        results = UsageGroup(many=True)
+        next_offset = serializers.IntegerField(allow_null=True, help_text="null: these are the last groups")
 
-    @extend_schema(
-        operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroup(many=True), filters=False
-    )
+    @extend_schema(operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroups, filters=False)
     def get(self, request: Request) -> Response:
-        """Totals by day (UTC), model and key (the first of its rotations); newest day first, at most 1,000 groups.
+        """Totals by day (UTC), model and key (the first of its rotations); newest day first, then by name.
 
         They count what was settled some seconds ago and before.
         """
         wanted = self.parse(self.UsageSummaryQuery, query=True)
+        limit, offset = wanted["limit"], wanted["offset"]
         groups = usage.usage_summary(
             self.organization,
             group_by=dict.fromkeys(wanted["group_by"].split(",")),
             since=wanted.get("since"),
             until=wanted.get("until"),
+            limit=limit + 1,
+            offset=offset,
         )
-        return Response({"results": self.show(self.UsageGroup, groups, many=True)})
+        following = offset + limit if len(groups) > limit else None
+        return Response({"results": self.show(UsageGroup, groups[:limit], many=True), "next_offset": following})
 
 
 class EarningsGroup(serializers.Serializer):
@@ -201,14 +215,15 @@ class EarningsView(ControlView):
         consumers = serializers.IntegerField(source="total.consumers")
         by_day = EarningsGroup(many=True)
         by_model = EarningsGroup(many=True)
+        models = serializers.IntegerField(help_text="how many models it earned by, those of other pages too")
 
-    @extend_schema(operation_id="get_earnings", parameters=[Days], responses=Earnings)
+    @extend_schema(operation_id="get_earnings", parameters=[Groups], responses=Earnings)
     def get(self, request: Request) -> Response:
-        """The organization's earnings: in all, by day (UTC) and by model, at most 1,000 of each.
+        """The organization's earnings: in all, by day (UTC, newest first) and by model (the best first), in pages.
 
         They count what was settled some seconds ago and before.
         """
-        found = earnings.earnings(self.organization, **self.parse(Days, query=True))
+        found = earnings.earnings(self.organization, **self.parse(Groups, query=True))
         return Response(self.show(self.Earnings, found))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marketplace import publishing
+from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, ModelFacts
 from marketplace.catalog.services.listings import ListingText
@@ -87,3 +88,12 @@ def test_a_draft_has_no_facts() -> None:
     found = selectors.owned_model(organization=model.organization, org_slug=model.organization.slug, slug=model.slug)
     assert found is not None
     assert found.facts == ModelFacts(None, None, None)
+
+
+def test_a_search_finds_what_a_listing_says_now() -> None:
+    model = listing("census")
+    assert slugs(query="otters") == []
+    Model.objects.filter(pk=model.pk).update(summary="Counts otters.", title="River-life census")
+    assert slugs(query="otters") == slugs(query="river-li") == slugs(query="life cen") == [model.slug]
+    Organization.objects.filter(pk=model.organization_id).update(slug="erased-organization")
+    assert slugs(query="erased-organization") == [model.slug] and slugs(query=model.organization.slug) == []
