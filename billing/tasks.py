@@ -26,6 +26,7 @@ from billing.papers.credit_notes import issue_due_credit_notes
 from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
 from billing.reconciliation import reconcile
+from billing.retention import drop_old_usage
 from billing.rollups.checks import find_wrong_sums
 from billing.rollups.services import roll_up
 from billing.stripe import stripe_gateway
@@ -171,6 +172,17 @@ def create_usage_partitions() -> None:
     with connection.cursor() as cursor:
         for month in months:
             cursor.execute("SELECT billing_create_usage_partition(%s)", [month])
+
+
+@shared_task
+def drop_usage() -> None:
+    """Drop single predictions that are older than `USAGE_MONTHS_KEPT` months, where nothing needs them any more."""
+    months_kept: int = settings.ENV.usage_months_kept
+    if months_kept == 0:
+        return
+    for month, outcome in drop_old_usage(months_kept=months_kept).items():
+        log = logger.info if outcome == "dropped" else logger.warning
+        log("usage of %s: %s", f"{month:%Y-%m}", outcome)
 
 
 @shared_task

@@ -68,6 +68,7 @@ app.conf.update(
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
+        "drop old usage": {"task": "billing.tasks.drop_usage", "schedule": 86_400.0},
         # The last head of a day follows within the hour after its end.
         "publish roots of receipts": {
             "task": "marketplace.receipts.tasks.publish_days",
