@@ -6,12 +6,10 @@ Each top-up is charged under one idempotency key, and credited once, like one th
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.core.mail import EmailMessage
 from django.db import transaction
 from django.db.models import F, Sum
 from django.db.models.functions import Coalesce, Now
@@ -20,20 +18,18 @@ from django.utils import timezone
 from billing.cards import customer_of
 from billing.errors import CardNotFound, InvalidAutoTopUp
 from billing.locks import lock_auto_top_up, lock_top_up
+from billing.mail import tell_members
 from billing.models import Account, AutoTopUp, SavedCard, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
 from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
-from marketplace.accounts.models import Membership, Organization
-
-logger = logging.getLogger(__name__)
+from marketplace.accounts.models import Organization
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
 FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
 BATCH = 100
-_TOLD = (Membership.Role.OWNER, Membership.Role.ADMIN, Membership.Role.BILLING)
 
 
 def set_auto_top_up(
@@ -195,7 +191,7 @@ def _ask_holder(top_up: TopUp, gateway: StripeGateway) -> None:
         AutoTopUp.objects.filter(pk=top_up.organization_id, state=AutoTopUp.State.ON).update(
             state=AutoTopUp.State.WAITING
         )
-        _tell(
+        tell_members(
             top_up.organization,
             "Your bank asks you to confirm a top-up",
             f"The bank of your card wants to know that an automatic top-up of ${top_up.amount_cents / 100:,.2f} is "
@@ -220,7 +216,7 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
     if rule.failures >= MAX_FAILURES:
         rule.state = AutoTopUp.State.STOPPED
         transaction.on_commit(
-            lambda: _tell(
+            lambda: tell_members(
                 top_up.organization,
                 "Automatic top-ups have stopped",
                 f"Your card was refused {MAX_FAILURES} times, so it is not charged any more. Choose another card in "
@@ -228,13 +224,3 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
             )
         )
     rule.save(update_fields=["failures", "next_attempt_at", "state"])
-
-
-def _tell(organization: Organization, subject: str, text: str) -> None:
-    """Write to the members who look after money. A mail that cannot be sent is logged: the wallet says the same."""
-    addresses = Membership.objects.filter(organization=organization, role__in=_TOLD, user__is_active=True)
-    recipients = list(addresses.values_list("user__email", flat=True))
-    try:
-        EmailMessage(f"{subject}: {organization.name}"[:200].replace("\n", " "), text, bcc=recipients).send()
-    except OSError:
-        logger.exception("a mail about an automatic top-up was not sent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from uuid import UUID
 
@@ -147,6 +148,79 @@ class InvalidTopUpAmount(BillingError):
         self.amount_cents = amount_cents
         self.minimum = minimum
         self.maximum = maximum
+
+
+class TopUpNotFound(BillingError):
+    """The organization has no such credited top-up."""
+
+    code = "not_found"
+    status = 404
+
+    def __init__(self) -> None:
+        """Name no top-up: its id may belong to another organization."""
+        super().__init__("there is no such payment")
+
+
+class AmountNotRefundable(BillingError):
+    """More was asked for than can go back, or nothing. Amounts in cents; nothing moved."""
+
+    code = "amount_not_refundable"
+    status = 409
+
+    def __init__(self, amount_cents: int, refundable_cents: int) -> None:
+        """Name both amounts."""
+        super().__init__(
+            f"${amount_cents / 100:,.2f} was asked for and ${refundable_cents / 100:,.2f} of this payment can go back: "
+            "what was spent, or is set aside for running predictions, cannot",
+            field="amount_cents",
+        )
+        self.amount_cents = amount_cents
+        self.refundable_cents = refundable_cents
+
+
+class RefundsFrozen(BillingError):
+    """No money goes back to this organization now; nothing moved. `reasons` are sentences for its members."""
+
+    code = "refunds_frozen"
+    status = 409
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        """Keep the reasons; the message holds them all."""
+        super().__init__(" ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+class RequestIdReused(BillingError):
+    """The id of a request was used before, for something else. Nothing moved."""
+
+    code = "request_id_reused"
+    status = 422
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("this request id was used for another refund", field="request_id")
+
+
+class DisputeNotFound(BillingError):
+    """There is no such dispute."""
+
+    code = "not_found"
+    status = 404
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("there is no such dispute")
+
+
+class EvidenceRefused(BillingError):
+    """Evidence is too large, of another type, late, or was sent before; `field` names the part. Nothing was sent."""
+
+    code = "evidence_refused"
+    status = 409
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        """Name the field."""
+        super().__init__(message, field=field, status=400 if field else 409)
 
 
 class CardNotFound(BillingError):

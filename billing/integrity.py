@@ -1,4 +1,4 @@
-"""Checks that the books agree with themselves: balances with entries and holds; holds with usage, entries and refunds.
+"""Checks that the books agree with themselves: balances with entries, holds and disputes; holds with usage and entries.
 
 The full check looks at every charge. The incremental one looks at the charges committed since the last, and skips none
 that commits late: it goes up to the oldest database transaction that was still running when it began.
@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from billing.charge_checks import NEW, UNDATED
 from billing.locks import lock_ledger_checkpoint
 from billing.models import Incident
+from billing.payment_checks import FROZEN
 
 # One statement, so that all figures come from the same snapshot while predictions go on.
 _BALANCES = """
@@ -77,7 +78,7 @@ class Discrepancy:
 
 def find_discrepancies() -> list[Discrepancy]:
     """Return the figures that do not add up, over all rows; none when the books are right."""
-    return _run([_BALANCES, NEW, UNDATED], low=0, high=2**63 - 1)
+    return _run([_BALANCES, FROZEN, NEW, UNDATED], low=0, high=2**63 - 1)
 
 
 @transaction.atomic
@@ -93,7 +94,7 @@ def find_new_discrepancies() -> list[Discrepancy]:
         (ended,) = cursor.fetchone()
     # Books that were restored into another server may have larger numbers than it: all of them are looked at again.
     low = checkpoint.through if checkpoint.through <= ended else 0
-    found = _run([_BALANCES, NEW], low=low, high=ended)
+    found = _run([_BALANCES, FROZEN, NEW], low=low, high=ended)
     checkpoint.through = ended
     checkpoint.save(update_fields=["through"])
     return found

@@ -6,19 +6,23 @@ role may not change rows of the ledger, and so not lock them either: functions d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from django.db import connection
 
 from billing.models import (
     Account,
+    AccountKind,
     AutoTopUp,
     BudgetNode,
+    Dispute,
     LedgerCheckpoint,
     LedgerTransaction,
     Outbox,
     Payout,
     TopUp,
+    TopUpRefund,
 )
 
 
@@ -39,6 +43,21 @@ def lock_payout(payout_id: UUID) -> Payout:
     return locked.get(pk=payout_id)
 
 
+def lock_refund(refund_id: UUID) -> TopUpRefund | None:
+    """Lock the refund and its top-up: what Stripe says about one payment takes turns."""
+    top_up_id = TopUpRefund.objects.filter(pk=refund_id).values_list("top_up_id", flat=True).first()
+    if top_up_id is None or lock_top_up(top_up_id) is None:
+        return None
+    locked = TopUpRefund.objects.select_for_update(of=("self",)).select_related("top_up__organization")
+    return locked.get(pk=refund_id)
+
+
+def lock_dispute(dispute_id: str) -> Dispute | None:
+    """Lock the dispute; its top-up is locked by the caller."""
+    locked = Dispute.objects.select_for_update(of=("self",)).select_related("top_up__organization")
+    return locked.filter(pk=dispute_id).first()
+
+
 def lock_ledger_transaction(transaction_id: int) -> LedgerTransaction:
     """Lock the transaction that is about to be corrected, so that its corrections take turns."""
     with connection.cursor() as cursor:
@@ -51,6 +70,16 @@ def lock_account(account: Account) -> Account:
     with connection.cursor() as cursor:
         cursor.execute("SELECT billing_lock_account(%s)", [account.pk])
     return Account.objects.get(pk=account.pk)
+
+
+def lock_accounts(accounts: Iterable[Account]) -> dict[int, Account]:
+    """Lock accounts in the order of the chart, and return their present balances by id."""
+    ranks = dict(AccountKind.objects.values_list("code", "rank"))
+    ordered = sorted({one.pk: one for one in accounts}.values(), key=lambda one: (ranks[one.kind], one.pk))
+    with connection.cursor() as cursor:
+        for account in ordered:
+            cursor.execute("SELECT billing_lock_account(%s)", [account.pk])
+    return Account.objects.in_bulk([account.pk for account in ordered])
 
 
 def lock_stripe_cash(account: Account) -> Account:

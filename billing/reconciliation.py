@@ -1,28 +1,32 @@
 """Reconciliation: every balance transaction at Stripe is one ledger transaction of ours, to the cent, and the reverse.
 
 A difference that outlives `GRACE` opens an incident, and payouts are frozen until a person with a second factor clears
-it (`billing.incidents`). Nothing here changes a balance, but for a fee of Stripe whose event was lost.
+it (`billing.incidents`). Nothing here changes a balance, but for news whose event was lost: Stripe's fee, a refund or a
+dispute.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import Max, Min, Q, Sum
-from django.db.models.functions import Now
+from django.db.models import Case, CharField, Exists, F, Max, Min, OuterRef, Q, Sum, Value, When
+from django.db.models.functions import Cast, Concat, Now
 from django.utils import timezone
 
+from billing.cash import record_stripe_fee
+from billing.disputes.services import refresh_dispute
+from billing.errors import BillingError
 from billing.ledger import get_account, record_incident
-from billing.models import Account, Entry, Incident, LedgerTransaction, StripeMovement, TopUp
+from billing.models import Account, Dispute, Entry, Incident, LedgerTransaction, StripeMovement, TopUp, TopUpRefund
 from billing.pricing import NANO_PER_CENT
+from billing.refunds import take_refund
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.balance import Movement
 from billing.stripe.calls import CURRENCY
 from billing.stripe.charges import StripeFee
-from billing.top_ups import record_stripe_fee
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,8 @@ GRACE = timedelta(hours=6)  # for an event that is late on either side
 OVERLAP = timedelta(days=3)  # read again at each run: Stripe may list a movement late
 MAX_MOVEMENTS = 100_000  # in one run
 _CHARGES = ("charge", "payment")
+_REFUNDS = ("refund", "payment_refund", "refund_failure", "payment_failure_refund")
+_DISPUTES = ("dp_", "du_")  # ids of disputes
 # Beside the transaction of its movement: they have no movement of their own.
 _COMPANIONS = (LedgerTransaction.Kind.STRIPE_FEE, LedgerTransaction.Kind.TAX)
 
@@ -51,12 +57,13 @@ def reconcile(*, gateway: StripeGateway | None = None) -> Outcome:
     """
     latest = StripeMovement.objects.aggregate(at=Max("booked_at"))["at"]
     since = 0 if latest is None else int((latest - OVERLAP).timestamp())
-    movements = (gateway or stripe_gateway()).balance.movements(since=since, limit=MAX_MOVEMENTS)
+    gateway = gateway or stripe_gateway()
+    movements = gateway.balance.movements(since=since, limit=MAX_MOVEMENTS)
     StripeMovement.objects.bulk_create([_row(movement) for movement in movements], ignore_conflicts=True)
-    matched = sum(_match(row) for row in StripeMovement.objects.filter(matched_at=None).order_by("booked_at"))
+    matched = sum(_match(row, gateway) for row in StripeMovement.objects.filter(matched_at=None).order_by("booked_at"))
     late = timezone.now() - GRACE
     unmatched = StripeMovement.objects.filter(matched_at=None)
-    opened = _report_movements(unmatched.filter(booked_at__lt=late)) + _report_books(late)
+    opened = _report_movements(unmatched.filter(booked_at__lt=late)) + _report_books(late) + _report_stuck()
     return Outcome(len(movements), matched, unmatched.filter(booked_at__gte=late).count(), opened)
 
 
@@ -74,9 +81,11 @@ def _row(movement: Movement) -> StripeMovement:
     )
 
 
-def _match(row: StripeMovement) -> bool:
+def _match(row: StripeMovement, gateway: StripeGateway) -> bool:
     """Match a movement, if the books say the same, and note it."""
     found = _transactions(row)
+    if not found and _news_of(row, gateway):
+        found = _transactions(row)
     main = [one for one in found if one.kind not in _COMPANIONS]
     if len(main) != 1 or row.currency != CURRENCY or _cash(found) != -row.net_cents * NANO_PER_CENT:
         return False
@@ -95,6 +104,18 @@ def _transactions(row: StripeMovement) -> list[LedgerTransaction]:
             named |= Q(pk=top_up.ledger_transaction_id)
             named |= Q(kind=LedgerTransaction.Kind.TAX, reference=str(top_up.pk))
     return list(LedgerTransaction.objects.filter(named).distinct())
+
+
+def _news_of(row: StripeMovement, gateway: StripeGateway) -> bool:
+    """Act on the refund or dispute that moved the money, whose event may be lost; return whether there is one."""
+    try:
+        if row.kind in _REFUNDS:
+            return take_refund(refund=gateway.refunds.retrieve(row.source_id)) is not None
+        if row.kind == "adjustment" and row.source_id.startswith(_DISPUTES):
+            return refresh_dispute(dispute_id=row.source_id, gateway=gateway) is not None
+    except BillingError:
+        logger.exception("reconciliation: %s of %s", row.kind, row.source_id)  # the movement stays unmatched
+    return False
 
 
 def _cash(found: Iterable[LedgerTransaction]) -> int:
@@ -136,9 +157,34 @@ def _report_books(late: object) -> int:
     return opened
 
 
-def _open(subject: str, detail: dict[str, object]) -> bool:
+def _report_stuck() -> int:
+    """Open an incident for each refund or dispute that ended days ago, and whose money at Stripe says otherwise."""
+    long_ago = timezone.now() - OVERLAP
+    moved = LedgerTransaction.objects.filter(
+        kind=LedgerTransaction.Kind.STRIPE_MOVEMENT, memo=Concat(Value("refund "), OuterRef("refund_name"))
+    )
+    refunds = TopUpRefund.objects.annotate(refund_name=Cast("pk", CharField()))
+    stuck = refunds.filter(~Exists(moved), state=TopUpRefund.State.SENT, sent_at__lt=long_ago)
+    kept = Case(When(state=Dispute.State.LOST, then=F("amount_cents")), default=Value(0))
+    wrong = Dispute.objects.exclude(state=Dispute.State.OPEN).exclude(withdrawn_cents=kept)
+    opened = 0
+    for refund in stuck:
+        unsent = {"what": "a refund was sent, and no money left Stripe", "stripe_refund": refund.stripe_refund_id}
+        opened += _open(f"refund {refund.pk}", unsent)
+    for dispute in wrong.filter(closed_at__lt=long_ago):
+        kept_otherwise = {
+            "what": "a bank decided a dispute, and keeps another amount than that says",
+            "state": dispute.state,
+            "disputed_cents": dispute.amount_cents,
+            "withdrawn_cents": dispute.withdrawn_cents,
+        }
+        opened += _open(f"dispute {dispute.pk}"[:64], kept_otherwise)
+    return opened
+
+
+def _open(subject: str, detail: Mapping[str, object]) -> bool:
     kind = Incident.Kind.RECONCILIATION
     if Incident.objects.filter(kind=kind, subject=subject).exists():
         return False  # open, or a person has looked at it
     logger.error("reconciliation: %s %s", subject, detail)
-    return record_incident(kind=kind, subject=subject, detail=detail)
+    return record_incident(kind=kind, subject=subject, detail=dict(detail))

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 from billing.auto_top_ups import take_card_payment
 from billing.cards import save_card
+from billing.cash import record_stripe_fee
+from billing.disputes.services import refresh_dispute
 from billing.models import Payout, PayoutAccount, TopUp
 from billing.payouts.accounts import refresh_account
 from billing.payouts.services import advance_payout
+from billing.refunds import take_refund
 from billing.stripe import StripeGateway
-from billing.top_ups import credit_top_up, fail_top_up, record_stripe_fee
+from billing.top_ups import credit_top_up, fail_top_up
 
 Handler = Callable[[str, StripeGateway], None]  # takes the id of the event's object; may run twice, in any order
 
@@ -40,6 +43,14 @@ def _charge_event(charge_id: str, gateway: StripeGateway) -> None:
         record_stripe_fee(fee=charge.fee)
 
 
+def _refund_event(stripe_refund_id: str, gateway: StripeGateway) -> None:
+    take_refund(refund=gateway.refunds.retrieve(stripe_refund_id))
+
+
+def _dispute_event(dispute_id: str, gateway: StripeGateway) -> None:
+    refresh_dispute(dispute_id=dispute_id, gateway=gateway)
+
+
 def _account_event(account_id: str, gateway: StripeGateway) -> None:
     account = PayoutAccount.objects.filter(stripe_account_id=account_id).first()
     if account is not None:
@@ -65,6 +76,14 @@ HANDLERS: dict[str, Handler] = {
     "checkout.session.async_payment_failed": _failed_session_event,
     "checkout.session.expired": _session_event,
     "charge.updated": _charge_event,
+    "charge.dispute.created": _dispute_event,
+    "charge.dispute.updated": _dispute_event,
+    "charge.dispute.closed": _dispute_event,
+    "charge.dispute.funds_withdrawn": _dispute_event,
+    "charge.dispute.funds_reinstated": _dispute_event,
+    "refund.created": _refund_event,
+    "refund.updated": _refund_event,
+    "refund.failed": _refund_event,
     "payment_intent.succeeded": _card_payment_event,
     "payment_intent.payment_failed": _card_payment_event,
     "account.updated": _account_event,

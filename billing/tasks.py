@@ -16,16 +16,19 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.auto_top_ups import charge_if_low, due_organizations, refresh_card_top_up
-from billing.errors import PaymentMismatch
+from billing.disputes.selectors import open_disputes
+from billing.disputes.services import freeze_what_came_back, refresh_dispute
+from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
 from billing.locks import claim_outbox_rows
 from billing.lots import expire_lots
-from billing.models import Incident, Outbox, StripeEvent, TopUp
+from billing.models import Incident, Outbox, StripeEvent, TopUp, TopUpRefund
 from billing.papers.credit_notes import issue_due_credit_notes
 from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
 from billing.reconciliation import reconcile
+from billing.refunds import advance_refund
 from billing.retention import drop_old_usage
 from billing.rollups.checks import find_wrong_sums
 from billing.rollups.services import roll_up
@@ -136,6 +139,46 @@ def catch_up_top_ups() -> None:
 def _later(attempts: int) -> CombinedExpression:
     """Return when to try again after so many attempts, on the database's clock: 15 s later, doubled up to an hour."""
     return Now() + min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LAST_RETRY)
+
+
+@shared_task
+def advance_refunds() -> None:
+    """Ask Stripe about each refund that is not final, whether or not an event about it arrived."""
+    due = TopUpRefund.objects.filter(state=TopUpRefund.State.REQUESTED, next_check_at__lte=Now())
+    for refund_id, checks in due.order_by("next_check_at").values_list("id", "checks")[:TOP_UP_BATCH]:
+        TopUpRefund.objects.filter(pk=refund_id).update(checks=checks + 1, next_check_at=_later(checks + 1))
+        ask_about_refund.delay(str(refund_id))
+
+
+@shared_task
+def ask_about_refund(refund_id: str) -> None:
+    """Ask Stripe about one refund."""
+    try:
+        advance_refund(refund_id=UUID(refund_id))
+    except PaymentProviderUnavailable:
+        logger.warning("refund %s: Stripe cannot be reached; it is asked again", refund_id)
+
+
+@shared_task
+def freeze_disputed_credit() -> None:
+    """Freeze credit of disputed payments that open holds had set aside."""
+    freeze_what_came_back()
+
+
+@shared_task
+def ask_about_disputes() -> None:
+    """Ask Stripe about every dispute that no bank has decided: all events about one may be lost."""
+    for dispute in open_disputes():
+        ask_about_dispute.delay(dispute.pk)
+
+
+@shared_task
+def ask_about_dispute(dispute_id: str) -> None:
+    """Ask Stripe about one dispute."""
+    try:
+        refresh_dispute(dispute_id=dispute_id)
+    except PaymentProviderUnavailable:
+        logger.warning("dispute %s: Stripe cannot be reached; it is asked again", dispute_id)
 
 
 @shared_task

@@ -15,9 +15,10 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from billing.cash import record_stripe_fee
 from billing.errors import InvalidTopUpAmount, PaymentMismatch
 from billing.ledger import Line, get_account, post_transaction, record_incident
-from billing.locks import lock_stripe_cash, lock_top_up
+from billing.locks import lock_accounts, lock_top_up
 from billing.lots import deposit
 from billing.models import Account, AutoTopUp, Incident, LedgerTransaction, Lot, Outbox, PaymentDetail, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
@@ -25,7 +26,6 @@ from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway, tax
 from billing.stripe.calls import CURRENCY
 from billing.stripe.cards import CardPayment
-from billing.stripe.charges import StripeFee
 from billing.stripe.checkout import CheckoutSession
 from marketplace.accounts.models import Organization
 
@@ -206,6 +206,15 @@ def _credit(top_up: TopUp, paid: _Paid) -> None:
             f"Stripe took {paid.total_cents} {paid.currency}, of which {paid.tax_cents} are tax"
         )
     amount = top_up.amount_cents * NANO_PER_CENT
+    if paid.tax_cents:
+        # Two transactions follow; refunds lock the same accounts, in the order of the chart as well.
+        lock_accounts(
+            [
+                get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=top_up.organization),
+                get_account(kind=Account.Kind.TAX),
+                get_account(kind=Account.Kind.STRIPE_CASH),
+            ]
+        )
     top_up.ledger_transaction = deposit(
         organization=top_up.organization,
         amount_nano_usd=amount,
@@ -252,25 +261,3 @@ def _book_tax(top_up: TopUp) -> None:
 def fail_top_up(*, session: CheckoutSession) -> None:
     """Note that a slow payment method failed in the end. A credited top-up stays credited: its page was paid."""
     TopUp.objects.filter(checkout_session_id=session.id, state__in=TopUp.WAITING).update(state=TopUp.State.FAILED)
-
-
-def record_stripe_fee(*, fee: StripeFee) -> LedgerTransaction | None:
-    """Book Stripe's fee for a charge, once. The platform bears it: the customer's credit is untouched.
-
-    Returns None when the fee is zero or already booked.
-    """
-    kind = LedgerTransaction.Kind.STRIPE_FEE
-    with transaction.atomic():
-        cash = lock_stripe_cash(get_account(kind=Account.Kind.STRIPE_CASH))
-        # Read under the lock of the account, so that two deliveries at once book one fee.
-        if (
-            fee.fee_cents == 0
-            or LedgerTransaction.objects.filter(kind=kind, reference=fee.balance_transaction_id).exists()
-        ):
-            return None
-        amount = fee.fee_cents * NANO_PER_CENT
-        return post_transaction(
-            kind=kind,
-            reference=fee.balance_transaction_id,
-            lines=[Line(cash, amount), Line(get_account(kind=Account.Kind.STRIPE_FEES), -amount)],
-        )

@@ -20,7 +20,7 @@ DROP FUNCTION billing_drop_usage(date), billing_usage_uncounted(timestamptz, tim
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0021_rollups")]
+    dependencies = [("billing", "0023_refunds_and_disputes")]
 
     operations = [
         migrations.CreateModel(

@@ -18,6 +18,10 @@ class Outbox(models.Model):
         TOP_UP_CREDITED = "top_up.credited"
         PAYOUT_PAID = "payout.paid"
         PAYOUT_RETURNED = "payout.returned"
+        TOP_UP_REFUNDED = "top_up.refunded"
+        REFUND_FAILED = "top_up.refund_failed"
+        DISPUTE_OPENED = "dispute.opened"
+        DISPUTE_CLOSED = "dispute.closed"
 
     topic = models.CharField(max_length=40)  # one of Topic
     key = models.CharField(max_length=64)  # receivers drop repeats by (topic, key)
@@ -51,6 +55,17 @@ class Incident(models.Model):
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it
         RELEASE_WITHOUT_DEMAND = "release_without_demand"  # a replica asked for a key that nothing on it needs
         RELEASE_BUDGET = "release_budget"  # a replica asked for more keys within an hour than it may
+
+    # Contradictions about money: as long as one of them is open, no money leaves.
+    FREEZING = (
+        Kind.LEDGER_SUM,
+        Kind.BALANCE_CACHE,
+        Kind.CHARGE_MISMATCH,
+        Kind.POSTING_MISMATCH,
+        Kind.PAYMENT_MISMATCH,
+        Kind.PAYOUT_MISMATCH,
+        Kind.RECONCILIATION,
+    )
 
     kind = models.CharField(max_length=32)  # one of Kind
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")

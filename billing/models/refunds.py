@@ -6,7 +6,7 @@ import uuid
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from billing.models.ledger import LedgerTransaction
@@ -27,6 +27,9 @@ class TopUpRefund(models.Model):
     tax_cents = models.PositiveIntegerField(default=0)  # the part of the tax that goes back with it
     state = models.CharField(max_length=9, choices=State, default=State.REQUESTED)
     stripe_refund_id = models.CharField(max_length=255, null=True, unique=True)
+    failure = models.CharField(max_length=64, blank=True, default="", db_default="")  # Stripe's code of why it failed
+    sent_at = models.DateTimeField(null=True)  # stays when the bank sends the money back later
+    failed_at = models.DateTimeField(null=True)
     ledger_transaction = models.OneToOneField(LedgerTransaction, on_delete=models.PROTECT, related_name="top_up_refund")
     created_at = models.DateTimeField(db_default=Now())
     next_check_at = models.DateTimeField(db_default=Now())
@@ -34,7 +37,13 @@ class TopUpRefund(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.CheckConstraint(condition=Q(amount_cents__gt=0), name="billing_top_up_refund_gives_something")
+            models.CheckConstraint(condition=Q(amount_cents__gt=0), name="billing_top_up_refund_gives_something"),
+            models.CheckConstraint(
+                condition=Q(state="requested", sent_at__isnull=True, failed_at__isnull=True)
+                | Q(state="sent", sent_at__isnull=False, failed_at__isnull=True)
+                | Q(state="failed", failed_at__isnull=False),
+                name="billing_top_up_refund_times",
+            ),
         ]
         indexes: ClassVar = [
             models.Index(fields=["next_check_at"], condition=Q(state="requested"), name="billing_refund_waiting")
@@ -42,7 +51,11 @@ class TopUpRefund(models.Model):
 
 
 class Dispute(models.Model):
-    """A payment that the customer's bank took back, until the bank decides."""
+    """A payment that the customer's bank took back, until the bank decides.
+
+    The disputed amount is `credit_cents` of the top-up's credit and `tax_cents` of its tax; any rest was given back
+    before. An inquiry of the bank (`is_inquiry`) took nothing yet, so it freezes nothing.
+    """
 
     class State(models.TextChoices):
         OPEN = "open"
@@ -51,7 +64,11 @@ class Dispute(models.Model):
 
     id = models.CharField(primary_key=True, max_length=255)  # Stripe's
     top_up = models.ForeignKey(TopUp, on_delete=models.PROTECT, related_name="disputes")
-    amount_cents = models.PositiveIntegerField()  # tax included
+    amount_cents = models.PositiveIntegerField()  # tax included, as the bank says
+    credit_cents = models.PositiveIntegerField(default=0, db_default=0)
+    tax_cents = models.PositiveIntegerField(default=0, db_default=0)
+    withdrawn_cents = models.IntegerField(default=0, db_default=0)  # taken at Stripe and not given back, without fees
+    fee_cents = models.IntegerField(default=0, db_default=0)  # Stripe's, borne by the platform
     reason = models.CharField(max_length=64)
     state = models.CharField(max_length=4, choices=State, default=State.OPEN)
     status = models.CharField(max_length=32)  # Stripe's word for where it stands
@@ -68,8 +85,16 @@ class Dispute(models.Model):
                 name="billing_dispute_closed_at",
             ),
             models.CheckConstraint(condition=Q(frozen_nano_usd__gte=0), name="billing_dispute_frozen_not_negative"),
+            models.CheckConstraint(
+                condition=Q(amount_cents__gte=F("credit_cents") + F("tax_cents")), name="billing_dispute_parts"
+            ),
         ]
         indexes: ClassVar = [models.Index(fields=["opened_at"], condition=Q(state="open"), name="billing_dispute_open")]
+
+    @property
+    def is_inquiry(self) -> bool:
+        """Return whether the bank only asks so far, without taking the money."""
+        return self.status.startswith("warning_")
 
 
 class StripeMovement(models.Model):

@@ -9,17 +9,6 @@ from django.db import models
 from billing.models import Account, Incident, PayoutAccount
 from marketplace.accounts.models import Organization
 
-# Contradictions about money: as long as one of them is open, no money leaves.
-FREEZING_INCIDENTS = (
-    Incident.Kind.LEDGER_SUM,
-    Incident.Kind.BALANCE_CACHE,
-    Incident.Kind.CHARGE_MISMATCH,
-    Incident.Kind.POSTING_MISMATCH,
-    Incident.Kind.PAYMENT_MISMATCH,
-    Incident.Kind.PAYOUT_MISMATCH,
-    Incident.Kind.RECONCILIATION,
-)
-
 
 class Code(models.TextChoices):
     """Why a payout waits; `Payout.frozen_by` keeps it. The label is the sentence that the creator reads."""
@@ -44,7 +33,7 @@ class Freeze:
 def freezes(organization: Organization) -> list[Freeze]:
     """Return every reason for which nothing can be paid to `organization` now; empty: payouts leave."""
     found = [_account_freeze(organization)]
-    if Incident.objects.filter(kind__in=FREEZING_INCIDENTS, resolved_at=None).exists():
+    if Incident.objects.filter(kind__in=Incident.FREEZING, resolved_at=None).exists():
         found.append(Code.INCIDENT)
     if balance(organization, Account.Kind.RECEIVABLE) < 0:
         found.append(Code.OWED)

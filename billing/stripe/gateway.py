@@ -12,7 +12,9 @@ from billing.stripe.cards import Cards
 from billing.stripe.charges import Charges
 from billing.stripe.checkout import Checkout
 from billing.stripe.connect import Connect
+from billing.stripe.disputes import Disputes
 from billing.stripe.events import Events
+from billing.stripe.refunds import Refunds
 
 if TYPE_CHECKING:
     import stripe
@@ -34,7 +36,9 @@ class StripeGateway:
         self.cards = Cards(client)
         self.charges = Charges(client)
         self.connect = Connect(client)
+        self.disputes = Disputes(client)
         self.events = Events(client, webhook_secret=webhook_secret)
+        self.refunds = Refunds(client)
 
 
 @functools.cache

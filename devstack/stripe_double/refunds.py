@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _create(double: StripeDouble, _id: str, parameters: JsonObject, key: str | None) -> JsonObject:
     charge = _charge_to_refund(double, parameters)
     rest = charge["amount"] - charge["amount_refunded"]
-    if charge["disputed"]:
+    if charge["disputed"] and not _is_refundable(double, charge):
         raise Refused(
             400, "invalid_request_error", f"Charge {charge['id']} is disputed.", code="charge_disputed", param="charge"
         )
@@ -64,6 +64,12 @@ def _charge_to_refund(double: StripeDouble, parameters: JsonObject) -> JsonObjec
     if "charge" not in parameters:
         raise missing("charge")
     return double.find("charge", parameters["charge"])
+
+
+def _is_refundable(double: StripeDouble, charge: JsonObject) -> bool:
+    """Return whether no bank has taken the charge back: inquiries and disputes that were won let it be refunded."""
+    disputes = [one for one in double.state.of_kind("dispute") if one["charge"] == charge["id"]]
+    return bool(disputes) and all(one["status"] == "won" or "warning" in one["status"] for one in disputes)
 
 
 def fail(double: StripeDouble, refund_id: str) -> None:

@@ -11,7 +11,8 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
  7. enrolled replica                     `vault.locks.lock_enrolled_replica`
  8. creator key                          `vault.locks.lock_creator_key`
- 9. top-up, its automatic rule, payout   `billing.locks.lock_top_up`, `billing.locks.lock_auto_top_up`,
+ 9. top-up, its refund or dispute, its   `billing.locks.lock_top_up`, `billing.locks.lock_refund`,
+    automatic rule, payout               `billing.locks.lock_dispute`, `billing.locks.lock_auto_top_up`,
                                          `billing.locks.lock_payout`
 10. hold                                 `billing_settle_holds`, `billing_release_holds` (billing/migrations/0020)
 11. ledger transaction to be corrected   `billing.locks.lock_ledger_transaction`
@@ -19,7 +20,8 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
 13. allowances, then budget nodes from   the same functions, `billing.locks.lock_budget_branch`
     roots to leaves
 14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_account`,
-    the chart (`AccountKind.rank`)       `billing.locks.lock_stripe_cash`, `billing_settle_holds`,
+    the chart (`AccountKind.rank`)       `billing.locks.lock_accounts`, `billing.locks.lock_stripe_cash`,
+                                         `billing_settle_holds`,
                                          `billing.payouts.books.lock_balances`
 15. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 

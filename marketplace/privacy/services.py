@@ -19,11 +19,13 @@ from billing.models import (
     BillingProfile,
     BudgetAlert,
     BudgetNode,
+    Dispute,
     Hold,
     Payout,
     PayoutAccount,
     SavedCard,
     TopUp,
+    TopUpRefund,
     Webhook,
 )
 from marketplace.accounts.locks import lock_organization, lock_user
@@ -104,8 +106,10 @@ def _require_ended(row: Organization, *, give_up: bool) -> int:
         raise NotErasable("a card is saved: remove it on the wallet page first")
     if Payout.objects.filter(organization=row, state__in=Payout.OPEN).exists():
         raise NotErasable("a payout is on its way: wait until it has arrived")
+    if TopUpRefund.objects.filter(top_up__organization=row, state=TopUpRefund.State.REQUESTED).exists():
+        raise NotErasable("a refund is on its way: wait until it has arrived")
     balances = {one.kind: one.posted for one in Account.objects.filter(organization=row)}
-    if balances.get(Account.Kind.DISPUTE):
+    if Dispute.objects.filter(top_up__organization=row, state=Dispute.State.OPEN).exists():
         raise NotErasable("a payment is disputed: wait until the dispute has ended")
     if any(amount < 0 for amount in balances.values()):
         raise NotErasable("the organization owes the platform money: settle that first")

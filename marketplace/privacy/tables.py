@@ -18,6 +18,7 @@ from billing.models import (
     BillingProfile,
     BudgetAlert,
     BudgetNode,
+    Dispute,
     Paper,
     Payout,
     PayoutAccount,
@@ -25,6 +26,7 @@ from billing.models import (
     SavedCard,
     StripeCustomer,
     TopUp,
+    TopUpRefund,
     Usage,
     Webhook,
 )
@@ -85,6 +87,16 @@ EXPORTED = (
     _of(SavedCard, "id brand last4 exp_month exp_year created_at removed_at"),
     _of(AutoTopUp, "card_id threshold_cents amount_cents monthly_limit_cents state"),
     _of(TopUp, "id amount_cents tax_cents state created_at credited_at"),
+    _of(
+        TopUpRefund,
+        "id top_up_id amount_cents tax_cents state failure created_at sent_at failed_at",
+        by="top_up__organization",
+    ),
+    _of(
+        Dispute,
+        "id top_up_id amount_cents credit_cents tax_cents reason state frozen_nano_usd opened_at closed_at",
+        by="top_up__organization",
+    ),
     _of(Paper, "kind series number subject period total_nano_usd tax_nano_usd issued_at"),
     _of(PayoutAccount, "state schedule minimum_cents bank_name bank_last4 created_at"),
     _of(Payout, "id amount_cents state bank_last4 created_at transferred_at paid_at returned_at"),
