@@ -16,12 +16,12 @@ from billing.rollups.checks import find_wrong_sums
 from billing.rollups.earnings import earnings_total
 from billing.rollups.services import roll_up
 from billing.rollups.usage import usage_summary
-from tests.billing.machine.corrections import Corrections
 from tests.billing.machine.model import MOST_MONTHS_AGO
+from tests.billing.machine.payments import Payments
 from tests.billing.machine.world import change, month_day, month_noon
 
 
-class Closes(Corrections):
+class Closes(Payments):
     """Operations on months and sums."""
 
     def post_now(self) -> None:

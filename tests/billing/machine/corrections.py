@@ -48,7 +48,7 @@ class Corrections(Predictions):
 
     @precondition(lambda self: self.holds)
     @rule(which=number)
-    def refund(self, which: int) -> None:
+    def refund_prediction(self, which: int) -> None:
         """Give all of a charge back, once: its answer never went out."""
         hold = pick(self.holds.values(), which)
         left = hold.cost - hold.given_back

@@ -31,9 +31,10 @@ from tests.billing.machine.world import pick
 from tests.billing.support import charge, hold_request
 
 MAX_PROMPT, MAX_TOKENS = 100, 50
-# Picodollars for each token: a token costs a cent, a thousandth of it, nothing but the prediction, nothing at all.
+# In picodollars for each token: a cent, a thousandth of it, nothing but the prediction, nothing at all. Odd numbers, so
+# that shares have remainders.
 PRICES = (
-    Price(10**10, 5 * 10**9, 3 * 10**10),
+    Price(10_000_000_019, 5_000_000_029, 30_000_000_091),
     Price(12_345_678, 23_456_789, 34_567_891, 77),
     Price(0, 0, 0, 123_456_789, class_bps=5_000),
     Price(0, 0, 0),

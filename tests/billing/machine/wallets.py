@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from django.utils import timezone
@@ -21,6 +23,19 @@ from tests.billing.machine.world import World, change, pick
 from tests.billing.top_ups import begin, pay
 
 number = st.integers(0, 999)
+TAX_PERCENT = 19
+
+
+@dataclass
+class Payment:
+    """A credited top-up in cents, and what refunds and disputes took of it."""
+
+    row: UUID
+    lot: Lot
+    cents: int
+    tax: int
+    back_credit: int = 0
+    back_tax: int = 0
 
 
 class Wallets(World):
@@ -30,8 +45,13 @@ class Wallets(World):
         super().arrange()
         self.origins: list[tuple[int, Lot, int, str]] = []
         self.taken_back: set[int] = set()
-        for customer in (0, 1):
-            self.promote(customer, 10**11, NEVER)
+        self.payments: list[Payment] = []
+        self.double.tax_percent = TAX_PERCENT
+        # Lots of some predictions each, so that charges draw several of them.
+        for hours in (NEVER, 2, 1, 3, NEVER):
+            self.promote(0, 10**10 + 1, hours)
+        for cents in (701, 599, 803, 1_500, 2_000):
+            self.top_up(1, cents)
 
     @rule(customer=st.integers(0, 1), cents=st.integers(500, 3_000))
     def top_up(self, customer: int, cents: int) -> None:
@@ -40,15 +60,17 @@ class Wallets(World):
         pay(self.double, top_up)
         for _news in range(2):
             top_up = refresh_top_up(top_up_id=top_up.pk)
-        nano, tax = cents * NANO_PER_CENT, top_up.tax_cents * NANO_PER_CENT
-        fee = card_fee_cents(cents + top_up.tax_cents) * NANO_PER_CENT
+        tax_cents = cents * TAX_PERCENT // 100
+        assert top_up.tax_cents == tax_cents
+        nano, tax = cents * NANO_PER_CENT, tax_cents * NANO_PER_CENT
+        fee = card_fee_cents(cents + tax_cents) * NANO_PER_CENT
         lot = self.model.deposit(organization.pk, nano, paid=True)
         self.model.book("top_up", {("customer_credit", organization.pk): nano, ("stripe_cash", None): -nano})
-        if tax:
-            self.model.book("tax", {("tax", None): tax, ("stripe_cash", None): -tax})
+        self.model.book("tax", {("tax", None): tax, ("stripe_cash", None): -tax})
         self.model.book("stripe_fee", {("stripe_cash", None): fee, ("stripe_fees", None): -fee})
         assert top_up.ledger_transaction_id is not None
         self.origins.append((top_up.ledger_transaction_id, lot, nano, "stripe_cash"))
+        self.payments.append(Payment(top_up.pk, lot, cents, tax_cents))
 
     @rule(
         customer=st.integers(0, 1),
