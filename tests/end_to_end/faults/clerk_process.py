@@ -37,8 +37,8 @@ PAYOUT_EVERY = 10  # errands
 PATIENCE = 240.0  # seconds that one errand is tried again
 # A charge that is this old has its verdict and, if its answer never went out, its refund.
 _NEXT = """
-SELECT h.id, h.cost_nano_usd - coalesce((SELECT sum(amount_nano_usd) FROM billing_correction c
-    WHERE c.prediction_id = h.id), 0)
+SELECT h.id, (h.cost_nano_usd - coalesce((SELECT sum(amount_nano_usd) FROM billing_correction c
+    WHERE c.prediction_id = h.id), 0))::bigint
 FROM billing_hold h WHERE h.state = 'settled' AND h.cost_nano_usd > 0 AND h.model_name LIKE 'faults/%'
     AND h.closed_at < now() - interval '3 seconds' ORDER BY h.closed_at DESC LIMIT 40
 """
