@@ -12,13 +12,25 @@ from billing.errors import CorrectionRefused
 from billing.models import LedgerTransaction
 from billing.services import correct_prediction, refund_prediction_sync, reverse_transaction
 from tests.billing.machine.model import Account, divide
-from tests.billing.machine.predictions import Hold, Predictions
+from tests.billing.machine.predictions import MAX_PROMPT, Hold, Predictions
 from tests.billing.machine.wallets import number
 from tests.billing.machine.world import pick
 
 
 class Corrections(Predictions):
     """Operations on charges."""
+
+    @rule(
+        bought=st.lists(st.tuples(number, st.integers(0, MAX_PROMPT)), min_size=2, max_size=5),
+        permille=st.lists(st.integers(1, 999), min_size=1, max_size=4),
+    )
+    def predict_and_correct(self, bought: list[tuple[int, int]], permille: list[int]) -> None:
+        """Buy predictions, and give parts of each back, one after the other."""
+        before = len(self.holds)
+        self.predict(bought)
+        for place in range(before, len(self.holds)):
+            for part in permille:
+                self.correct(place, part, False)
 
     @precondition(lambda self: self.holds)
     @rule(which=number, permille=st.none() | st.integers(-1, 1_100), again=st.booleans())
