@@ -327,3 +327,20 @@ def test_a_loss_is_divided_among_payees_by_what_the_payment_paid_them(
     assert nano(Kind.LOSSES) == -6 * CENT
     assert refundable_cents(second) == 0
     assert_books_agree()
+
+
+@pytest.mark.parametrize(
+    "change", ["state = 'won', closed_at = now()", "state = 'lost', closed_at = now()", "frozen_nano_usd = 25000000000"]
+)
+def test_the_database_moves_no_dispute_without_its_entries(
+    double: StripeDouble, organization: Organization, change: str
+) -> None:
+    top_up = paid(double, organization)
+    place(hold_request(organization, make_organization(), amount_nano_usd=500 * CENT))
+    dispute = disputed(double, top_up)
+    with (
+        pytest.raises(IntegrityError, match="without its entries"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"UPDATE billing_dispute SET {change} WHERE id = %s", [dispute.pk])

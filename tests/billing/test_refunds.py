@@ -254,6 +254,14 @@ def test_the_database_keeps_the_terms_of_a_refund(
         cursor.execute(f"UPDATE billing_topuprefund SET {column} = {value} WHERE id = %s", [found.pk])
 
 
+def test_the_database_lets_no_refund_fail_without_the_return_of_its_credit(
+    double: StripeDouble, organization: Organization
+) -> None:
+    found = refund(organization, paid(double, organization), 500)
+    with pytest.raises(IntegrityError, match="without the return"), transaction.atomic():
+        TopUpRefund.objects.filter(pk=found.pk).update(state=State.FAILED, failed_at=timezone.now())
+
+
 def test_the_database_refuses_refunds_beyond_the_payment_and_without_entries(
     double: StripeDouble, organization: Organization
 ) -> None:
