@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from billing.auto_top_ups import charge_if_low, due_organizations, refresh_card_top_up
 from billing.disputes.selectors import open_disputes
-from billing.disputes.services import freeze_what_came_back, refresh_dispute
+from billing.disputes.services import refresh_dispute, take_what_came_back
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
@@ -159,9 +159,9 @@ def ask_about_refund(refund_id: str) -> None:
 
 
 @shared_task
-def freeze_disputed_credit() -> None:
-    """Freeze credit of disputed payments that open holds had set aside."""
-    freeze_what_came_back()
+def take_disputed_credit() -> None:
+    """Freeze credit of disputed payments that came back; after a loss, make it good."""
+    take_what_came_back()
 
 
 @shared_task

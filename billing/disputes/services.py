@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from billing.cash import record_movement, record_stripe_fee
 from billing.disputes.books import book_loss, freeze_rest, give_back_frozen
+from billing.disputes.recovery import recover
 from billing.errors import BillingError, PaymentMismatch
 from billing.ledger import record_incident
 from billing.locks import lock_dispute, lock_top_up
@@ -60,18 +61,21 @@ def take_dispute(*, found: DisputedPayment, top_up_id: UUID) -> Dispute:
         raise
 
 
-def freeze_what_came_back() -> int:
-    """Freeze credit of disputed payments that was set aside by holds before, or given back. Returns how much."""
+def take_what_came_back() -> int:
+    """Take credit of disputed payments that was set aside by holds before, or given back. Returns how much.
+
+    That of an open dispute is frozen, and that of a lost one makes good its loss.
+    """
     with_rest = Lot.objects.filter(transaction=OuterRef("top_up__ledger_transaction"), remaining__gt=0)
-    short = Dispute.objects.filter(~Q(status__startswith="warning_"), Exists(with_rest), state=State.OPEN)
-    frozen = 0
-    for top_up_id, dispute_id in short.order_by("opened_at", "id").values_list("top_up_id", "id")[:_BATCH]:
+    found = Dispute.objects.filter(~Q(status__startswith="warning_"), ~Q(state=State.WON), Exists(with_rest))
+    taken = 0
+    for top_up_id, dispute_id in found.order_by("opened_at", "id").values_list("top_up_id", "id")[:_BATCH]:
         with transaction.atomic():
             lock_top_up(top_up_id)
             dispute = lock_dispute(dispute_id)
-            if dispute is not None and dispute.state == State.OPEN:
-                frozen += freeze_rest(dispute)
-    return frozen
+            if dispute is not None and dispute.state != State.WON:
+                taken += freeze_rest(dispute) if dispute.state == State.OPEN else recover(dispute)
+    return taken
 
 
 def _disputed_top_up(found: DisputedPayment, gateway: StripeGateway) -> TopUp | None:
