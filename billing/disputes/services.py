@@ -177,6 +177,23 @@ def _decide(dispute: Dispute, found: DisputedPayment) -> None:
     dispute.state, dispute.closed_at = outcome, timezone.now()
     dispute.save()
     _announce(dispute, Outbox.Topic.DISPUTE_CLOSED)
+    if dispute.credit_cents:
+        _tell_decision(dispute)
+
+
+def _tell_decision(dispute: Dispute) -> None:
+    organization, won = dispute.top_up.organization, dispute.state == State.WON
+    text = (
+        f"The bank has decided about the disputed payment of {dispute.top_up.created_at:%Y-%m-%d}. "
+        + (
+            "Credit of it that was frozen is back in your wallet."
+            if won
+            else "It keeps the money, so the payment's credit is gone."
+        )
+        + f"\n\n{settings.PUBLIC_URL}/dashboard/wallet"
+    )
+    subject = "A disputed payment is yours again" if won else "A disputed payment is lost"
+    transaction.on_commit(lambda: tell_members(organization, subject, text))
 
 
 def _outcome(found: DisputedPayment) -> State | None:

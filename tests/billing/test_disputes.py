@@ -266,9 +266,14 @@ def test_members_are_told_and_automatic_top_ups_stop(
     TopUp.objects.filter(pk=top_up.pk).update(card=card)
     with django_capture_on_commit_callbacks(execute=True):
         dispute = disputed(double, top_up)
-    refresh_dispute(dispute_id=dispute.pk)
-    (sent,) = [one for one in mail.outbox if "disputed" in one.subject]
-    assert sent.bcc == ["owner@example.com"] and "$25.00" in sent.body
+    with django_capture_on_commit_callbacks(execute=True):
+        refresh_dispute(dispute_id=dispute.pk)
+        decided(double, dispute, won=True)
+        refresh_dispute(dispute_id=dispute.pk)
+    opened, closed = mail.outbox
+    assert opened.subject.startswith("A payment is disputed") and "$25.00" in opened.body
+    assert closed.subject.startswith("A disputed payment is yours again")
+    assert opened.bcc == closed.bcc == ["owner@example.com"]
     assert AutoTopUp.objects.get().state == AutoTopUp.State.STOPPED
 
 
