@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from billing.auto_top_ups import charge_if_low, due_organizations, refresh_card_top_up
 from billing.disputes.selectors import open_disputes
-from billing.disputes.services import freeze_what_came_back, refresh_dispute
+from billing.disputes.services import refresh_dispute, take_what_came_back
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
@@ -155,14 +155,14 @@ def ask_about_refund(refund_id: str) -> None:
     """Ask Stripe about one refund."""
     try:
         advance_refund(refund_id=UUID(refund_id))
-    except PaymentProviderUnavailable:
-        logger.warning("refund %s: Stripe cannot be reached; it is asked again", refund_id)
+    except (PaymentProviderUnavailable, PaymentMismatch) as error:
+        logger.warning("refund %s: %s; it is asked again", refund_id, type(error).__name__)
 
 
 @shared_task
-def freeze_disputed_credit() -> None:
-    """Freeze credit of disputed payments that open holds had set aside."""
-    freeze_what_came_back()
+def take_disputed_credit() -> None:
+    """Freeze credit of disputed payments that came back; after a loss, make it good."""
+    take_what_came_back()
 
 
 @shared_task
@@ -177,8 +177,8 @@ def ask_about_dispute(dispute_id: str) -> None:
     """Ask Stripe about one dispute."""
     try:
         refresh_dispute(dispute_id=dispute_id)
-    except PaymentProviderUnavailable:
-        logger.warning("dispute %s: Stripe cannot be reached; it is asked again", dispute_id)
+    except (PaymentProviderUnavailable, PaymentMismatch) as error:
+        logger.warning("dispute %s: %s; it is asked again", dispute_id, type(error).__name__)
 
 
 @shared_task

@@ -14,7 +14,7 @@ from billing.ledger import Line, get_account, post_transaction
 from billing.locks import lock_account, lock_accounts
 from billing.models import Account, Dispute, LedgerTransaction, Lot
 from billing.pricing import NANO_PER_CENT
-from billing.refunds import lot_of
+from billing.refunds import disputed_parts, lot_of
 from marketplace.accounts.models import Organization
 
 _Kind = Account.Kind
@@ -26,6 +26,7 @@ def freeze_rest(dispute: Dispute) -> int:
 
     Returns how much; what is held now is frozen by a later call.
     """
+    _grow(dispute)
     lot = lot_of(dispute.top_up)
     if lot is None:
         return 0
@@ -43,6 +44,16 @@ def freeze_rest(dispute: Dispute) -> int:
     dispute.frozen_nano_usd += amount
     dispute.save()
     return amount
+
+
+def _grow(dispute: Dispute) -> None:
+    """Dispute credit and tax that a refund had taken, and returned since then because it failed."""
+    missing = dispute.amount_cents - dispute.credit_cents - dispute.tax_cents
+    if missing > 0:
+        credit, tax = disputed_parts(dispute.top_up, missing)
+        dispute.credit_cents += credit
+        dispute.tax_cents += tax
+        dispute.save()
 
 
 def give_back_frozen(dispute: Dispute) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WEBHOOK_TOLERANCE_SECONDS = 300
 MAX_EVENT_TYPE = 100  # characters
+MAX_TYPES = 20  # of one list at Stripe
 
 
 class InvalidWebhookSignature(BillingError):
@@ -39,10 +40,18 @@ class Events:
     @translated
     def undelivered(self, *, types: Sequence[str], since: int, limit: int) -> list[Event]:
         """List events since the unix time `since` that no webhook has delivered. Raises PaymentProviderUnavailable."""
-        page = self._client.v1.events.list(
-            {"types": list(types), "created": {"gte": since}, "delivery_success": False, "limit": min(limit, 100)}
-        )
-        return [_event(event) for event, _number in zip(pages(page), range(limit), strict=False)]
+        found: list[Event] = []
+        for start in range(0, len(types), MAX_TYPES):
+            page = self._client.v1.events.list(
+                {
+                    "types": list(types[start : start + MAX_TYPES]),
+                    "created": {"gte": since},
+                    "delivery_success": False,
+                    "limit": min(limit, 100),
+                }
+            )
+            found += [_event(event) for event, _number in zip(pages(page), range(limit), strict=False)]
+        return found[:limit]
 
     def verify_webhook(self, payload: bytes, signature: str) -> Event:
         """Check the signature of a webhook body and return its event.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 10
 MAX_LIMIT = 100
 MAX_EXPAND_DEPTH = 4  # as at Stripe
+MAX_TYPES = 20  # of events, as at Stripe
 
 
 def page(double: StripeDouble, kind: str, path: str, parameters: JsonObject, filters: tuple[str, ...]) -> JsonObject:
@@ -22,6 +23,8 @@ def page(double: StripeDouble, kind: str, path: str, parameters: JsonObject, fil
     limit = parameters.get("limit", DEFAULT_LIMIT)
     if not 1 <= limit <= MAX_LIMIT:
         raise invalid("limit", f"limit must be between 1 and {MAX_LIMIT}", code="parameter_invalid_integer")
+    if len(parameters.get("types", ())) > MAX_TYPES:
+        raise invalid("types", f"You may list up to {MAX_TYPES} types of events")
     state = double.state
     seen = (found for found in state.of_kind(kind) if found.get("_account") == double.acting_account)
     matching = [found for found in seen if _matches(found, parameters, filters)]

@@ -51,7 +51,7 @@ app.conf.update(
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "ask Stripe about open refunds": {"task": "billing.tasks.advance_refunds", "schedule": 15.0},
-        "freeze disputed credit": {"task": "billing.tasks.freeze_disputed_credit", "schedule": 15.0},
+        "take disputed credit": {"task": "billing.tasks.take_disputed_credit", "schedule": 15.0},
         "ask Stripe about open disputes": {"task": "billing.tasks.ask_about_disputes", "schedule": 3600.0},
         "top up low wallets": {"task": "billing.tasks.top_up_low_wallets", "schedule": 30.0},
         "reconcile with Stripe": {"task": "billing.tasks.reconcile_stripe", "schedule": 86_400.0},

@@ -30,10 +30,11 @@ class Payment:
 class ModelDispute:
     payment: Payment
     cents: int
-    credit: int
-    tax: int
+    credit: int = 0
+    tax: int = 0
     frozen: int = 0
     state: str = "open"
+    borne: Counter[int] = field(default_factory=Counter)  # by creators and the platform, of a loss
 
 
 class Books:
@@ -104,22 +105,27 @@ class Books:
         self.tax -= sign * tax * CENT
 
     def open_dispute(self, name: str, payment: Payment, cents: int) -> None:
+        self.clearing -= cents * CENT
+        self.disputes[name] = ModelDispute(payment, cents)
+        self.freeze(name)
+
+    def freeze(self, name: str) -> None:
+        """Dispute what is left of credit and tax, and freeze what is left of the lot."""
+        one = self.disputes[name]
+        if one.state != "open":
+            return
+        payment, cents = one.payment, one.cents - one.credit - one.tax
         whole = _half_up(payment.tax * (payment.back_credit + payment.back_tax + cents), payment.cents + payment.tax)
         tax = min(max(0, whole - payment.back_tax), payment.tax - payment.back_tax, cents)
         credit = min(cents - tax, payment.cents - payment.back_credit)
         tax = min(cents - credit, payment.tax - payment.back_tax)
+        one.credit += credit
+        one.tax += tax
         payment.back_credit += credit
         payment.back_tax += tax
-        self.clearing -= cents * CENT
-        self.disputes[name] = ModelDispute(payment, cents, credit, tax)
-        self.freeze(name)
-
-    def freeze(self, name: str) -> None:
-        one = self.disputes[name]
-        amount = min(one.credit * CENT - one.frozen, one.payment.rest, self.available(one.payment.customer))
-        if one.state == "open" and amount > 0:
-            one.payment.rest -= amount
-            one.frozen += amount
+        amount = max(0, min(one.credit * CENT - one.frozen, payment.rest, self.available(payment.customer)))
+        payment.rest -= amount
+        one.frozen += amount
 
     def win(self, name: str) -> None:
         self.freeze(name)
@@ -143,32 +149,53 @@ class Books:
             due -= taken
         taken_back = self._from_creators(one.payment, spent - set_off)
         self.tax -= one.tax * CENT
-        self.losses -= one.cents * CENT - one.frozen - one.tax * CENT - set_off - taken_back
+        one.borne = taken_back
+        one.borne[PLATFORM] = one.cents * CENT - one.frozen - one.tax * CENT - set_off - taken_back.total()
+        self.losses -= one.borne[PLATFORM]
         self.clearing += one.cents * CENT
 
-    def _from_creators(self, payment: Payment, amount: int) -> int:
+    def recover(self, name: str) -> None:
+        """Let credit that came back make good a loss."""
+        one = self.disputes[name]
+        amount = min(one.borne.total(), one.payment.rest, self.available(one.payment.customer))
+        if one.state != "lost" or amount <= 0:
+            return
+        one.payment.rest -= amount
+        for who, share in _divided(amount, one.borne).items():
+            one.borne[who] -= share
+            if who == PLATFORM:
+                self.losses += share
+            else:
+                self.reserve[who] += share
+
+    def _from_creators(self, payment: Payment, amount: int) -> Counter[int]:
+        """Take their parts from the creators, and return them."""
         weights = Counter[int]()
         for creator, paid, part, whole in payment.draws:
             weights[creator] += paid * part // whole
         total = sum(paid for _creator, paid, _part, _whole in payment.draws)
-        amount = min(amount, total)
-        if amount <= 0:
-            return 0
         weights[PLATFORM] = total - weights.total()
-        shares = {who: weight * amount // total for who, weight in weights.items() if weight}
-        # Ties go by the random ids of organizations: the draws of this model have one creator, or no tie.
-        left = amount - sum(shares.values())
-        for who in sorted(shares, key=lambda who: -(weights[who] * amount % total))[:left]:
-            shares[who] += 1
+        shares = _divided(min(amount, total), weights)
         shares.pop(PLATFORM, None)
         for creator, share in shares.items():
             from_reserve = min(share, self.reserve[creator])
             self.reserve[creator] -= from_reserve
             self.owed[creator] += share - from_reserve
-        return sum(shares.values())
+        return shares
 
 
-PLATFORM = -1
+PLATFORM = 9  # after the creators, whose numbers are in the order of their ids
+
+
+def _divided(amount: int, weights: Counter[int]) -> Counter[int]:
+    """Divide by largest remainder; of equal ones the first is first."""
+    whole = weights.total()
+    if amount <= 0 or whole <= 0:
+        return Counter()
+    shares = Counter({who: weight * amount // whole for who, weight in weights.items() if weight})
+    for who in sorted(shares, key=lambda who: (-(weights[who] * amount % whole), who))[: amount - shares.total()]:
+        shares[who] += 1
+    return shares
 
 
 def _half_up(part: int, whole: int) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from billing.disputes.services import refresh_dispute
 from billing.integrity import find_discrepancies
 from billing.ledger import get_account
-from billing.models import Account, LedgerTransaction, TopUp, TopUpRefund
+from billing.models import Account, Dispute, LedgerTransaction, TopUp, TopUpRefund
 from billing.pricing import NANO_PER_CENT, Price, TokenUsage
 from billing.refunds import refund_top_up
 from billing.selectors import platform_summary
@@ -47,6 +48,13 @@ def open_dispute(double: StripeDouble, top_up: TopUp, cents: int | None = None) 
     (charge,) = [one for one in double.state.of_kind("charge") if one["payment_intent"] == top_up.payment_intent_id]
     with double.turn():
         return str(disputes.open_dispute(double, charge, amount=cents)["id"])
+
+
+def disputed(double: StripeDouble, top_up: TopUp, cents: int | None = None) -> Dispute:
+    """A dispute that the platform knows of."""
+    dispute = refresh_dispute(dispute_id=open_dispute(double, top_up, cents))
+    assert dispute is not None
+    return dispute
 
 
 def nano(kind: Account.Kind, organization: Organization | None = None) -> int:

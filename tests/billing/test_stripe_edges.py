@@ -21,6 +21,7 @@ from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.models import Incident, LedgerTransaction, StripeEvent, TopUp
 from billing.selectors import wallet
 from billing.services import cancel_top_up, refresh_top_up
+from billing.stripe import stripe_gateway
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind
 from devstack.stripe_double.http_client import DoubleHTTPClient
@@ -284,3 +285,12 @@ def test_a_page_that_stripe_could_not_be_asked_to_close_stays_open(
     top_up.refresh_from_db()
     assert top_up.state == TopUp.State.PENDING
     assert cancel_top_up(top_up_id=top_up.pk).state == TopUp.State.EXPIRED
+
+
+def test_events_of_more_types_than_one_list_takes_are_all_found(
+    double: StripeDouble, organization: Organization
+) -> None:
+    pay(double, begin(organization))
+    names = [f"invoice.type_{number}" for number in range(25)]
+    found = stripe_gateway().events.undelivered(types=[*names, "charge.updated"], since=0, limit=50)
+    assert [event.type for event in found] == ["charge.updated"]

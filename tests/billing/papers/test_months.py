@@ -13,8 +13,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from billing.account_statements import platform_statements, statements
+from billing.disputes.services import refresh_dispute
 from billing.ledger import record_incident
-from billing.models import Incident, Paper, Period
+from billing.models import Incident, Paper, Period, TopUp
 from billing.papers.consumption import consumed, earned
 from billing.papers.issue import csv_of, pdf_of
 from billing.papers.monthly import issue_month
@@ -22,9 +23,12 @@ from billing.papers.pdf import pdf_file
 from billing.papers.profiles import save_profile
 from billing.papers.statements import organization_statement, platform_statement
 from billing.periods import post_entries
+from billing.rollups.checks import find_wrong_sums
+from devstack.stripe_double import disputes
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Organization
 from tests.billing.papers.support import BUYER, make_platform, paid_top_up, text_of
+from tests.billing.payments import CENT, open_dispute, refund, spend
 from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 from tests.billing.test_periods import LAST_MONTH, in_last_month
 from tests.database import as_superuser
@@ -129,3 +133,38 @@ def test_another_organization_s_month_stays_out_of_a_paper(double: StripeDouble)
     buyer, creator = last_month_s_books(double)
     assert consumed(creator, LAST_MONTH) == [] and earned(buyer, LAST_MONTH) == []
     assert sum(line.predictions for line in consumed(buyer, LAST_MONTH)) == 5
+
+
+def test_a_month_with_refunds_and_disputes_closes(double: StripeDouble) -> None:
+    buyer, creator = last_month_s_books(double)
+    kept = paid_top_up(double, buyer, country="DE")
+    refund(buyer, kept, 500)
+    spend(buyer, creator, 2_200 * CENT)
+    for top_up, won in ((kept, True), (TopUp.objects.exclude(pk=kept.pk).get(), False)):
+        dispute_id = open_dispute(double, top_up)
+        disputes.decide(double, dispute_id, won=won)
+        refresh_dispute(dispute_id=dispute_id)
+    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("UPDATE billing_ledgertransaction SET created_at = %s", [in_last_month()])
+        cursor.execute("UPDATE billing_topup SET credited_at = %s", [in_last_month()])
+        cursor.execute("UPDATE billing_topuprefund SET sent_at = %s", [in_last_month()])
+        cursor.execute("UPDATE billing_dispute SET closed_at = %s WHERE state <> 'open'", [in_last_month()])
+    call_command("close_month", MONTH)
+    account = text_of(pdf_file(organization_statement(buyer, LAST_MONTH), number="", issued_on=None))
+    for words in (
+        "Top up refund 1 -5.",
+        "Dispute frozen",
+        "Dispute won",
+        "Dispute lost",
+        "Credit under dispute",
+        "CN-",
+    ):
+        assert words in account, words
+    earnings = Paper.objects.get(kind="earnings", organization=creator)
+    assert "Dispute lost" in text_of(pdf_of(earnings))
+    balances, _movements, tax = platform_statement(LAST_MONTH).tables
+    assert balances.totals[0][1:] == (0, 0, 0)
+    (found,) = [one for one in platform_statements(LAST_MONTH) if one.account_kind == "tax"]
+    assert tax.totals[0][-1] == found.closing_nano_usd > 0  # papers and books agree
+    assert find_wrong_sums() == []
