@@ -17,7 +17,9 @@ NEW = f"""
 SELECT 'charge_mismatch', 'prediction ' || h.id, 'the usage is that of the hold', coalesce(u.cost_nano_usd, 0),
     h.cost_nano_usd
 FROM holds h LEFT JOIN billing_usage u ON u.prediction_id = h.id AND u.created_at = h.closed_at
-WHERE (u.cost_nano_usd, u.split_id, u.organization_id, u.creator_organization_id, u.model_id, u.replica_id, u.attempt,
+LEFT JOIN billing_droppedusage dropped ON dropped.month = date_trunc('month', h.closed_at AT TIME ZONE 'UTC')::date
+WHERE dropped.month IS NULL AND (
+      (u.cost_nano_usd, u.split_id, u.organization_id, u.creator_organization_id, u.model_id, u.replica_id, u.attempt,
        u.price_id, u.input_micro_usd_per_mtok, u.cached_input_micro_usd_per_mtok, u.output_micro_usd_per_mtok,
        u.per_prediction_nano_usd, u.latency_class, u.class_bps, u.allowance_nano_usd)
     IS DISTINCT FROM
@@ -28,7 +30,7 @@ WHERE (u.cost_nano_usd, u.split_id, u.organization_id, u.creator_organization_id
     OR u.cost_nano_usd <> least(h.amount_nano_usd, billing_gross_nano_usd(
         u.input_micro_usd_per_mtok, u.cached_input_micro_usd_per_mtok, u.output_micro_usd_per_mtok,
         u.per_prediction_nano_usd, u.class_bps, u.prompt_tokens, u.cached_tokens, u.completion_tokens)
-        - u.allowance_nano_usd)
+        - u.allowance_nano_usd))
 UNION ALL
 SELECT 'charge_mismatch', 'prediction ' || due.hold_id, 'the entries are those of the hold',
     coalesce(booked.amount, 0)::bigint, due.amount
@@ -86,6 +88,13 @@ UNDATED = """
 FROM billing_usage u LEFT JOIN billing_hold h
     ON h.id = u.prediction_id AND h.state = 'settled' AND h.closed_at = u.created_at
 WHERE h.id IS NULL
+UNION ALL
+SELECT 'charge_mismatch', 'usage of ' || d.month, 'dropped usage was that of settled holds', d.cost_nano_usd,
+    coalesce(sum(h.cost_nano_usd), 0)::bigint
+FROM billing_droppedusage d LEFT JOIN billing_hold h
+    ON h.state = 'settled' AND date_trunc('month', h.closed_at AT TIME ZONE 'UTC')::date = d.month
+GROUP BY d.month
+HAVING (d.predictions, d.cost_nano_usd) IS DISTINCT FROM (count(h.id), coalesce(sum(h.cost_nano_usd), 0))
 UNION ALL
 SELECT 'charge_mismatch', 'prediction ' || c.prediction_id, 'corrections are those of a charge',
     sum(c.amount_nano_usd)::bigint, coalesce(h.cost_nano_usd, 0)

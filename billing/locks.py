@@ -11,9 +11,9 @@ from uuid import UUID
 
 from django.db import connection
 
+from billing.ledger import lock_ranks
 from billing.models import (
     Account,
-    AccountKind,
     AutoTopUp,
     BudgetNode,
     Dispute,
@@ -74,7 +74,7 @@ def lock_account(account: Account) -> Account:
 
 def lock_accounts(accounts: Iterable[Account]) -> dict[int, Account]:
     """Lock accounts in the order of the chart, and return their present balances by id."""
-    ranks = dict(AccountKind.objects.values_list("code", "rank"))
+    ranks = lock_ranks()
     ordered = sorted({one.pk: one for one in accounts}.values(), key=lambda one: (ranks[one.kind], one.pk))
     with connection.cursor() as cursor:
         for account in ordered:

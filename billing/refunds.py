@@ -26,7 +26,7 @@ from billing.errors import (
 from billing.ledger import Line, get_account, post_transaction, record_incident
 from billing.locks import lock_account, lock_refund, lock_top_up
 from billing.mail import tell_members
-from billing.models import Account, Dispute, Incident, LedgerTransaction, Lot, Outbox, TopUp, TopUpRefund
+from billing.models import Account, AutoTopUp, Dispute, Incident, LedgerTransaction, Lot, Outbox, TopUp, TopUpRefund
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.calls import CURRENCY
@@ -148,6 +148,8 @@ def _take_credit(organization: Organization, top_up_id: UUID, amount_cents: int,
     refundable = refundable_cents(top_up)
     if type(amount_cents) is not int or not 0 < amount_cents <= refundable:
         raise AmountNotRefundable(amount_cents, refundable)
+    if _would_be_bought_again(organization, wallet.available - amount_cents * NANO_PER_CENT):
+        raise RefundsFrozen(["Automatic top-ups are on, and would buy this credit again: turn them off first."])
     tax_cents = tax_back_cents(top_up, amount_cents)
     moved = post_transaction(
         kind=LedgerTransaction.Kind.TOP_UP_REFUND,
@@ -162,6 +164,11 @@ def _take_credit(organization: Organization, top_up_id: UUID, amount_cents: int,
         ledger_transaction=moved,
         next_check_at=timezone.now() + FIRST_LOOK,
     )
+
+
+def _would_be_bought_again(organization: Organization, available: int) -> bool:
+    rule = AutoTopUp.objects.filter(organization=organization, state__in=["on", "waiting"]).first()
+    return rule is not None and available < rule.threshold_cents * NANO_PER_CENT
 
 
 def _lines(wallet: Account, lot: Lot | None, amount_cents: int, tax_cents: int) -> list[Line]:

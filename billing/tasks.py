@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from billing.auto_top_ups import charge_if_low, due_organizations, refresh_card_top_up
 from billing.disputes.selectors import open_disputes
-from billing.disputes.services import freeze_what_came_back, refresh_dispute
+from billing.disputes.services import refresh_dispute, take_what_came_back
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
@@ -29,6 +29,7 @@ from billing.papers.receipts import issue_due_receipts
 from billing.periods import post_entries
 from billing.reconciliation import reconcile
 from billing.refunds import advance_refund
+from billing.retention import drop_old_usage
 from billing.rollups.checks import find_wrong_sums
 from billing.rollups.services import roll_up
 from billing.stripe import stripe_gateway
@@ -161,9 +162,9 @@ def ask_about_refund(refund_id: str) -> None:
 
 
 @shared_task
-def freeze_disputed_credit() -> None:
-    """Freeze credit of disputed payments that open holds had set aside."""
-    freeze_what_came_back()
+def take_disputed_credit() -> None:
+    """Freeze credit of disputed payments that came back; after a loss, make it good."""
+    take_what_came_back()
 
 
 @shared_task
@@ -228,6 +229,17 @@ def create_usage_partitions() -> None:
     with connection.cursor() as cursor:
         for month in months:
             cursor.execute("SELECT billing_create_usage_partition(%s)", [month])
+
+
+@shared_task
+def drop_usage() -> None:
+    """Drop single predictions that are older than `USAGE_MONTHS_KEPT` months, where nothing needs them any more."""
+    months_kept: int = settings.ENV.usage_months_kept
+    if months_kept == 0:
+        return
+    for month, outcome in drop_old_usage(months_kept=months_kept).items():
+        log = logger.info if outcome == "dropped" else logger.warning
+        log("usage of %s: %s", f"{month:%Y-%m}", outcome)
 
 
 @shared_task

@@ -200,7 +200,7 @@ def _start_all(running: Platform, *, gateways: int, wallets: int, affordable: in
     stub.stdin.write(key.private_bytes_raw().hex().encode() + b"\n")
     stub.stdin.close()
     administration = running.environment | {"DATABASE_ADMIN_URL": database.admin_url("intarsia")}
-    _run([sys.executable, "manage.py", "migrate", "--verbosity=0", "--skip-checks"], administration)
+    _run([sys.executable, "manage.py", "migrate", "--verbosity=0"], administration)
     order = {
         "wallets": wallets,
         "affordable": affordable,

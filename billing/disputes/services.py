@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from billing.cash import record_movement, record_stripe_fee
 from billing.disputes.books import book_loss, freeze_rest, give_back_frozen
+from billing.disputes.recovery import recover
 from billing.errors import BillingError, PaymentMismatch
 from billing.ledger import record_incident
 from billing.locks import lock_dispute, lock_top_up
@@ -60,18 +61,21 @@ def take_dispute(*, found: DisputedPayment, top_up_id: UUID) -> Dispute:
         raise
 
 
-def freeze_what_came_back() -> int:
-    """Freeze credit of disputed payments that was set aside by holds before, or given back. Returns how much."""
+def take_what_came_back() -> int:
+    """Take credit of disputed payments that was set aside by holds before, or given back. Returns how much.
+
+    That of an open dispute is frozen, and that of a lost one makes good its loss.
+    """
     with_rest = Lot.objects.filter(transaction=OuterRef("top_up__ledger_transaction"), remaining__gt=0)
-    short = Dispute.objects.filter(~Q(status__startswith="warning_"), Exists(with_rest), state=State.OPEN)
-    frozen = 0
-    for top_up_id, dispute_id in short.order_by("opened_at", "id").values_list("top_up_id", "id")[:_BATCH]:
+    found = Dispute.objects.filter(~Q(status__startswith="warning_"), ~Q(state=State.WON), Exists(with_rest))
+    taken = 0
+    for top_up_id, dispute_id in found.order_by("opened_at", "id").values_list("top_up_id", "id")[:_BATCH]:
         with transaction.atomic():
             lock_top_up(top_up_id)
             dispute = lock_dispute(dispute_id)
-            if dispute is not None and dispute.state == State.OPEN:
-                frozen += freeze_rest(dispute)
-    return frozen
+            if dispute is not None and dispute.state != State.WON:
+                taken += freeze_rest(dispute) if dispute.state == State.OPEN else recover(dispute)
+    return taken
 
 
 def _disputed_top_up(found: DisputedPayment, gateway: StripeGateway) -> TopUp | None:
@@ -173,6 +177,23 @@ def _decide(dispute: Dispute, found: DisputedPayment) -> None:
     dispute.state, dispute.closed_at = outcome, timezone.now()
     dispute.save()
     _announce(dispute, Outbox.Topic.DISPUTE_CLOSED)
+    if dispute.credit_cents:
+        _tell_decision(dispute)
+
+
+def _tell_decision(dispute: Dispute) -> None:
+    organization, won = dispute.top_up.organization, dispute.state == State.WON
+    text = (
+        f"The bank has decided about the disputed payment of {dispute.top_up.created_at:%Y-%m-%d}. "
+        + (
+            "Credit of it that was frozen is back in your wallet."
+            if won
+            else "It keeps the money, so the payment's credit is gone."
+        )
+        + f"\n\n{settings.PUBLIC_URL}/dashboard/wallet"
+    )
+    subject = "A disputed payment is yours again" if won else "A disputed payment is lost"
+    transaction.on_commit(lambda: tell_members(organization, subject, text))
 
 
 def _outcome(found: DisputedPayment) -> State | None:

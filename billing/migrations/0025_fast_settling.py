@@ -66,7 +66,7 @@ def old_functions() -> str:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0023_refunds_and_disputes")]
+    dependencies = [("billing", "0024_retention")]
 
     operations = [
         migrations.RunSQL(ROOM, NO_ROOM),

@@ -16,7 +16,7 @@ from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovemen
 from billing.models.refunds import Dispute, StripeMovement, TopUpRefund
 from billing.models.rollups import EarningsDay, RollupMark, RollupQueue, SpanCustomer, SpanTotal, UsageDay
 from billing.models.splits import Split, SplitPart
-from billing.models.usage import Usage
+from billing.models.usage import DroppedUsage, Usage
 
 __all__ = [
     "Account",
@@ -29,6 +29,7 @@ __all__ = [
     "BudgetNode",
     "Correction",
     "Dispute",
+    "DroppedUsage",
     "EarningsDay",
     "Entry",
     "GatewayProcess",

@@ -112,6 +112,7 @@ class LedgerTransaction(models.Model):
         DISPUTE_FROZEN = "dispute_frozen"  # reference: dispute id and what was frozen before
         DISPUTE_WON = "dispute_won"  # reference: dispute id
         DISPUTE_LOST = "dispute_lost"  # reference: dispute id
+        DISPUTE_RECOVERED = "dispute_recovered"  # reference: dispute id and what was recovered before
         PROMOTION = "promotion"  # reference: chosen by the caller
         REVERSAL = "reversal"  # the whole of a transaction undone, before there were corrections
         CORRECTION = "correction"  # reference: chosen by the caller; `corrects` names the original

@@ -47,3 +47,12 @@ class Usage(models.Model):
             models.Index(fields=["organization_id", "-created_at"], name="billing_usage_organization"),
             models.Index(fields=["creator_organization_id", "-created_at"], name="billing_usage_creator"),
         ]
+
+
+class DroppedUsage(models.Model):
+    """A month whose single predictions were dropped (`billing_drop_usage`), and what they came to. Append-only."""
+
+    month = models.DateField(primary_key=True)
+    predictions = models.BigIntegerField()
+    cost_nano_usd = models.BigIntegerField()
+    dropped_at = models.DateTimeField(db_default=Now())

@@ -2,6 +2,8 @@
 
 A prediction counts to the month that its entries were posted to, and so does each correction of it. Amounts are
 nano-dollars. These are questions of a month's close, asked once for each organization; pages never ask them.
+
+Names come from holds: a correction may be of a prediction whose usage was dropped.
 """
 
 from __future__ import annotations
@@ -66,15 +68,16 @@ class Earned:
 
 
 _CONSUMED = """
-SELECT u.model_name, u.version_id, u.latency_class, count(*) FILTER (WHERE t.id = original.id) AS predictions,
-    coalesce(sum(u.prompt_tokens) FILTER (WHERE t.id = original.id), 0)::bigint AS prompt_tokens,
-    coalesce(sum(u.completion_tokens) FILTER (WHERE t.id = original.id), 0)::bigint AS completion_tokens,
+SELECT h.model_name, h.version_id, h.latency_class, count(*) FILTER (WHERE t.id = original.id) AS predictions,
+    coalesce(sum(u.prompt_tokens), 0)::bigint AS prompt_tokens,
+    coalesce(sum(u.completion_tokens), 0)::bigint AS completion_tokens,
     coalesce(-sum(p.amount) FILTER (WHERE t.id = original.id), 0)::bigint AS charged,
     coalesce(sum(p.amount) FILTER (WHERE t.id <> original.id), 0)::bigint AS given_back
 FROM billing_account a JOIN billing_posting p ON p.account_id = a.id AND p.period = %(month)s
 JOIN billing_ledgertransaction t ON t.id = p.transaction_id
 JOIN billing_ledgertransaction original ON original.id = coalesce(t.corrects_id, t.id) AND original.kind = 'prediction'
-JOIN billing_usage u ON u.prediction_id = original.reference::uuid
+JOIN billing_hold h ON h.id = original.reference::uuid
+LEFT JOIN billing_usage u ON u.prediction_id = h.id AND u.created_at = h.closed_at AND t.id = original.id
 WHERE a.organization_id = %(organization)s AND a.kind = 'customer_credit'
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
@@ -94,13 +97,13 @@ WITH mine AS (
     JOIN billing_posting p ON p.account_id = a.id AND p.period = %(month)s
     WHERE a.organization_id = %(organization)s GROUP BY p.transaction_id
 )
-SELECT u.model_name, u.version_id, u.latency_class, coalesce(profile.country, '') AS country,
+SELECT h.model_name, h.version_id, h.latency_class, coalesce(profile.country, '') AS country,
     count(*) FILTER (WHERE t.id = original.id) AS predictions,
     sum(whole.paid)::bigint AS paid, sum(whole.fee)::bigint AS fee, sum(mine.earned)::bigint AS earned
 FROM mine JOIN billing_ledgertransaction t ON t.id = mine.transaction_id
 JOIN billing_ledgertransaction original ON original.id = coalesce(t.corrects_id, t.id) AND original.kind = 'prediction'
-JOIN billing_usage u ON u.prediction_id = original.reference::uuid
-LEFT JOIN billing_billingprofile profile ON profile.organization_id = u.organization_id
+JOIN billing_hold h ON h.id = original.reference::uuid
+LEFT JOIN billing_billingprofile profile ON profile.organization_id = h.organization_id
 CROSS JOIN LATERAL (
     SELECT coalesce(-sum(e.amount) FILTER (WHERE a.kind = 'customer_credit'), 0) AS paid,
         coalesce(sum(e.amount) FILTER (WHERE a.kind = 'platform_revenue'), 0) AS fee

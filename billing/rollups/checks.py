@@ -9,9 +9,7 @@ from django.db import connection
 # One statement, so that all figures come from the same snapshot. What waits in the queue is in no sum yet; months whose
 # usage was dropped are not compared, since their sums are all that is left.
 _CHECK = """
-WITH kept AS (
-    SELECT coalesce(min(created_at AT TIME ZONE 'UTC')::date, 'infinity') AS day FROM billing_usage
-), counted AS MATERIALIZED (
+WITH counted AS MATERIALIZED (
     SELECT u.prediction_id, u.created_at, u.organization_id, (u.created_at AT TIME ZONE 'UTC')::date AS day,
         u.model_id, u.cost_nano_usd AS charged
     FROM billing_usage u WHERE NOT EXISTS (SELECT 1 FROM billing_rollupqueue q
@@ -70,13 +68,15 @@ WITH kept AS (
 (SELECT 'usage ' || organization_id, 'usage of ' || day || ' is the sum of its predictions',
     coalesce(s.charged, 0)::bigint, coalesce(u.charged, 0)::bigint
 FROM used u FULL JOIN usage_sums s USING (organization_id, day, model_id)
-WHERE (u.predictions, u.charged) IS DISTINCT FROM (s.predictions, s.charged) AND day >= (SELECT day FROM kept)
+WHERE (u.predictions, u.charged) IS DISTINCT FROM (s.predictions, s.charged)
+    AND date_trunc('month', day)::date NOT IN (SELECT month FROM billing_droppedusage)
 LIMIT 50)
 UNION ALL
 (SELECT 'earnings ' || organization_id, 'earnings of ' || day || ' are the sum of their entries',
     coalesce(s.amount, 0)::bigint, coalesce(e.amount, 0)::bigint
 FROM earned e FULL JOIN earnings_sums s USING (organization_id, day)
-WHERE coalesce(e.amount, 0) <> coalesce(s.amount, 0) AND day >= (SELECT day FROM kept)
+WHERE coalesce(e.amount, 0) <> coalesce(s.amount, 0)
+    AND date_trunc('month', day)::date NOT IN (SELECT month FROM billing_droppedusage)
 LIMIT 50)
 UNION ALL
 (SELECT facet || ' ' || organization_id,

@@ -52,7 +52,7 @@ app.conf.update(
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "ask Stripe about open refunds": {"task": "billing.tasks.advance_refunds", "schedule": 15.0},
-        "freeze disputed credit": {"task": "billing.tasks.freeze_disputed_credit", "schedule": 15.0},
+        "take disputed credit": {"task": "billing.tasks.take_disputed_credit", "schedule": 15.0},
         "ask Stripe about open disputes": {"task": "billing.tasks.ask_about_disputes", "schedule": 3600.0},
         "top up low wallets": {"task": "billing.tasks.top_up_low_wallets", "schedule": 30.0},
         "reconcile with Stripe": {"task": "billing.tasks.reconcile_stripe", "schedule": 86_400.0},
@@ -72,6 +72,7 @@ app.conf.update(
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
+        "drop old usage": {"task": "billing.tasks.drop_usage", "schedule": 86_400.0},
         # The last head of a day follows within the hour after its end.
         "publish roots of receipts": {
             "task": "marketplace.receipts.tasks.publish_days",

@@ -51,6 +51,13 @@ def _reserve_days(source: Mapping[str, str]) -> int | None:
     return _integer(source, "PAYOUT_RESERVE_DAYS", 14, least, 14)
 
 
+def _usage_months(source: Mapping[str, str]) -> int:
+    months = _integer(source, "USAGE_MONTHS_KEPT", 25, 0, 1200)
+    if 0 < months < 13:  # a year to compare with; the database refuses it too
+        raise EnvError("USAGE_MONTHS_KEPT must be 0 (all of them) or at least 13")
+    return months
+
+
 def _networks(source: Mapping[str, str], name: str, default: str) -> tuple[Network, ...]:
     try:
         parts = (source.get(name, "") or default).split(",")
@@ -95,6 +102,7 @@ class Env:
     referral_bps: (
         int  # REFERRAL_BPS: what a referrer gets of each prediction, out of the platform's share; basis points
     )
+    usage_months_kept: int  # USAGE_MONTHS_KEPT: whole months of single predictions, 25 by default; 0: all of them
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
@@ -130,6 +138,7 @@ class Env:
             payout_reserve_days=_reserve_days(source),
             payout_minimum_cents=_integer(source, "PAYOUT_MINIMUM_CENTS", 2_500, 1, 100_000),
             referral_bps=_integer(source, "REFERRAL_BPS", 500, 0, 10_000),
+            usage_months_kept=_usage_months(source),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,

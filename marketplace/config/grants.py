@@ -39,6 +39,7 @@ TABLES = {
     "billing_correction": READ,
     "billing_billingprofile": "SELECT, INSERT, UPDATE",
     "billing_dispute": "SELECT, INSERT, UPDATE",
+    "billing_droppedusage": READ,
     "billing_earningsday": READ,
     "billing_entry": APPEND,
     "billing_gateway": READ,
@@ -111,6 +112,7 @@ CALLED = {
     "billing_correct_prediction",
     "billing_create_usage_partition",
     "billing_draw_lots",
+    "billing_drop_usage",
     "billing_expire_hold",
     "billing_expire_lots",
     "billing_gateway_beat",
@@ -158,6 +160,9 @@ INTERNAL = {
     "billing_settle_outcomes",
     "billing_spend_in_budgets",
     "billing_take_back",
+    "billing_usage_papers_missing",
+    "billing_usage_proven",
+    "billing_usage_uncounted",
     "catalog_write_search_text",
 }
 SEARCH_PATH = "public, pg_temp"

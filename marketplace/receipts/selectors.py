@@ -10,6 +10,7 @@ from django.conf import settings
 
 from billing.ledger import record_incident
 from billing.models import Incident, Usage
+from billing.retention import details_kept_since, is_dropped
 from billing.selectors import usage_row
 from marketplace.accounts.errors import InvalidInput, NotFound
 from marketplace.accounts.models import Organization
@@ -33,6 +34,8 @@ def receipt_document(organization: Organization, prediction_id: UUID) -> bytes:
     """
     row = usage_row(organization, prediction_id)
     charge = charges_of([row]).get(prediction_id) if row is not None else None
+    if row is None and is_dropped(organization, prediction_id):
+        raise NoReceipt(dropped_text())
     if row is None or charge is None:
         raise NoReceipt("the organization has no receipt of this number")
     signer = receipt_signer()
@@ -44,6 +47,14 @@ def receipt_document(organization: Organization, prediction_id: UUID) -> bytes:
         inclusion=_inclusion(row, charge),
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+
+def dropped_text() -> str:
+    """Return what to say to somebody who asks for a charge of which only the sums are left."""
+    return (
+        f"Single predictions from before {details_kept_since():%Y-%m-%d} are not kept any more. Their sums, papers and "
+        "published roots are, and a receipt that was saved still verifies."
+    )
 
 
 def _inclusion(row: Usage, charge: Charge) -> Inclusion | None:

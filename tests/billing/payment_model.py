@@ -34,6 +34,7 @@ class ModelDispute:
     tax: int = 0
     frozen: int = 0
     state: str = "open"
+    borne: Counter[int] = field(default_factory=Counter)  # by creators and the platform, of a loss
 
 
 class Books:
@@ -148,32 +149,53 @@ class Books:
             due -= taken
         taken_back = self._from_creators(one.payment, spent - set_off)
         self.tax -= one.tax * CENT
-        self.losses -= one.cents * CENT - one.frozen - one.tax * CENT - set_off - taken_back
+        one.borne = taken_back
+        one.borne[PLATFORM] = one.cents * CENT - one.frozen - one.tax * CENT - set_off - taken_back.total()
+        self.losses -= one.borne[PLATFORM]
         self.clearing += one.cents * CENT
 
-    def _from_creators(self, payment: Payment, amount: int) -> int:
+    def recover(self, name: str) -> None:
+        """Let credit that came back make good a loss."""
+        one = self.disputes[name]
+        amount = min(one.borne.total(), one.payment.rest, self.available(one.payment.customer))
+        if one.state != "lost" or amount <= 0:
+            return
+        one.payment.rest -= amount
+        for who, share in _divided(amount, one.borne).items():
+            one.borne[who] -= share
+            if who == PLATFORM:
+                self.losses += share
+            else:
+                self.reserve[who] += share
+
+    def _from_creators(self, payment: Payment, amount: int) -> Counter[int]:
+        """Take their parts from the creators, and return them."""
         weights = Counter[int]()
         for creator, paid, part, whole in payment.draws:
             weights[creator] += paid * part // whole
         total = sum(paid for _creator, paid, _part, _whole in payment.draws)
-        amount = min(amount, total)
-        if amount <= 0:
-            return 0
         weights[PLATFORM] = total - weights.total()
-        shares = {who: weight * amount // total for who, weight in weights.items() if weight}
-        # Ties go by the random ids of organizations: the draws of this model have one creator, or no tie.
-        left = amount - sum(shares.values())
-        for who in sorted(shares, key=lambda who: -(weights[who] * amount % total))[:left]:
-            shares[who] += 1
+        shares = _divided(min(amount, total), weights)
         shares.pop(PLATFORM, None)
         for creator, share in shares.items():
             from_reserve = min(share, self.reserve[creator])
             self.reserve[creator] -= from_reserve
             self.owed[creator] += share - from_reserve
-        return sum(shares.values())
+        return shares
 
 
-PLATFORM = -1
+PLATFORM = 9  # after the creators, whose numbers are in the order of their ids
+
+
+def _divided(amount: int, weights: Counter[int]) -> Counter[int]:
+    """Divide by largest remainder; of equal ones the first is first."""
+    whole = weights.total()
+    if amount <= 0 or whole <= 0:
+        return Counter()
+    shares = Counter({who: weight * amount // whole for who, weight in weights.items() if weight})
+    for who in sorted(shares, key=lambda who: (-(weights[who] * amount % whole), who))[: amount - shares.total()]:
+        shares[who] += 1
+    return shares
 
 
 def _half_up(part: int, whole: int) -> int:

@@ -115,6 +115,8 @@ ATTEMPTS: dict[str, tuple[str, ...]] = {
     "gateway's sign of life by hand": (DENIED, "UPDATE billing_gateway SET last_seen_at = now()"),
     "message rewritten": (DENIED, "UPDATE billing_outbox SET payload = '{{}}'"),
     "top-up deleted": (DENIED, "DELETE FROM billing_topup"),
+    "refund deleted": (DENIED, "DELETE FROM billing_topuprefund"),
+    "dispute deleted": (DENIED, "DELETE FROM billing_dispute"),
     "incident deleted": (DENIED, "DELETE FROM billing_incident"),
     "triggers disabled": ("must be owner", "ALTER TABLE billing_entry DISABLE TRIGGER USER"),
     "triggers disabled for a session": (DENIED, "SET session_replication_role = replica"),

@@ -158,6 +158,8 @@ def test_partitions_made_later_and_balances_cannot_be_truncated(books: dict[str,
         "billing_account",
         "billing_budgetnode",
         "billing_lot",
+        "billing_topuprefund",
+        "billing_dispute",
     ):
         refused(
             "append-only",

@@ -18,10 +18,11 @@ from billing.integrity import find_discrepancies
 from billing.models import Account, AutoTopUp, Dispute, Incident, LedgerTransaction, SavedCard, StripeMovement, TopUp
 from billing.payouts.reserve import net_debt
 from billing.reconciliation import reconcile
-from billing.refunds import refundable_cents
+from billing.refunds import advance_refund, refundable_cents
 from billing.selectors import wallet
 from billing.services import correct_prediction, credit_promotion, release_hold_sync
 from devstack.stripe_double import disputes as at_stripe
+from devstack.stripe_double import refunds
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Membership, Organization, User
 from tests.billing.payments import CENT, assert_books_agree, disputed, entries, nano, open_dispute, paid, refund, spend
@@ -128,13 +129,13 @@ def test_credit_that_holds_have_set_aside_is_frozen_when_it_is_free(
     hold = place(hold_request(organization, make_organization(), amount_nano_usd=300 * CENT))
     dispute = disputed(double, top_up)
     assert dispute.frozen_nano_usd == 150 * CENT
-    tasks.freeze_disputed_credit()
+    tasks.take_disputed_credit()
     assert nano(Kind.DISPUTE, organization) == 150 * CENT
     release_hold_sync(prediction_id=hold.prediction_id, reason="test")
-    tasks.freeze_disputed_credit()
+    tasks.take_disputed_credit()
     correct_prediction(prediction_id=prediction, reason="test")  # comes back into the disputed payment's lot
-    tasks.freeze_disputed_credit()
-    tasks.freeze_disputed_credit()
+    tasks.take_disputed_credit()
+    tasks.take_disputed_credit()
     assert nano(Kind.DISPUTE, organization) == 500 * CENT
     assert LedgerTransaction.objects.filter(kind="dispute_frozen").count() == 3
     decided(double, dispute, won=True)
@@ -265,9 +266,14 @@ def test_members_are_told_and_automatic_top_ups_stop(
     TopUp.objects.filter(pk=top_up.pk).update(card=card)
     with django_capture_on_commit_callbacks(execute=True):
         dispute = disputed(double, top_up)
-    refresh_dispute(dispute_id=dispute.pk)
-    (sent,) = [one for one in mail.outbox if "disputed" in one.subject]
-    assert sent.bcc == ["owner@example.com"] and "$25.00" in sent.body
+    with django_capture_on_commit_callbacks(execute=True):
+        refresh_dispute(dispute_id=dispute.pk)
+        decided(double, dispute, won=True)
+        refresh_dispute(dispute_id=dispute.pk)
+    opened, closed = mail.outbox
+    assert opened.subject.startswith("A payment is disputed") and "$25.00" in opened.body
+    assert closed.subject.startswith("A disputed payment is yours again")
+    assert opened.bcc == closed.bcc == ["owner@example.com"]
     assert AutoTopUp.objects.get().state == AutoTopUp.State.STOPPED
 
 
@@ -327,3 +333,57 @@ def test_a_loss_is_divided_among_payees_by_what_the_payment_paid_them(
     assert nano(Kind.LOSSES) == -6 * CENT
     assert refundable_cents(second) == 0
     assert_books_agree()
+
+
+@pytest.mark.parametrize(
+    "change", ["state = 'won', closed_at = now()", "state = 'lost', closed_at = now()", "frozen_nano_usd = 25000000000"]
+)
+def test_the_database_moves_no_dispute_without_its_entries(
+    double: StripeDouble, organization: Organization, change: str
+) -> None:
+    top_up = paid(double, organization)
+    place(hold_request(organization, make_organization(), amount_nano_usd=500 * CENT))
+    dispute = disputed(double, top_up)
+    with (
+        pytest.raises(IntegrityError, match="without its entries"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"UPDATE billing_dispute SET {change} WHERE id = %s", [dispute.pk])
+
+
+def test_credit_that_comes_back_after_a_loss_makes_it_good(double: StripeDouble, organization: Organization) -> None:
+    """A refund that the bank sends back, and a correction of a prediction that the lost payment paid for."""
+    top_up, creator = paid(double, organization, 1_000), make_organization()
+    prediction = spend(organization, creator, 400 * CENT)
+    sent = refund(organization, top_up, 600)
+    dispute = decided(double, disputed(double, top_up), won=False)
+    # The refund had left, so of 1,000 only 400 could be disputed credit: creator 320, platform 80, and 600 paid twice.
+    assert (nano(Kind.CREATOR_RESERVE, creator), nano(Kind.LOSSES)) == (0, -680 * CENT)
+    assert sent.stripe_refund_id is not None
+    refunds.fail(double, sent.stripe_refund_id)
+    advance_refund(refund_id=sent.pk)
+    assert wallet(organization).posted == 600 * CENT
+    tasks.take_disputed_credit()
+    assert wallet(organization).posted == 0
+    assert (nano(Kind.CREATOR_RESERVE, creator), nano(Kind.LOSSES)) == (192 * CENT, -272 * CENT)
+    correct_prediction(prediction_id=prediction, reason="test")
+    for _ in range(2):
+        tasks.take_disputed_credit()
+    assert wallet(organization).posted == 0
+    # The payment is gone, and so is the prediction: who had it neither earned nor lost, but for what was corrected.
+    assert nano(Kind.CREATOR_RESERVE, creator) + nano(Kind.RECEIVABLE, creator) == 0
+    assert nano(Kind.LOSSES) == nano(Kind.CLEARING) == nano(Kind.PLATFORM_REVENUE) == 0
+    assert LedgerTransaction.objects.filter(kind="dispute_recovered").count() == 2
+    assert dispute.state == "lost"
+    assert_books_agree()
+
+
+def test_the_rest_of_a_payment_that_nobody_disputes_stays_the_customer_s(
+    double: StripeDouble, organization: Organization
+) -> None:
+    top_up = paid(double, organization, 1_000)
+    decided(double, disputed(double, top_up, 400), won=False)
+    tasks.take_disputed_credit()
+    assert wallet(organization).posted == 600 * CENT
+    assert not LedgerTransaction.objects.filter(kind="dispute_recovered").exists()

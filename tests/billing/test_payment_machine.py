@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from billing.disputes.services import freeze_what_came_back
+from billing.disputes.services import take_what_came_back
 from billing.errors import AmountNotRefundable, RefundsFrozen
 from billing.models import Account, StripeEvent, TopUp, TopUpRefund
 from billing.reconciliation import reconcile
@@ -55,7 +55,7 @@ class Payments(RuleBasedStateMachine):
         stripe_gateway.cache_clear()
         self.double.tax_percent = TAX_PERCENT
         self.customers = [make_organization() for _ in range(2)]
-        self.creators = [make_organization() for _ in range(2)]
+        self.creators = sorted((make_organization() for _ in range(2)), key=lambda one: one.pk)
         self.model = Books()
         self.top_ups: dict[int, TopUp] = {}  # by the model's payment
         self.old: list[Any] = []
@@ -174,10 +174,11 @@ class Payments(RuleBasedStateMachine):
             self.model.lose(name)
 
     @rule()
-    def freeze(self) -> None:
-        freeze_what_came_back()
+    def take(self) -> None:
+        take_what_came_back()
         for name in sorted(self.model.disputes):
             self.model.freeze(name)
+            self.model.recover(name)
 
     @rule()
     def forge(self) -> None:

@@ -78,7 +78,7 @@ def test_a_dispute_and_refunds_at_once_give_back_no_more_than_was_paid(
     answers = at_once([*calls, lambda: refresh_dispute(dispute_id=dispute_id), *calls])
     assert RefundsFrozen in answers
     assert all(one.state == "failed" for one in answers if isinstance(one, TopUpRefund))  # Stripe knew of the dispute
-    tasks.freeze_disputed_credit()
+    tasks.take_disputed_credit()
     assert nano(Kind.DISPUTE, organization) == 420 * CENT
     assert wallet(organization).posted == 580 * CENT
     assert nano(Kind.CLEARING) == -500 * CENT

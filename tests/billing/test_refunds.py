@@ -12,7 +12,16 @@ from django.utils import timezone
 from billing import tasks
 from billing.errors import AmountNotRefundable, PaymentMismatch, RefundsFrozen, RequestIdReused, TopUpNotFound
 from billing.ledger import record_incident
-from billing.models import Account, Incident, LedgerTransaction, Outbox, StripeMovement, TopUpRefund
+from billing.models import (
+    Account,
+    AutoTopUp,
+    Incident,
+    LedgerTransaction,
+    Outbox,
+    SavedCard,
+    StripeMovement,
+    TopUpRefund,
+)
 from billing.reconciliation import reconcile
 from billing.refunds import MAX_REFUNDS, advance_refund, refundable_cents, refunds_of
 from billing.selectors import wallet
@@ -193,6 +202,24 @@ def test_a_refund_waits_while_the_books_do_not_agree_or_a_payment_is_disputed(
     assert refund(other, paid(double, other), 100).state == State.SENT  # another customer's dispute is not theirs
 
 
+def test_credit_that_an_automatic_top_up_would_buy_again_does_not_go_back(
+    double: StripeDouble, organization: Organization
+) -> None:
+    top_up = paid(double, organization)
+    card = SavedCard.objects.create(
+        organization=organization, payment_method_id="pm_1", brand="visa", last4="4242", exp_month=1, exp_year=2040
+    )
+    AutoTopUp.objects.create(
+        organization=organization, card=card, threshold_cents=1_000, amount_cents=2_000, monthly_limit_cents=9_000
+    )
+    with pytest.raises(RefundsFrozen, match="turn them off first"):
+        refund(organization, top_up, 1_501)
+    assert not TopUpRefund.objects.exists()
+    assert refund(organization, top_up, 1_500).state == State.SENT
+    AutoTopUp.objects.update(state=AutoTopUp.State.OFF)
+    assert refund(organization, top_up, 1_000).state == State.SENT
+
+
 def test_the_number_of_refunds_of_a_payment_is_limited(double: StripeDouble, organization: Organization) -> None:
     top_up = paid(double, organization)
     for _ in range(MAX_REFUNDS):
@@ -252,6 +279,14 @@ def test_the_database_keeps_the_terms_of_a_refund(
     found = refund(organization, paid(double, organization), 500)
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"UPDATE billing_topuprefund SET {column} = {value} WHERE id = %s", [found.pk])
+
+
+def test_the_database_lets_no_refund_fail_without_the_return_of_its_credit(
+    double: StripeDouble, organization: Organization
+) -> None:
+    found = refund(organization, paid(double, organization), 500)
+    with pytest.raises(IntegrityError, match="without the return"), transaction.atomic():
+        TopUpRefund.objects.filter(pk=found.pk).update(state=State.FAILED, failed_at=timezone.now())
 
 
 def test_the_database_refuses_refunds_beyond_the_payment_and_without_entries(

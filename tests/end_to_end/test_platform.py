@@ -131,6 +131,7 @@ def test_faults_of_every_kind_cost_nobody_anything_that_was_not_delivered(platfo
     faults, verdict = asyncio.run(run())
     assert verdict.faults == []
     assert sum(faults.counted.values()) >= 20 and verdict.charged > 20 and verdict.free > 20
+    assert verdict.corrected > 5 and verdict.paid_out >= 1
     assert settled(platform)["ledger_sum_nano_usd"] == 0
 
 

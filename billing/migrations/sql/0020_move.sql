@@ -8,19 +8,26 @@ ALTER TABLE billing_correction DISABLE TRIGGER USER;
 CREATE TEMPORARY TABLE moved_split ON COMMIT DROP AS
     SELECT creator_organization_id, creator_bps, billing_split_id(
         ARRAY[creator_organization_id, NULL], ARRAY[creator_bps, 10000 - creator_bps], ARRAY['creator', 'platform']) AS id
-    FROM (SELECT DISTINCT creator_organization_id, creator_bps::integer FROM billing_hold) h;
+    FROM (SELECT creator_organization_id, creator_bps::integer FROM billing_hold
+          UNION SELECT creator_organization_id, creator_bps FROM billing_usage) h;
 UPDATE billing_hold h SET split_id = m.id, allowance_used_nano_usd = CASE WHEN h.state <> 'open' THEN 0 END
     FROM moved_split m
     WHERE (m.creator_organization_id, m.creator_bps) = (h.creator_organization_id, h.creator_bps);
-UPDATE billing_usage u SET split_id = h.split_id, attempt = h.attempt FROM billing_hold h WHERE h.id = u.prediction_id;
+-- By the usage's own columns: once, closed holds could be deleted.
+UPDATE billing_usage u SET split_id = m.id FROM moved_split m
+    WHERE (m.creator_organization_id, m.creator_bps) = (u.creator_organization_id, u.creator_bps);
+UPDATE billing_usage u SET attempt = h.attempt FROM billing_hold h WHERE h.id = u.prediction_id AND h.attempt <> u.attempt;
 
--- Refunds were whole, and are corrections now.
+-- Refunds were whole, and are corrections now; so are reversals of predictions from before there were refunds. Without its
+-- correction such a charge could be given back twice.
 INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason, transaction_id, created_at)
-    SELECT gen_random_uuid(), r.prediction_id, h.cost_nano_usd, r.reason, reversal.id, r.created_at
-    FROM billing_refund r JOIN billing_hold h ON h.id = r.prediction_id
-    LEFT JOIN billing_ledgertransaction original
-        ON original.kind = 'prediction' AND original.reference = r.prediction_id::text
-    LEFT JOIN billing_ledgertransaction reversal ON reversal.corrects_id = original.id;
+    SELECT gen_random_uuid(), h.id, h.cost_nano_usd, coalesce(r.reason, left(reversal.memo, 64)), reversal.id,
+        coalesce(r.created_at, reversal.created_at)
+    FROM billing_hold h
+    LEFT JOIN billing_refund r ON r.prediction_id = h.id
+    LEFT JOIN billing_ledgertransaction original ON original.kind = 'prediction' AND original.reference = h.id::text
+    LEFT JOIN billing_ledgertransaction reversal ON reversal.corrects_id = original.id
+    WHERE h.state = 'settled' AND (r.prediction_id IS NOT NULL OR reversal.id IS NOT NULL);
 
 -- Budgets of keys are nodes without a parent.
 INSERT INTO billing_budgetnode (id, organization_id, kind, name, api_key_id, path, monthly_limit_nano_usd,
@@ -32,7 +39,8 @@ INSERT INTO billing_budgetnode (id, organization_id, kind, name, api_key_id, pat
 UPDATE billing_hold h SET budget_path = n.path FROM billing_budgetnode n
     WHERE h.counts_in_budget AND n.api_key_id = billing_key_line(h.api_key_id);
 
--- Lots: what is left of each credit, as if spending had drawn promotional credit first, and then the oldest.
+-- Lots: what is left of each credit, as if spending had drawn promotional credit first, and then the oldest. A credit that
+-- is spent has an empty lot: whoever takes it back (a reversal, a refund at Stripe) looks for it.
 WITH credit AS (
     SELECT e.account_id, t.id, t.kind, t.created_at, e.amount + coalesce((
         SELECT sum(r.amount) FROM billing_ledgertransaction back JOIN billing_entry r ON r.transaction_id = back.id
@@ -49,7 +57,7 @@ WITH credit AS (
 )
 INSERT INTO billing_lot (account_id, kind, opening, remaining, transaction_id, created_at)
     SELECT account_id, CASE kind WHEN 'top_up' THEN 'paid' ELSE 'promotional' END, rest, rest, id, created_at
-    FROM remaining WHERE rest > 0 ORDER BY id;
+    FROM remaining ORDER BY id;
 
 DO $$
 DECLARE

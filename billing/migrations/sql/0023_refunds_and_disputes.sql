@@ -56,6 +56,11 @@ BEGIN
        AND (OLD.state, NEW.state) NOT IN (('requested', 'sent'), ('requested', 'failed'), ('sent', 'failed')) THEN
         RAISE EXCEPTION 'a refund does not go from % to %', OLD.state, NEW.state USING ERRCODE = 'check_violation';
     END IF;
+    IF NEW.state = 'failed' AND OLD.state <> 'failed' AND NOT EXISTS (
+        SELECT 1 FROM billing_ledgertransaction WHERE kind = 'refund_returned' AND reference = NEW.id::text) THEN
+        RAISE EXCEPTION 'refund % failed without the return of its credit', NEW.id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'billing_top_up_refund_returned';
+    END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER billing_topuprefund_guard BEFORE INSERT OR UPDATE OR DELETE ON billing_topuprefund
@@ -86,6 +91,17 @@ BEGIN
     IF NEW.frozen_nano_usd < OLD.frozen_nano_usd OR NEW.frozen_nano_usd > NEW.credit_cents::bigint * 10000000 THEN
         RAISE EXCEPTION 'dispute % freezes its own credit, and lets go of it when it is decided', OLD.id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'billing_dispute_freezes_its_credit';
+    END IF;
+    -- The entries are written first.
+    IF (NEW.frozen_nano_usd > OLD.frozen_nano_usd AND NOT EXISTS (
+            SELECT 1 FROM billing_ledgertransaction
+            WHERE kind = 'dispute_frozen' AND reference = NEW.id || ':' || OLD.frozen_nano_usd))
+       OR (NEW.state = 'won' AND OLD.state = 'open' AND NEW.frozen_nano_usd > 0 AND NOT EXISTS (
+            SELECT 1 FROM billing_ledgertransaction WHERE kind = 'dispute_won' AND reference = NEW.id))
+       OR (NEW.state = 'lost' AND OLD.state = 'open' AND NOT EXISTS (
+            SELECT 1 FROM billing_ledgertransaction WHERE kind = 'dispute_lost' AND reference = NEW.id)) THEN
+        RAISE EXCEPTION 'dispute % moves without its entries', NEW.id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'billing_dispute_has_entries';
     END IF;
     RETURN NEW;
 END $$;

@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import selectors as billing
+from billing.retention import details_kept_since
 from billing.rollups.earnings import earnings_total
 from marketplace.accounts import selectors as accounts
 from marketplace.accounts.errors import InvalidCredentials, NotAllowed
@@ -58,6 +59,7 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
         "daily": overview.daily,
         "chart": _chart(overview.daily.costs, days),
         "rows": billing.usage_rows(acting.organization, limit=50),
+        "details_kept_since": details_kept_since(),
         "days": days,
         "ranges": RANGES,
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -13,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from billing import selectors as billing
+from billing.retention import is_dropped
 from marketplace.accounts.errors import Refusal
 from marketplace.receipts import selectors
 from marketplace.receipts.charges import charges_of
@@ -35,6 +37,9 @@ SHOWN_DAYS = 14
 def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpResponse:
     """One prediction: what it cost, why, and the replica's signature over it."""
     row = billing.usage_row(acting.organization, prediction_id)
+    if row is None and is_dropped(acting.organization, prediction_id):
+        messages.info(request, selectors.dropped_text())
+        return redirect("web:usage")
     if row is None:
         raise Http404("no such receipt")
     context = {

@@ -45,6 +45,7 @@ def report(faults: FaultRun, verdict: Verdict) -> None:
     print("answers:", dict(Counter(call.outcome for call in faults.client.calls).most_common()))
     print(
         f"predictions: {verdict.predictions}, charged {verdict.charged}, refunded {verdict.refunded}, "
+        f"corrected {verdict.corrected}, payouts that arrived {verdict.paid_out}, "
         f"free {verdict.free}; {verdict.charged_nano_usd} nano-dollars; slowest hold {verdict.slowest_close:.1f} s"
     )
     print("\n".join(verdict.faults) or "the books are right")

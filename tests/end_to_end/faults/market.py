@@ -26,7 +26,7 @@ for slug, fingerprint in BASES:
     model = Model.objects.create(organization=maker, slug=slug, base_model=base, kind="base", title=slug)
     Version.objects.create(model=model, number=1, state="published", published_at=timezone.now())
     Price.objects.create(model=model, input_micro_usd_per_mtok=1_000_003, cached_input_micro_usd_per_mtok=100_001,
-        output_micro_usd_per_mtok=3_000_007, per_prediction_nano_usd=501)
+        output_micro_usd_per_mtok=3_000_007, per_prediction_nano_usd=5_000_501)
     credentials[slug] = issue_credential(name=slug, terms=Terms(base, "127.0.0.1"))
 print(json.dumps({"database_url": settings.ENV.database_url, "credentials": credentials}))
 """

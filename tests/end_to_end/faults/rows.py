@@ -38,6 +38,14 @@ JOIN billing_entry e ON e.transaction_id = t.id
 JOIN billing_account a ON a.id = e.account_id
 GROUP BY t.id, e.account_id, a.kind
 """
+_CORRECTIONS = """
+SELECT id::text, prediction_id::text AS prediction, amount_nano_usd AS amount, transaction_id FROM billing_correction
+WHERE amount_nano_usd > 0
+"""
+_PAYOUTS = """
+SELECT p.id::text, p.state, p.amount_cents AS cents, o.slug = 'faults' AS is_makers
+FROM billing_payout p JOIN accounts_organization o ON o.id = p.organization_id
+"""
 _REPLICAS = "SELECT id::text, name, receipt_public_key, base_fingerprint, registered_at FROM vault_replica"
 _ACCOUNTS = "SELECT id, kind, posted, held FROM billing_account"
 _INCIDENTS = "SELECT kind, subject, detail FROM billing_incident WHERE opened_at >= to_timestamp(%s)"
@@ -53,6 +61,8 @@ class Rows:
     replicas: list[dict[str, Any]]
     accounts: list[dict[str, Any]]
     incidents: list[dict[str, Any]]
+    corrections: list[dict[str, Any]]
+    payouts: list[dict[str, Any]]
 
 
 def read_rows(database_url: str, since: float) -> Rows:
@@ -70,7 +80,19 @@ def read_rows(database_url: str, since: float) -> Rows:
             fetch(_REPLICAS),
             fetch(_ACCOUNTS),
             fetch(_INCIDENTS, since),
+            fetch(_CORRECTIONS),
+            fetch(_PAYOUTS),
         )
+
+
+def open_payouts(database_url: str) -> int:
+    """Count the payouts on their way; raises OperationalError while the database is away."""
+    with psycopg.connect(database_url, connect_timeout=5) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM billing_payout WHERE state NOT IN ('paid', 'returned')"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 def open_holds(database_url: str, since: float) -> int:

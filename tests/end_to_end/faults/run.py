@@ -18,8 +18,9 @@ import psycopg
 
 from tests.end_to_end.faults.audit import Outage, Verdict, audit
 from tests.end_to_end.faults.calls import Call, Client, body_of
+from tests.end_to_end.faults.clerk import Clerk
 from tests.end_to_end.faults.market import open_market
-from tests.end_to_end.faults.rows import open_holds, read_rows
+from tests.end_to_end.faults.rows import open_holds, open_payouts, read_rows
 from tests.end_to_end.faults.scripted_replica import Script, ScriptedReplica
 from tests.end_to_end.platform import Platform
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES
@@ -28,6 +29,7 @@ REAL_MODEL = "intarsia/smollm2-135m-instruct"
 SCRIPTED, LEAVING = "scripted", "leaving"
 # A killed process has this long to be back, and a hold to close: bounds of the test, not of the platform.
 BACK_SECONDS = 240.0
+CREDIT_CENTS = 20_000  # of the consumer, besides what a platform for tests begins with
 _NAMES = {"web": "gateway", "serving": "replica"}  # how the audit calls them
 
 
@@ -46,17 +48,21 @@ class FaultRun:
         self._scripted: ScriptedReplica | None = None
         self._leaving: ScriptedReplica | None = None
         self._database_url = ""
+        self._clerk = Clerk(platform, seed=seed)
 
     async def prepare(self) -> None:
-        """Open the market and enrol the scripted replicas."""
+        """Open the market, enrol the scripted replicas, and let the clerk begin: it works through all that follows."""
+        await asyncio.to_thread(self._platform.account.top_up, CREDIT_CENTS)
         market = await asyncio.to_thread(open_market, self._platform, SCRIPTED, LEAVING)
         self._database_url = market.database_url
         self._scripted, self._leaving = market.replicas[SCRIPTED], market.replicas[LEAVING]
         await asyncio.gather(self._scripted.boot(), self._leaving.boot())
         await self._until_it_answers()
+        await self._clerk.start()
 
     async def finish(self) -> None:
-        """Let the scripted replicas leave."""
+        """Let clerk and scripted replicas leave."""
+        await self._clerk.finish()
         for replica in (self._scripted, self._leaving):
             if replica is not None:
                 await replica.stop()
@@ -221,11 +227,13 @@ class FaultRun:
     # -- afterwards --------------------------------------------------------------------------------------------------
 
     async def settle_and_audit(self, *, close_seconds: float) -> Verdict:
-        """Wait until every hold is closed, then audit."""
+        """Wait until the clerk is done, every hold is closed and every payout arrived, then audit."""
+        await self._clerk.finish()
         deadline = time.monotonic() + BACK_SECONDS
         while time.monotonic() < deadline:
             try:
-                if not await asyncio.to_thread(open_holds, self._database_url, self._began):
+                holds = await asyncio.to_thread(open_holds, self._database_url, self._began)
+                if not holds and not await asyncio.to_thread(open_payouts, self._database_url):
                     break
             except psycopg.OperationalError:
                 pass
@@ -236,6 +244,8 @@ class FaultRun:
             rows,
             self.client.calls,
             self._outages,
+            errands=self._clerk.errands,
+            transfers=await asyncio.to_thread(self._clerk.transfers),
             close_seconds=close_seconds,
             expected_incidents=self._scripted.lied,
         )

@@ -13,7 +13,10 @@ from django.db import connection
 
 from billing.integrity import find_discrepancies
 from billing.models import Account, BillingProfile, Entry, KeptAnswer, TopUp, Usage
+from billing.refunds import advance_refund
 from billing.services import credit_promotion
+from devstack.stripe_double.core import StripeDouble
+from devstack.stripe_double.faults import Fault, FaultKind
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy import services
@@ -25,11 +28,13 @@ from marketplace.receipts.selectors import receipt_document
 from marketplace.vault.answer_keys import new_answer_key
 from marketplace.vault.models import AnswerKey, DataKey
 from protocol.proofs.documents import verify_document
+from tests.billing.conftest import double
+from tests.billing.payments import disputed, paid, refund
 from tests.billing.support import hold_request, place, settle_kept
 from tests.marketplace.receipts.conftest import Market, market
 from tests.marketplace.web.conftest import World, build_world
 
-__all__ = ["market"]  # the fixture
+__all__ = ["double", "market"]  # the fixtures
 pytestmark = pytest.mark.django_db
 
 
@@ -147,6 +152,19 @@ def test_nothing_is_erased_while_something_is_open(world: World, open_: Any, giv
         services.erase_organization(organization=world.buyer, by=None, give_up=give_up)
     row = Organization.objects.get(pk=world.buyer.pk)
     assert row.slug == "northbank" and row.memberships.exists() and not Erasure.objects.exists()
+
+
+def test_nobody_is_erased_while_a_refund_or_a_dispute_is_open(world: World, double: StripeDouble) -> None:
+    top_up = paid(double, world.buyer)
+    double.faults.requests = [Fault(FaultKind.DROP_BEFORE_COMMIT, "/v1/refunds", times=3)]
+    waiting = refund(world.buyer, top_up, 500)
+    with pytest.raises(NotErasable, match="refund is on its way"):
+        services.erase_organization(organization=world.buyer, by=None, give_up=True)
+    advance_refund(refund_id=waiting.pk)
+    disputed(double, top_up, 100)
+    with pytest.raises(NotErasable, match="disputed"):
+        services.erase_organization(organization=world.buyer, by=None, give_up=True)
+    assert not Erasure.objects.exists()
 
 
 def test_a_receipt_of_before_an_erasure_still_verifies_and_has_the_same_statement(market: Market) -> None:

@@ -1,6 +1,7 @@
 """`manage.py migrate`: Django's, as the owner of the schema, and then the grants of the application's role.
 
-It logs in by `DATABASE_ADMIN_URL`; no other command and no process of the platform knows that login.
+It logs in by `DATABASE_ADMIN_URL`; no other command and no process of the platform knows that login. The roles come
+first of all: Django's checks already ask the database, and on a new server the application's role does not exist yet.
 """
 
 from __future__ import annotations
@@ -22,21 +23,25 @@ from marketplace.config.roles import OWNER, Login, RolesError, prepare_roles
 class Command(DjangoMigrate):
     help = "Change the schema as its owner, then give the application's database role its rights."
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        """Prepare the roles, migrate, grant. Raises CommandError."""
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Prepare the roles; then check, migrate and grant as the owner of the schema. Raises CommandError."""
         if not settings.ENV.database_admin_url:
             raise CommandError("DATABASE_ADMIN_URL is not set: `migrate` needs the login of the administrator")
         connection = connections[options["database"]]
-        application = Login.of(settings.ENV.database_url)
+        administrator = Login.of(settings.ENV.database_admin_url)
         try:
-            with _logged_in(connection, Login.of(settings.ENV.database_admin_url)):
+            with _logged_in(connection, administrator):
                 connection.ensure_connection()
-                prepare_roles(connection.connection, application=application)
-            with _logged_in(connection, Login.of(settings.ENV.database_admin_url), role=OWNER):
-                super().handle(*args, **options)
-                apply_grants(connection, application=application.user)
+                prepare_roles(connection.connection, application=Login.of(settings.ENV.database_url))
+            with _logged_in(connection, administrator, role=OWNER):
+                return super().execute(*args, **options)
         except (RolesError, RuleMissing) as error:
             raise CommandError(str(error)) from None
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Migrate and grant, as the owner. Raises RuleMissing."""
+        super().handle(*args, **options)
+        apply_grants(connections[options["database"]], application=Login.of(settings.ENV.database_url).user)
 
 
 @contextmanager
