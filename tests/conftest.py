@@ -38,7 +38,16 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+def _migrated_once(django_db_modify_db_settings: None, django_db_blocker: Any) -> None:
+    """One worker migrates a database, of which those of all others are copies."""
+    from tests.database import copy_one_template
+
+    with django_db_blocker.unblock():
+        copy_one_template()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(_migrated_once: None, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Tests act as the application's database role once the test database is there (tests/database.py)."""
     from tests.database import act_as_the_application
 
