@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-import httpx
-
 from marketplace.catalog.models import Version
 from marketplace.vault.demand import order
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
@@ -95,6 +93,8 @@ def _call(
     signer: TicketSigner | None = None,
     timeout: float = CALL_SECONDS,
 ) -> AnswerType:
+    import httpx  # which loads rich and pygments: the web process starts without them
+
     body = encode(message)
     ticket = (signer or load_ticket_signer()).sign_admin(action=action, replica_id=address.replica_id, body=body)
     headers = {TICKET_HEADER: ticket, "Content-Type": "application/json"}

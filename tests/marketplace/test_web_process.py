@@ -1,4 +1,4 @@
-"""The web process stays light: no torch, quick to start."""
+"""The web process stays light: no torch, nothing that first requests may load as well, quick to start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 # Not ru_maxrss: that one remembers the process this one was forked from.
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps({"seconds": used.ru_utime + used.ru_stime, "megabytes": peak / 1024,
-                  "heavy": sorted({"torch", "transformers", "serving", "triton"} & set(sys.modules))}))
+                  "heavy": sorted({"torch", "transformers", "serving", "triton", "reportlab", "PIL", "stripe", "httpx",
+                                   "rich"} & set(sys.modules))}))
 """
 
 
