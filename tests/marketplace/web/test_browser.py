@@ -1,7 +1,8 @@
 """The pages in a real headless Chromium, served by the real ASGI process entry.
 
 Every page is opened at two widths and in both colour schemes; nothing may be logged, blocked or wider than the window.
-Screenshots are left in pytest's temporary folder (`--basetemp` chooses it).
+Screenshots are left in pytest's temporary folder (`--basetemp` chooses it). The fixtures here are those of every
+`test_browser_*.py`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ import pytest
 import uvicorn
 from asgiref.sync import sync_to_async
 from django.db import connection, connections
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
 from billing.budgets.webhooks import create_webhook
-from billing.models import BudgetNode, TopUp, Usage
+from billing.models import BudgetNode
 from billing.periods import post_entries
-from marketplace.accounts.models import Organization, User
+from marketplace.accounts.models import User
 from marketplace.vault.models import Replica
-from marketplace.web.views import wallet
 from tests.browser import find_browser
-from tests.marketplace.gateway.scripted_replica import TOKENS, ScriptedReplica
+from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.marketplace.web.conftest import World, add_payout, build_world
 
 pytestmark = pytest.mark.browser
@@ -210,115 +210,3 @@ def test_every_page_fits_and_complains_of_nothing(open_page: Open, site: tuple[s
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
                 page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
-
-
-def test_the_playground_streams_an_answer_with_its_cost_and_receipt(
-    open_page: Open, site: tuple[str, World], tmp_path: Path
-) -> None:
-    page = open_page(site[1].consumer)
-    page.goto(MODEL)
-    expect(page.get_by_label("Your message")).to_have_value("POS 4821 Northgate Bakery")
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator("#playground-answer")).to_have_text("".join(TOKENS))
-    expect(page.locator("#meter-cost")).to_have_text("$0.0000054")
-    expect(page.locator("#meter-ttft")).to_contain_text("ms")
-    page.screenshot(path=tmp_path / "playground-answer.png", full_page=True)
-    page.locator("#meter-receipt a").click()
-    expect(page.get_by_text("Signature verified")).to_be_visible()
-    assert Usage.objects.filter(completion_tokens=len(TOKENS)).count() == 1
-    page.screenshot(path=tmp_path / "receipt-provable.png", full_page=True)
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download receipt").click()
-    page.goto("/receipts/")
-    page.get_by_label("Receipt file").set_input_files(download.value.path())
-    page.get_by_role("button", name="Check").click()
-    expect(page.get_by_text("This receipt is valid")).to_be_visible()
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.screenshot(path=tmp_path / f"receipt-checked-{width}.png", full_page=True)
-
-
-def test_stopping_the_playground_says_what_is_charged(
-    open_page: Open, site: tuple[str, World], replica: ScriptedReplica
-) -> None:
-    replica.mode = "slow"
-    page = open_page(site[1].consumer)
-    page.goto(MODEL)
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator("#playground-answer")).to_contain_text("The")
-    page.get_by_role("button", name="Stop").click()
-    expect(page.get_by_role("alert")).to_contain_text("Stopped")
-    expect(page.get_by_role("button", name="Run")).to_be_enabled()
-
-
-def test_without_money_the_playground_leads_to_the_wallet(open_page: Open, site: tuple[str, World]) -> None:
-    page = open_page(site[1].stranger)
-    page.goto(MODEL)
-    with page.expect_response("**/v1/chat/completions") as answer:
-        page.get_by_role("button", name="Run").click()
-    assert answer.value.status == 402
-    page.locator("#playground-error a").click()
-    expect(page.get_by_role("heading", name="Wallet")).to_be_visible()
-
-
-def test_htmx_searches_and_calculates_without_a_reload(open_page: Open) -> None:
-    page = open_page(None)
-    page.goto("/models/")
-    page.get_by_label("Search").press_sequentially("zebra")
-    expect(page.get_by_text("Nothing matches")).to_be_visible()
-    page.goto(MODEL)
-    page.get_by_label("Predictions a month").fill("1000000")
-    page.get_by_label("Predictions a month").press("Tab")
-    expect(page.locator("#price-result strong")).to_have_text("$43.20")
-
-
-def test_everything_but_the_playground_works_without_javascript(open_page: Open, site: tuple[str, World]) -> None:
-    page = open_page(site[1].consumer, javascript=False)
-    page.goto("/dashboard/keys")
-    page.get_by_label("Name").fill("plain")
-    page.get_by_role("button", name="Create key").click()
-    expect(page.locator("#new-key")).to_contain_text("ik_")
-    page.get_by_role("link", name="I have saved it").click()
-    row = page.get_by_role("row", name="plain")
-    row.locator("summary").click()
-    row.get_by_role("button", name="Revoke “plain”").click()
-    expect(page.get_by_role("status")).to_contain_text("revoked")
-    page.goto(f"{MODEL}?prompt_tokens=1000&answer_tokens=0&predictions=1000")
-    expect(page.locator("#price-result strong")).to_have_text("$0.20")
-
-
-def test_enter_in_the_amount_pays_what_was_typed(
-    open_page: Open, site: tuple[str, World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, world = site
-    asked: list[int] = []
-
-    def start(*, organization: Organization, amount_cents: int, success_url: str, **_rest: object) -> TopUp:
-        asked.append(amount_cents)
-        return TopUp(organization=organization, amount_cents=amount_cents, checkout_url=f"{base}/models/")
-
-    monkeypatch.setattr(wallet, "start_top_up", start)
-    page = open_page(world.consumer)
-    for typed, cents in (("50", 5_000), ("12.34", 1_234)):
-        page.goto("/dashboard/wallet")
-        page.get_by_label("Amount in dollars").fill(typed)
-        page.get_by_label("Amount in dollars").press("Enter")
-        expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
-        assert asked.pop() == cents
-    page.goto("/dashboard/wallet")
-    page.get_by_role("button", name="$100").click()
-    expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
-    assert asked == [10_000]
-
-
-def test_the_keyboard_alone_reaches_the_catalogue(open_page: Open) -> None:
-    page = open_page(None)
-    page.goto("/")
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Models", exact=True).first).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
