@@ -30,7 +30,12 @@ class ModelName:
     version: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.organization}/{self.slug}" + (f"@{self.version}" if self.version else "")
+        return self.listing + (f"@{self.version}" if self.version else "")
+
+    @property
+    def listing(self) -> str:
+        """Return `org/slug`: the name without its version."""
+        return f"{self.organization}/{self.slug}"
 
 
 def parse_model_name(text: object) -> ModelName:

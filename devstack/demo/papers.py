@@ -101,16 +101,17 @@ def show_running_month(operator: PlatformClient, account: PlatformClient, folder
 
 
 def close_last_month(operator: PlatformClient, folder: Path) -> tuple[str, list[str]]:
-    """Close the month before this one as the operator does. Returns the last line, and what does not agree."""
+    """Close the month before this one as the operator does. Returns the month, and what does not agree."""
     month = f"{datetime.now(UTC).date().replace(day=1) - timedelta(days=1):%Y-%m}"
     last = manage("close_month", month, "--by", "demonstration", "--papers", str(folder)).splitlines()[-1]
     before, after = operator.get(f"platform/statements?month={month}"), operator.get("platform/statements")
     closing, opening = _balances(before, "closing"), _balances(after, "opening")
-    line(f"{month} is closed for good, with {len(closing)} balances carried forward: {last}")
+    booked = f"with {len(closing)} balances carried forward" if closing else "and nothing was booked in it or before"
+    line(f"{month} is closed for good, {booked}: {last}")
     problems = [] if before["closed"] else [f"{month} is not closed"]
     if closing != opening:
         problems.append(f"this month does not open with the balances at which {month} closed")
-    return last, problems
+    return month, problems
 
 
 def manage(*command: str) -> str:

@@ -141,7 +141,7 @@ class Prediction:
             monthly_free_nano_usd=self.offer.terms.monthly_free_nano_usd,
             introductory_free_nano_usd=self.offer.terms.intro_free_nano_usd,
             split_id=self.offer.split_id,
-            model_name=str(self.request.model),
+            model_name=self.request.model.listing,  # `version_id` has the version
             model_id=self.offer.model_id,
             version_id=self.offer.version_id,
             creator_organization_id=self.offer.creator_organization_id,

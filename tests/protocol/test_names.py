@@ -24,6 +24,7 @@ from protocol.request_ids import request_id_from
 )
 def test_a_model_name_is_read_and_written_back(text: str, name: ModelName) -> None:
     assert parse_model_name(text) == name and str(name) == text
+    assert name.listing == text.partition("@")[0]
 
 
 @pytest.mark.parametrize(

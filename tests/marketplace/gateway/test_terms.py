@@ -50,6 +50,12 @@ async def test_a_service_tier_is_held_charged_and_kept_with_its_multiplier(world
     assert (await money(world))["posted"] == FUNDS - cost
 
 
+async def test_a_prediction_of_a_named_version_is_booked_under_the_model(world: World) -> None:
+    await ask(world, model="maker/thing@1")
+    for row in (await sync_to_async(Hold.objects.get)(), await sync_to_async(Usage.objects.get)()):
+        assert (row.model_name, row.version_id) == ("maker/thing", world.version.pk)
+
+
 async def test_free_amounts_make_predictions_cheaper_until_they_are_used(world: World) -> None:
     gross = cost_nano_usd((await sync_to_async(set_price)(model=world.model, **TERMS)).point(), USED)
     # One prediction and a half are free this month, and half a one to begin with.
