@@ -42,20 +42,6 @@ class EarningsLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Balances:
-    """Earnings that no payout has taken yet: in reserve, and payable now; and what the organization owes of them."""
-
-    reserve_nano_usd: int
-    payable_nano_usd: int
-    owed_nano_usd: int  # positive: taken back after it was paid out; set against earnings first
-
-    @property
-    def net_nano_usd(self) -> int:
-        """Return what the platform owes in the end; negative for an organization that owes more than it has."""
-        return self.reserve_nano_usd + self.payable_nano_usd - self.owed_nano_usd
-
-
-@dataclass(frozen=True, slots=True)
 class Earnings:
     """A payee's totals, what of them is not paid out, and both groupings; `models` is how many there are."""
 
@@ -74,6 +60,20 @@ class PlatformTotals:
     earned: int
     predictions: int
     uncounted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Balances:
+    """Earnings that no payout has taken yet: in reserve, and payable now; and what the organization owes of them."""
+
+    reserve_nano_usd: int
+    payable_nano_usd: int
+    owed_nano_usd: int  # positive: taken back after it was paid out; set against earnings first
+
+    @property
+    def net_nano_usd(self) -> int:
+        """Return what the platform owes in the end; negative for an organization that owes more than it has."""
+        return self.reserve_nano_usd + self.payable_nano_usd - self.owed_nano_usd
 
 
 def earnings(

@@ -95,35 +95,6 @@ class Model(models.Model):
         return ModelFacts(price, newest, evaluations[0] if evaluations else None)
 
 
-class Source(models.Model):
-    """A model that another one is derived from, or is blended of, and the royalty at which that was declared.
-
-    All sources of a model are declared at once, each at its `place` of `count`, and stand: a trigger keeps them.
-    """
-
-    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="sources", db_index=False)
-    upstream = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="derivatives")
-    royalty_bps = models.PositiveIntegerField(validators=[_at_most_everything])  # of what `model` has itself
-    place = models.PositiveSmallIntegerField()
-    count = models.PositiveSmallIntegerField()
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["model", "place"], name="source_place_unique"),
-            models.UniqueConstraint(fields=["model", "upstream"], name="source_named_once"),
-            models.CheckConstraint(
-                condition=models.Q(
-                    ~models.Q(model=models.F("upstream")),
-                    royalty_bps__lte=BASIS_POINTS,
-                    place__gte=1,
-                    place__lte=models.F("count"),
-                    count__lte=MAX_SOURCES,
-                ),
-                name="source_fits",
-            ),
-        ]
-
-
 class SearchText(models.Model):
     """The words by which a listing is found. Triggers of migration 0006 keep them; nothing else writes here."""
 
@@ -232,6 +203,35 @@ class Price(models.Model):
             self.per_prediction_nano_usd,
             self.class_bps(latency_class),
         )
+
+
+class Source(models.Model):
+    """A model that another one is derived from, or is blended of, and the royalty at which that was declared.
+
+    All sources of a model are declared at once, each at its `place` of `count`, and stand: a trigger keeps them.
+    """
+
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="sources", db_index=False)
+    upstream = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="derivatives")
+    royalty_bps = models.PositiveIntegerField(validators=[_at_most_everything])  # of what `model` has itself
+    place = models.PositiveSmallIntegerField()
+    count = models.PositiveSmallIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["model", "place"], name="source_place_unique"),
+            models.UniqueConstraint(fields=["model", "upstream"], name="source_named_once"),
+            models.CheckConstraint(
+                condition=models.Q(
+                    ~models.Q(model=models.F("upstream")),
+                    royalty_bps__lte=BASIS_POINTS,
+                    place__gte=1,
+                    place__lte=models.F("count"),
+                    count__lte=MAX_SOURCES,
+                ),
+                name="source_fits",
+            ),
+        ]
 
 
 class Evaluation(models.Model):
