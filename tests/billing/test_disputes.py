@@ -154,7 +154,7 @@ def test_an_inquiry_that_is_closed_moves_nothing(double: StripeDouble, organizat
     assert LedgerTransaction.objects.count() == before
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::8])
 @pytest.mark.parametrize("won", [True, False])
 def test_events_in_any_order_and_number_give_the_same_books(
     double: StripeDouble, organization: Organization, order: tuple[int, ...], won: bool
