@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from billing.disputes.services import freeze_what_came_back, refresh_dispute
+from billing.disputes.services import refresh_dispute, take_what_came_back
 from billing.errors import AmountNotRefundable, RefundsFrozen
 from billing.models import TopUp, TopUpRefund
 from billing.pricing import NANO_PER_CENT
@@ -40,10 +41,11 @@ class Dispute:
 
     payment: Payment
     cents: int
-    credit: int
-    tax: int
+    credit: int = 0
+    tax: int = 0
     state: str = "open"
     frozen: int = 0
+    borne: Counter[UUID | None] = field(default_factory=Counter)  # of a loss, by payee; None is the platform
 
 
 class Payments(Corrections):
@@ -129,34 +131,33 @@ class Payments(Corrections):
     def dispute(self, which: int, permille: int) -> None:
         """A bank takes a payment back, or a part of it; what is left of its credit is frozen."""
         payment = pick(self.payments, which)
-        paid = payment.cents + payment.tax
-        cents = max(1, paid * permille // 1_000)
+        self._dispute(payment, max(1, (payment.cents + payment.tax) * permille // 1_000))
+
+    def _dispute(self, payment: Payment, cents: int) -> str:
         name = open_dispute(self.double, TopUp.objects.get(pk=payment.row), cents)
         for _news in range(2):
             assert refresh_dispute(dispute_id=name) is not None
-        back = payment.back_credit + payment.back_tax
-        whole = _half_up(payment.tax * (back + cents), paid)
-        tax = min(max(whole - payment.back_tax, 0), payment.tax - payment.back_tax, cents)
-        credit = min(cents - tax, payment.cents - payment.back_credit)
-        tax = min(cents - credit, payment.tax - payment.back_tax)
-        payment.back_credit += credit
-        payment.back_tax += tax
-        self.disputes[name] = Dispute(payment, cents, credit, tax)
+        self.disputes[name] = Dispute(payment, cents)
         self._freeze(self.disputes[name])
         self._move_cash(-cents)
         fee = disputes.FEE_CENTS * NANO_PER_CENT
         self.model.book("stripe_fee", {("stripe_cash", None): fee, ("stripe_fees", None): -fee})
+        return name
 
+    @precondition(lambda self: self.disputes)
     @rule()
-    def freeze(self) -> None:
-        """Freeze what holds or corrections have given back since."""
-        due = [one for one in self.disputes.values() if one.state == "open"]
-        assert freeze_what_came_back() == sum(self._freeze(one) for one in due)
+    def take_what_came_back(self) -> None:
+        """Take what holds, corrections and refunds that failed have given back since."""
+        due = [one for one in self.disputes.values() if one.state != "won" and one.payment.lot.remaining > 0]
+        taken = [self._freeze(one) if one.state == "open" else self._recover(one) for one in due]
+        assert take_what_came_back() == sum(taken)
 
     @precondition(lambda self: any(one.state == "open" for one in self.disputes.values()))
     @rule(which=number, won=st.booleans())
     def decide(self, which: int, won: bool) -> None:
-        name = pick([name for name, one in self.disputes.items() if one.state == "open"], which)
+        self._decide(pick([name for name, one in self.disputes.items() if one.state == "open"], which), won)
+
+    def _decide(self, name: str, won: bool) -> None:
         one = self.disputes[name]
         disputes.decide(self.double, name, won=won)
         for _news in range(2):
@@ -168,8 +169,36 @@ class Payments(Corrections):
         else:
             self._lose(one)
 
+    @rule(
+        bought=st.lists(st.tuples(number, st.integers(0, 100)), min_size=2, max_size=5),
+        permille=st.integers(1, 1_000),
+        won=st.booleans(),
+    )
+    def dispute_what_was_spent(self, bought: list[tuple[int, int]], permille: int, won: bool) -> None:
+        """A payment is disputed after it has paid predictions; one of them is corrected after the bank has decided."""
+        before = len(self.holds)
+        self.predict([(2 * which + 1, prompt) for which, prompt in bought])  # by the second customer
+        charged = list(self.holds.values())[before:]
+        paying = [one for one in self.payments if any(one.lot.number in hold.drawn for hold in charged)]
+        if paying:
+            paid = paying[0].cents + paying[0].tax
+            self._decide(self._dispute(paying[0], max(1, paid * permille // 1_000)), won)
+            for place in range(before, len(self.holds)):
+                self.correct(place, permille, False)
+            self.take_what_came_back()
+
     def _freeze(self, one: Dispute) -> int:
-        lot = one.payment.lot
+        """Dispute what refunds have not taken, and freeze what is left of it."""
+        payment, lot, cents = one.payment, one.payment.lot, one.cents - one.credit - one.tax
+        back = payment.back_credit + payment.back_tax
+        whole = _half_up(payment.tax * (back + cents), payment.cents + payment.tax)
+        tax = min(max(whole - payment.back_tax, 0), payment.tax - payment.back_tax, cents)
+        credit = min(cents - tax, payment.cents - payment.back_credit)
+        tax = min(cents - credit, payment.tax - payment.back_tax)
+        payment.back_credit += credit
+        payment.back_tax += tax
+        one.credit += credit
+        one.tax += tax
         amount = min(one.credit * NANO_PER_CENT - one.frozen, lot.remaining, self.model.available(lot.owner))
         if amount <= 0:
             return 0
@@ -204,11 +233,28 @@ class Payments(Corrections):
             rest -= part
         for payee, part in self._earned_with(one.payment, rest).items():
             if payee is not None:
+                one.borne[payee] = part
                 for account, taken in self.taken_from(payee, part).items():
                     amounts[account] -= taken
         amounts["clearing", None] = one.cents * NANO_PER_CENT
         amounts["losses", None] = -sum(amounts.values())
+        one.borne[None] = -amounts["losses", None]
         self.model.book("dispute_lost", amounts)
+
+    def _recover(self, one: Dispute) -> int:
+        """Let credit that came back make good a loss, for those who bore it."""
+        lot = one.payment.lot
+        amount = min(one.borne.total(), lot.remaining, self.model.available(lot.owner))
+        if amount <= 0:
+            return 0
+        lot.remaining -= amount
+        amounts: dict[Account, int] = {("customer_credit", lot.owner): -amount}
+        bearers = _in_turn(party for party, part in one.borne.items() if part > 0)
+        for party, part in zip(bearers, divide(amount, [one.borne[party] for party in bearers]), strict=True):
+            one.borne[party] -= part
+            amounts["losses" if party is None else "creator_reserve", party] = part
+        self.model.book("dispute_recovered", amounts)
+        return amount
 
     def _earned_with(self, payment: Payment, amount: int) -> dict[UUID | None, int]:
         """Divide an amount among those who earned with a lot: by what it still pays of each charge."""
@@ -225,12 +271,14 @@ class Payments(Corrections):
         if total == 0 or amount <= 0:
             return {}
         weights[None] = total - weights.total()
-        parties = sorted(
-            (party for party in weights if party is None or weights[party] > 0),
-            key=lambda party: (party is None, party.int if party else 0),
-        )
+        parties = _in_turn(party for party in weights if party is None or weights[party] > 0)
         parts = divide(min(amount, total), [weights[party] for party in parties])
         return dict(zip(parties, parts, strict=True))
+
+
+def _in_turn(parties: Iterable[UUID | None]) -> list[UUID | None]:
+    """Return parties in the order in which equal remainders are rounded up: the platform last."""
+    return sorted(parties, key=lambda party: (party is None, party.int if party else 0))
 
 
 def _half_up(part: int, whole: int) -> int:
