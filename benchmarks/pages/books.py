@@ -179,8 +179,8 @@ INSERT INTO billing_hold (id, account_id, organization_id, api_key_id, amount_na
     version_id, creator_organization_id, request_hash, created_at, expires_at, closed_at, cost_nano_usd,
     allowance_used_nano_usd, max_prompt_tokens, max_tokens)
 SELECT u.prediction_id, %(wallet)s, u.organization_id, u.api_key_id, u.cost_nano_usd, 'settled', 100000, 50000, 400000,
-    0, u.split_id, u.model_name, u.model_id, u.version_id, u.creator_organization_id, '', u.created_at, u.created_at, u.created_at,
-    u.cost_nano_usd, 0, 2000, 2000
+    0, u.split_id, u.model_name, u.model_id, u.version_id, u.creator_organization_id, '', u.created_at, u.created_at,
+    u.created_at, u.cost_nano_usd, 0, 2000, 2000
 FROM billing_usage u JOIN drawn d ON d.id = u.prediction_id AND d.at = u.created_at
 WHERE random() * %(corrected)s < 1;
 WITH part AS (
