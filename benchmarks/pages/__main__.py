@@ -40,16 +40,16 @@ def main() -> int:
     from benchmarks.pages.books import fill, make_market
     from benchmarks.pages.requests import PAGES, SUMS, Visitor
 
-    administrator = psycopg.connect(os.environ["DATABASE_ADMIN_URL"], autocommit=True)
+    administrators = [psycopg.connect(os.environ["DATABASE_ADMIN_URL"], autocommit=True) for _ in range(2)]
     market = make_market(models=options.models, customers=options.customers)
     start = time.perf_counter()
-    counted, seconds = fill(market, administrator, rows=options.rows, days=options.days)
+    counted, seconds = fill(market, administrators, rows=options.rows, days=options.days)
     print(f"{options.rows:,} rows were written in {time.perf_counter() - start:.0f} s, {counted:,} of them of today")
     visitor = Visitor(market)
     found = [_measure(name, lambda page=page: visitor.visit(page), options.requests) for name, page in PAGES.items()]
     for row in found:
         print(f"{row['page']:<34} p50 {row['p50_ms']:7.1f} ms   p95 {row['p95_ms']:7.1f} ms", flush=True)
-    raw = {name: _once(administrator, statement, market) for name, statement in SUMS.items()}
+    raw = {name: _once(administrators[0], statement, market) for name, statement in SUMS.items()}
     for name, taken in raw.items():
         print(f"{name:<34} {taken:7.1f} s from predictions", flush=True)
     about = describe()

@@ -8,6 +8,8 @@ written in bulk too (sums.py); today's predictions are added to them by the plat
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -82,10 +84,10 @@ def make_market(*, models: int, customers: int) -> Market:
     return Market(creator, seller, customer, buyer)
 
 
-def fill(market: Market, administrator: psycopg.Connection, *, rows: int, days: int) -> tuple[int, float]:
-    """Write so many predictions over the last days, and their sums.
+def fill(market: Market, administrators: Sequence[psycopg.Connection], *, rows: int, days: int) -> tuple[int, float]:
+    """Write so many predictions over the last days, and their sums: days side by side, one on each connection.
 
-    Returns how many of today's rows the platform added to the sums, and the seconds that took. Only `administrator` may
+    Returns how many of today's rows the platform added to the sums, and the seconds that took. Only administrators may
     turn triggers off.
     """
     values = {
@@ -97,24 +99,31 @@ def fill(market: Market, administrator: psycopg.Connection, *, rows: int, days: 
         "wallet": get_account(kind=Account.Kind.CUSTOMER_CREDIT, organization=market.customer).pk,
         "corrected": CORRECTED,
     }
-    execute = psycopg.ClientCursor(administrator).execute  # its parameters may stand in several statements at once
-    execute(_PEOPLE, values)
     now = datetime.now(UTC)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    for ago in range(days - 1, -1, -1):
-        day = today - timedelta(days=ago)
-        times = {"day": day, "length": timedelta(days=1) if ago else now - day}
-        statements = (_DRAW, _USAGE, _LEDGER, _CORRECTIONS) if ago else (_DRAW, _USAGE, _LEDGER, _CORRECTIONS, _QUEUE)
-        with administrator.transaction():
-            execute("SET LOCAL session_replication_role = replica")
-            execute("SELECT billing_create_usage_partition(%(day)s::date)", times)
-            for statement in statements:
-                execute(statement, values | times)
-    with administrator.transaction():
-        execute("SET LOCAL work_mem = '256MB'")
+    first = administrators[0]
+    for ago in range(days):
+        first.execute("SELECT billing_create_usage_partition(%s::date)", [today - timedelta(days=ago)])
+
+    def write(number: int) -> None:
+        administrator = administrators[number]
+        execute = psycopg.ClientCursor(administrator).execute  # its parameters may stand in several statements at once
+        execute(_PEOPLE, values)
+        for ago in range(days - 1 - number, -1, -len(administrators)):
+            length = timedelta(days=1) if ago else now - today
+            times = {"day": today - timedelta(days=ago), "length": length}
+            with administrator.transaction():
+                execute("SET LOCAL session_replication_role = replica")
+                for statement in (_DRAW, _USAGE, _LEDGER, _CORRECTIONS, *(() if ago else (_QUEUE,))):
+                    execute(statement, values | times)
+
+    with ThreadPoolExecutor(len(administrators)) as threads:
+        list(threads.map(write, range(len(administrators))))
+    with first.transaction():
+        first.execute("SET LOCAL work_mem = '256MB'")
         for statement in SUMS:
-            execute(statement, {"creator": market.creator.pk, "today": today})
-    execute("VACUUM ANALYZE")
+            psycopg.ClientCursor(first).execute(statement, {"creator": market.creator.pk, "today": today})
+    first.execute("VACUUM ANALYZE")
     start = time.perf_counter()
     counted = roll_up(rows_at_once=100_000)
     return counted, time.perf_counter() - start
@@ -165,13 +174,13 @@ INSERT INTO billing_entry (transaction_id, account_id, amount)
     SELECT booked.id, %(account)s, d.tokens * 560 FROM booked JOIN drawn d ON d.id::text = booked.reference;
 """
 _CORRECTIONS = """
-INSERT INTO billing_hold (id, account_id, organization_id, amount_nano_usd, state, input_micro_usd_per_mtok,
+INSERT INTO billing_hold (id, account_id, organization_id, api_key_id, amount_nano_usd, state, input_micro_usd_per_mtok,
     cached_input_micro_usd_per_mtok, output_micro_usd_per_mtok, per_prediction_nano_usd, split_id, model_name, model_id,
     version_id, creator_organization_id, request_hash, created_at, expires_at, closed_at, cost_nano_usd,
     allowance_used_nano_usd, max_prompt_tokens, max_tokens)
-SELECT u.prediction_id, %(wallet)s, u.organization_id, u.cost_nano_usd, 'settled', 100000, 50000, 400000, 0, u.split_id,
-    u.model_name, u.model_id, u.version_id, u.creator_organization_id, '', u.created_at, u.created_at, u.created_at,
-    u.cost_nano_usd, 0, 2000, 2000
+SELECT u.prediction_id, %(wallet)s, u.organization_id, u.api_key_id, u.cost_nano_usd, 'settled', 100000, 50000, 400000,
+    0, u.split_id, u.model_name, u.model_id, u.version_id, u.creator_organization_id, '', u.created_at, u.created_at,
+    u.created_at, u.cost_nano_usd, 0, 2000, 2000
 FROM billing_usage u JOIN drawn d ON d.id = u.prediction_id AND d.at = u.created_at
 WHERE random() * %(corrected)s < 1;
 WITH part AS (

@@ -23,7 +23,8 @@ CREATE TEMPORARY TABLE cell AS
         JOIN billing_usage u ON u.prediction_id = h.id AND u.created_at = h.closed_at
         WHERE h.closed_at < %(today)s
     ) movement
-    GROUP BY organization_id, day, api_key_id, model_id, version_id, latency_class
+    GROUP BY organization_id, day, api_key_id, model_id, version_id, latency_class;
+ANALYZE cell;
 """
 _DAYS = """
 INSERT INTO billing_usageday (organization_id, day, model_id, key_line, version_id, latency_class, model_name,
@@ -63,12 +64,11 @@ INSERT INTO billing_spancustomer (organization_id, subject, span, start, custome
     FROM cell CROSS JOIN nobody CROSS JOIN span
     CROSS JOIN LATERAL (VALUES (nobody.id), (cell.model_id)) AS seen (subject)
     WHERE predictions > 0 AND (seen.subject = nobody.id OR span.days = 0);
+ANALYZE line; ANALYZE billing_spancustomer;
 INSERT INTO billing_spantotal (facet, organization_id, span, start, subject, label, predictions, prompt_tokens,
     completion_tokens, charged_nano_usd, earned_nano_usd, customers)
 SELECT facet, organization_id, days, start, subject, label, predictions, prompt_tokens, completion_tokens, charged,
-    earned, CASE WHEN facet = 'earnings' OR (facet = 'earnings_model' AND days = 0) THEN (
-        SELECT count(*) FROM billing_spancustomer c WHERE (c.organization_id, c.subject, c.span, c.start)
-            = (totals.organization_id, totals.subject, totals.days, totals.start)) ELSE 0 END
+    earned, CASE WHEN facet LIKE 'earnings%%' THEN coalesce(seen.customers, 0) ELSE 0 END
 FROM (
     SELECT facet, organization_id, span.days, start.day AS start, subject, max(label) AS label,
         sum(predictions) AS predictions, sum(prompt_tokens) AS prompt_tokens,
@@ -76,7 +76,11 @@ FROM (
     FROM line CROSS JOIN nobody CROSS JOIN span CROSS JOIN LATERAL (SELECT CASE span.days
         WHEN 0 THEN first_day ELSE line.day - (line.day - first_day) %% span.days END AS day) start
     GROUP BY facet, organization_id, span.days, start.day, subject
-) totals ORDER BY facet, organization_id, days, start, subject;
+) totals LEFT JOIN (
+    SELECT organization_id, subject, span AS days, start, count(*) AS customers
+    FROM billing_spancustomer GROUP BY 1, 2, 3, 4
+) seen USING (organization_id, subject, days, start)
+ORDER BY facet, organization_id, days, start, subject;
 DROP TABLE cell, line, span, nobody;
 """
 SUMS = (_CELLS, _DAYS, _SPANS)

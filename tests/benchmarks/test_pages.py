@@ -43,7 +43,7 @@ def test_the_sums_written_in_bulk_are_those_that_the_platform_makes(monkeypatch:
     market = make_market(models=15, customers=4)
     with as_superuser():
         assert connection.connection is not None
-        counted, _ = fill(market, connection.connection, rows=2_400, days=8)
+        counted, _ = fill(market, [connection.connection], rows=2_400, days=8)
         assert counted >= 300
         in_bulk = rows()
         with connection.cursor() as cursor:

@@ -180,6 +180,9 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
         300,
         None,
     )
+    by_day = api.get("usage/summary?group_by=day&limit=1").json()
+    assert (len(by_day["results"]), by_day["next_offset"]) == (1, None)
+    assert api.get("usage/summary?limit=0").status_code == api.get("usage/summary?offset=-1").status_code == 400
     earned = Api.of(seller, "publish").get("earnings").json()
     assert (earned["total_nano_usd"], earned["consumers"]) == (240, 1)
     assert earned["by_model"][0]["model"] == "seller/triage"
