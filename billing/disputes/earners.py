@@ -1,4 +1,4 @@
-"""Who earned with the credit of one lot: the payees of the predictions that it paid for. Amounts are nano-dollars."""
+"""Earners of the credit of one lot: the payees of the predictions that it paid for. Amounts are nano-dollars."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from billing.stripe import StripeGateway, stripe_gateway
 
 # Stripe's names of the parts that fit prepaid predictions, and what the page calls them.
 TEXTS = {
-    "product_description": "What was sold",
+    "product_description": "The product",
     "customer_name": "Name of the customer",
     "customer_email_address": "E-mail address of the customer",
     "access_activity_log": "Use of the credit: times, models, numbers of predictions",
-    "service_date": "When the credit was used",
+    "service_date": "Last day on which the credit was used",
     "refund_policy_disclosure": "How the customer was told about refunds",
     "refund_refusal_explanation": "Why no refund is due",
     "cancellation_rebuttal": "Why a cancellation does not apply",

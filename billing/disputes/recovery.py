@@ -1,6 +1,6 @@
 """Credit that comes back into a payment that was lost makes good the loss. Amounts are nano-dollars.
 
-Whatever is in the lot of such a payment came back after the loss: from a correction, a hold, a refund that failed, or
+All credit in the lot of such a payment came back after the loss: from a correction, a hold, a refund that failed, or
 another dispute that was won. It is divided among those who bore the loss, in proportion to what they still bear of it.
 """
 

@@ -39,7 +39,7 @@ _BATCH = 200
 def refresh_dispute(*, dispute_id: str, gateway: StripeGateway | None = None) -> Dispute | None:
     """Fetch a dispute at Stripe, and move ours and the books to what it is now. Idempotent.
 
-    Returns None for a payment of none of ours. Raises PaymentProviderUnavailable, PaymentMismatch (an incident is
+    Returns None for a payment that is not a top-up. Raises PaymentProviderUnavailable, PaymentMismatch (an incident is
     open), and BillingError while the payment is not credited yet: ask again.
     """
     gateway = gateway or stripe_gateway()
@@ -151,7 +151,7 @@ def _set_amount(dispute: Dispute, found: DisputedPayment) -> None:
     _announce(dispute, Outbox.Topic.DISPUTE_OPENED)
     text = (
         f"The bank of your card disputes the payment of {top_up.created_at:%Y-%m-%d} and has taken "
-        f"${found.amount_cents / 100:,.2f} back. What is left of its credit is frozen until the bank has decided, and "
+        f"${found.amount_cents / 100:,.2f} back. The rest of its credit is frozen until the bank has decided, and "
         "no payment of yours can be refunded meanwhile. If this is a mistake, ask your bank to withdraw it.\n\n"
         f"{settings.PUBLIC_URL}/dashboard/wallet"
     )

@@ -32,7 +32,7 @@ class DisputedPayment:
 
     id: str
     payment_intent_id: str | None
-    top_up_id: str  # "" for a payment of none of ours
+    top_up_id: str  # "" for a payment that is not a top-up
     amount_cents: int
     currency: str
     reason: str

@@ -57,6 +57,13 @@ def disputed(double: StripeDouble, top_up: TopUp, cents: int | None = None) -> D
     return dispute
 
 
+def decided(double: StripeDouble, dispute: Dispute, *, won: bool) -> Dispute:
+    disputes.decide(double, dispute.pk, won=won)
+    found = refresh_dispute(dispute_id=dispute.pk)
+    assert found is not None
+    return found
+
+
 def nano(kind: Account.Kind, organization: Organization | None = None) -> int:
     """The balance of one account."""
     return Account.objects.get(pk=get_account(kind=kind, organization=organization).pk).posted

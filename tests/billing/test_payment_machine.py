@@ -34,7 +34,7 @@ from tests.billing.support import hold_request, make_organization, place
 from tests.billing.top_ups import WEBHOOK, begin, pay, post, work
 
 Kind = Account.Kind
-MAX_EXAMPLES, STEPS = 4, 20
+MAX_EXAMPLES, STEPS = 3, 20
 FAULTS = (None, FaultKind.DROP_BEFORE_COMMIT, FaultKind.DROP_AFTER_COMMIT, FaultKind.RATE_LIMIT)
 
 

@@ -142,7 +142,7 @@ def test_nothing_is_erased_while_something_is_open(world: World, open_: Any, giv
     assert row.slug == "northbank" and row.memberships.exists() and not Erasure.objects.exists()
 
 
-def test_nobody_is_erased_while_a_refund_or_a_dispute_is_open(world: World, double: StripeDouble) -> None:
+def test_no_organization_is_erased_while_a_refund_or_a_dispute_is_open(world: World, double: StripeDouble) -> None:
     top_up = paid(double, world.buyer)
     double.faults.requests = [Fault(FaultKind.DROP_BEFORE_COMMIT, "/v1/refunds", times=3)]
     waiting = refund(world.buyer, top_up, 500)
