@@ -7,7 +7,8 @@ counting, added at the end of its day's tree, and published with another head: t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from calendar import monthrange
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
@@ -98,16 +99,28 @@ def publish(day: date) -> Head | None:
 def publish_days() -> list[Head]:
     """Bring today's tree and those of the days before up to date, and publish a head of each that grew."""
     today = _now().date()
+    return _bring_up_to_date(today - timedelta(days=ago) for ago in range(CHECKED_AGAIN, -1, -1))
+
+
+def publish_month(month: date) -> list[Head]:
+    """Do the same for all days of a month (any of its days): those from before there were receipts, or missed.
+
+    A month of usage is dropped only when all its days are published.
+    """
+    first, today = month.replace(day=1), _now().date()
+    days = (first + timedelta(days=number) for number in range(monthrange(first.year, first.month)[1]))
+    return _bring_up_to_date(day for day in days if day <= today)
+
+
+def _bring_up_to_date(days: Iterable[date]) -> list[Head]:
+    today = _now().date()
     heads = []
-    for ago in range(CHECKED_AGAIN, -1, -1):
-        day = today - timedelta(days=ago)
+    for day in days:
         grow(day)
-        if ago:
+        if day < today:
             add_late(day)
-        head = publish(day)
-        if head is not None:
-            heads.append(head)
-    return heads
+        heads.append(publish(day))
+    return [head for head in heads if head is not None]
 
 
 def _append(tree: Day, rows: list[Usage]) -> int:

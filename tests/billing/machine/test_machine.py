@@ -19,7 +19,7 @@ from billing.models import Account, Lot, Usage
 from billing.pricing import Price, TokenUsage, cost_nano_usd
 from tests.billing.machine.closes import Closes
 
-STEPS = int(os.environ.get("BOOKS_STEPS", "400"))
+STEPS = int(os.environ.get("BOOKS_STEPS", "300"))
 STEPS_OF_AN_EXAMPLE = 100
 EXAMPLES_OF_A_TEST = 10
 
