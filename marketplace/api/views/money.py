@@ -215,7 +215,9 @@ class EarningsView(ControlView):
         consumers = serializers.IntegerField(source="total.consumers")
         by_day = EarningsGroup(many=True)
         by_model = EarningsGroup(many=True)
-        models = serializers.IntegerField(help_text="how many models it earned by, on all pages; 0 after the last")
+        models = serializers.IntegerField(
+            help_text="how many models it earned by, on all pages; 0 beyond the last page"
+        )
 
     @extend_schema(operation_id="get_earnings", parameters=[Groups], responses=Earnings)
     def get(self, request: Request) -> Response:
