@@ -88,7 +88,8 @@ class Accounts:
         return counter
 
 
-def _beginning(sequence: Sequence, block_size: int) -> tuple[str, str | None, tuple[int, ...]]:
+def _beginning(sequence: Sequence, block_size: int) -> tuple[str | None, str | None, tuple[int, ...]]:
     """Return what two requests must have in common to share KV: scope, adapter, the first block."""
     request = sequence.request
-    return request.cache_scope, request.adapter.digest, request.prompt_token_ids[:block_size]
+    scope = None if request.shared_tokens >= block_size else request.cache_scope
+    return scope, request.adapter.digest, request.prompt_token_ids[:block_size]
