@@ -27,8 +27,10 @@ from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.requests import PredictionRequest
+from marketplace.gateway.validity import Validity
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
+from protocol.contracts import cut_is_free
 from protocol.messages import PREDICTION_HEADER, encode
 from protocol.receipts import Grant, Receipt, ReceiptRejected, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 DEADLINE_SECONDS = 300  # of one prediction
 HOLD_GRACE_SECONDS = 30  # after the deadline the sweeper takes over
+CUT_OFF = "the answer was cut off before it was whole"
+_OF_REPLICA = ("stop", "length")  # ends that a replica comes to by itself, and then must not charge for half an answer
 CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation with a receipt
 
 
@@ -80,8 +84,8 @@ class Prediction:
         self._stops_at_grant = False  # fewer tokens are granted than the request asked for
         self._principal = principal
         self.price = offer.terms.price(request.latency_class, embedding=request.embedding)
-        self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
-        self._max_tokens = request.worst_tokens(offer.context_length)
+        self._max_prompt_tokens, self._max_tokens = worst_tokens(request, offer)
+        self.validity = Validity() if promises_whole(request, offer) else None
 
     @property
     def worst_case_nano_usd(self) -> int:
@@ -199,7 +203,14 @@ class Prediction:
         )
         self._token = token
         keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
-        return SignedReceipt(token, verify_receipt(token, self._grant, keys))
+        receipt = verify_receipt(token, self._grant, keys)
+        if receipt.completion_tokens and receipt.finish_reason in _OF_REPLICA and self.cut_off(receipt):
+            raise ReceiptRejected("completion_tokens", "the receipt charges for an answer that was cut off")
+        return SignedReceipt(token, receipt)
+
+    def cut_off(self, receipt: Receipt | None = None) -> bool:
+        """Return whether the answer is free, because its contract promised a whole one; None: no receipt came."""
+        return self.validity is not None and self.validity.cut_off(receipt.finish_reason if receipt else "interrupted")
 
     async def refuse_receipt(self, rejection: ReceiptRejected) -> None:
         """Keep the evidence against the last receipt, and release the hold."""
@@ -222,6 +233,8 @@ class Prediction:
     async def settle(self, signed: SignedReceipt) -> Settlement | None:
         """Charge what the receipt says. None: the books refuse it for good (`closed`), or the database is away."""
         assert self.replica is not None
+        if signed.receipt.completion_tokens and self.cut_off(signed.receipt):  # withdrawn, or lost, midway
+            return Settlement(0, already_settled=False) if await self.give_back(CUT_OFF) else None
         try:
             return await self.parts.books.settle(
                 self._terms, signed.receipt, signed.token, attempt=self.attempt, replica_id=self.replica.id
@@ -237,7 +250,7 @@ class Prediction:
         """Note the good end: the whole answer was handed over. A charge that is missing is made later."""
         if settlement is not None:
             self._close()
-        elif not self.closed:
+        elif not self.closed and not self.cut_off(signed.receipt):
             self.handed_over(signed.receipt.completion_tokens)
             self.parts.books.later(self._settle_later(signed))
 
@@ -351,9 +364,36 @@ def charged_usage(usage: dict[str, Any], settlement: Settlement | None) -> dict[
 
 
 def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str, Any]:
-    """Return the `intarsia` object at the end of an answer."""
-    return {
+    """Return the `intarsia` object at the end of an answer. `cut_off`: the answer is free, because it is not whole."""
+    described: dict[str, Any] = {
         "prediction_id": str(prediction.id),
         "receipt_id": str(prediction.id),
         "settled": settlement is not None,
     }
+    if settlement is not None and settlement.cost == 0 and prediction.cut_off():
+        described["cut_off"] = True
+    return described
+
+
+def worst_tokens(request: PredictionRequest, offer: Offer) -> tuple[int, int]:
+    """Return the most prompt tokens and the most completion tokens that a request can cost: those of its hold."""
+    contract = None if request.embedding else offer.contract
+    if contract is None:
+        return request.worst_prompt_tokens(offer.context_length), request.worst_tokens(offer.context_length)
+    return (
+        request.worst_prompt_tokens(offer.context_length, contract.instruction_tokens),
+        request.worst_tokens(offer.context_length, contract.max_tokens),
+    )
+
+
+def promises_whole(request: PredictionRequest, offer: Offer) -> bool:
+    """Return whether an answer to this request is free unless it is whole."""
+    contract = offer.contract
+    if contract is None or request.embedding:
+        return False
+    return cut_is_free(
+        has_schema=contract.output_schema is not None,
+        max_tokens=contract.max_tokens,
+        asked=request.max_tokens,
+        steered=request.steered,
+    )

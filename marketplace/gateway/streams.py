@@ -72,6 +72,8 @@ class _Stream:
                 if (extra := take_prediction_extra(self._last)) is not None:
                     return self._prediction.receipt(extra.receipt)
                 # Generated text may spell our key's name; only a real key ends the stream.
+            if self._prediction.validity is not None:
+                self._prediction.validity.read_event(raw)
             if raw == DONE or self._left or self._client.gone:
                 continue
             await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
@@ -126,7 +128,7 @@ class _Stream:
         """Return the last event of a stream without a good receipt. Sent tokens are charged, unless `free`."""
         prediction = self._prediction
         self._left = True
-        if free or self._sent == 0:
+        if free or self._sent == 0 or prediction.cut_off():
             free = await prediction.give_back("no receipt of a delivered token")
             message = f"The replica was lost. {'Nothing was charged; try again.' if free else 'Check your usage.'}"
         else:
