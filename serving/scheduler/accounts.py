@@ -20,7 +20,7 @@ class Accounts:
         self._loads: dict[str, str] = {}
         # Ranks of the step in planning: one is asked for three times per row, and is a sum over the parts of a blend.
         self._ranks: dict[str, int] = {}
-        self._turn: tuple[str, tuple[str, str | None, tuple[int, ...]], float] | None = None
+        self._turn: tuple[str, tuple[str | None, str | None, tuple[int, ...]], float] | None = None
 
     def of(self, tenant: str) -> float:
         return self.counters.of(tenant)
