@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.score import read_heldout
 from sealed_weights import CommitmentError, FormatError, IntakeError, parse_contract, read_contract
 from sealed_weights.payload import MAX_CONTRACT
 from tests.sealed_weights.factories import open_it, seal, write_adapter
@@ -135,3 +137,21 @@ def test_a_contract_that_is_wrong_or_no_file_is_not_sealed(tmp_path: Path) -> No
     with pytest.raises(FormatError, match="regular file"):
         seal(folder, tmp_path / "package")
     assert not (tmp_path / "package").exists()
+
+
+def test_the_example_of_the_page_is_a_contract() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
+    contract = parse_contract(example.encode())
+    assert contract.messages == "single" and contract.output and len(contract.examples) == 1
+
+
+@pytest.mark.parametrize("task", ["finance", "health", "telecom"])
+def test_the_samples_contracts_hold_what_their_adapters_were_trained_with(task: str) -> None:
+    contract = read_contract(Path(__file__).parents[2] / "examples" / "adapters" / task)
+    assert contract is not None and contract.output is not None
+    rows = read_heldout(task)
+    assert {row["messages"][0]["content"] for row in rows} == {contract.instructions}
+    for row in rows:
+        assert contract.output["required"] == list(row["expected"])
+        assert all(value in contract.output["properties"][name]["enum"] for name, value in row["expected"].items())
