@@ -40,6 +40,8 @@ class Connection:
 class Prediction:
     """The record of deliveries."""
 
+    validity = None
+
     def __init__(self) -> None:
         self.handed: list[int] = []
 
