@@ -21,6 +21,7 @@ from billing.hotpath import HoldRequest, Settlement
 from billing.pricing import worst_case_nano_usd
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.books import AWAY, LATER_SECONDS, Books
+from marketplace.gateway.contracts import promises_whole, worst_tokens
 from marketplace.gateway.delivery_log import DeliveryLog, LogFull, Slot
 from marketplace.gateway.errors import outcome_unknown, unavailable
 from marketplace.gateway.offers import Offer, ReplicaAddress
@@ -30,7 +31,6 @@ from marketplace.gateway.requests import PredictionRequest
 from marketplace.gateway.validity import Validity
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
-from protocol.contracts import cut_is_free
 from protocol.messages import PREDICTION_HEADER, encode
 from protocol.receipts import Grant, Receipt, ReceiptRejected, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
@@ -373,27 +373,3 @@ def describe(prediction: Prediction, settlement: Settlement | None) -> dict[str,
     if settlement is not None and settlement.cost == 0 and prediction.cut_off():
         described["cut_off"] = True
     return described
-
-
-def worst_tokens(request: PredictionRequest, offer: Offer) -> tuple[int, int]:
-    """Return the most prompt tokens and the most completion tokens that a request can cost: those of its hold."""
-    contract = None if request.embedding else offer.contract
-    if contract is None:
-        return request.worst_prompt_tokens(offer.context_length), request.worst_tokens(offer.context_length)
-    return (
-        request.worst_prompt_tokens(offer.context_length, contract.instruction_tokens),
-        request.worst_tokens(offer.context_length, contract.max_tokens),
-    )
-
-
-def promises_whole(request: PredictionRequest, offer: Offer) -> bool:
-    """Return whether an answer to this request is free unless it is whole."""
-    contract = offer.contract
-    if contract is None or request.embedding:
-        return False
-    return cut_is_free(
-        has_schema=contract.output_schema is not None,
-        max_tokens=contract.max_tokens,
-        asked=request.max_tokens,
-        steered=request.steered,
-    )

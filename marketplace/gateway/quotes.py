@@ -16,7 +16,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import TokenUsage, cost_nano_usd
 from marketplace.gateway.cache import TtlCache
-from marketplace.gateway.prediction import Prediction, worst_tokens
+from marketplace.gateway.contracts import worst_tokens
+from marketplace.gateway.prediction import Prediction
 
 MEASURED_SECONDS = 600  # how long measured lengths are kept
 LEAST_PREDICTIONS = 20  # fewer say nothing about the next one
