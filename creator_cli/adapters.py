@@ -10,12 +10,13 @@ from typing import Any
 
 from creator_cli.errors import CliError, Refused
 from creator_cli.records import Base
-from sealed_weights.errors import IntakeError
+from sealed_weights.contract import Contract, read_contract
+from sealed_weights.errors import FormatError, IntakeError
 from sealed_weights.header import CHUNK_SIZE, HEADER_SIZE, TAG_SIZE
 from sealed_weights.intake.adapter_config import MAX_CONFIG
 from sealed_weights.intake.base_model import BaseSpec
 from sealed_weights.intake.check import AdapterSummary, check_adapter
-from sealed_weights.payload import CONFIG_NAME, TENSORS_NAME, tensors_offset
+from sealed_weights.payload import CONFIG_NAME, CONTRACT_NAME, TENSORS_NAME, tensors_offset
 from sealed_weights.signing import SIGNATURE_SIZE
 
 
@@ -27,11 +28,14 @@ class CheckedAdapter:
     base: Base
     summary: AdapterSummary
     package_size: int
+    contract: Contract | None
 
     def report(self) -> dict[str, Any]:
         """Return what `--json` says about the adapter."""
         found = self.summary
+        contract = self.contract
         return {
+            "contract": None if contract is None else contract_report(contract),
             "rank": found.rank,
             "targets": list(found.targets),
             "dtype": found.dtype,
@@ -47,9 +51,12 @@ def check_against(folder: Path, base: Base) -> CheckedAdapter:
     try:
         spec = BaseSpec.from_hf_config(base.config, bytes.fromhex(base.fingerprint), base.name)
         summary = check_adapter(folder, spec)
-        return CheckedAdapter(folder, base, summary, sealed_size(folder))
+        contract = read_contract(folder)
+        return CheckedAdapter(folder, base, summary, sealed_size(folder, contract), contract)
     except IntakeError as error:
         raise Refused(f"{error.field}: {error.rule}", field=error.field) from None
+    except FormatError as error:  # a contract that is no regular file
+        raise Refused(str(error), field=CONTRACT_NAME) from None
     except OSError as error:
         raise Refused(f"{folder}: cannot be read ({error.strerror})", field="adapter") from None
 
@@ -83,7 +90,23 @@ def read_base_config(path: Path) -> Base:
     return Base(str(value.get("_name_or_path") or value.get("model_type") or path.name), "0" * 64, value)
 
 
-def sealed_size(folder: Path) -> int:
+def contract_report(contract: Contract) -> dict[str, Any]:
+    """Return what `--json` says about a contract; its words stay out of it."""
+    return {
+        "instructions": len(contract.instructions),
+        "messages": contract.messages,
+        "output": "text" if contract.output is None else "schema",
+        "max_tokens": contract.max_tokens,
+        "sampling": dict(contract.sampling),
+        "system": contract.system,
+        "logprobs": contract.logprobs,
+        "examples": len(contract.examples),
+    }
+
+
+def sealed_size(folder: Path, contract: Contract | None) -> int:
     """Return the exact size in bytes that the sealed package of `folder` will have: the upload is announced with it."""
-    plaintext = tensors_offset((folder / CONFIG_NAME).stat().st_size) + (folder / TENSORS_NAME).stat().st_size
+    contract_length = None if contract is None else len(contract.to_bytes())
+    offset = tensors_offset((folder / CONFIG_NAME).stat().st_size, contract_length)
+    plaintext = offset + (folder / TENSORS_NAME).stat().st_size
     return HEADER_SIZE + plaintext + -(-plaintext // CHUNK_SIZE) * TAG_SIZE + SIGNATURE_SIZE

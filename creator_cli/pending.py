@@ -23,6 +23,7 @@ from creator_cli.private_files import private_folder, read_json, write_json
 from creator_cli.records import Reader, Version
 from creator_cli.settings import Settings
 from protocol.encoding import encode_base64url
+from sealed_weights.contract import read_contract
 from sealed_weights.errors import SealError
 from sealed_weights.keys import generate_key
 from sealed_weights.package import package_digest, seal_package
@@ -180,7 +181,7 @@ def version_to_continue(
 
 
 def source_hash(folder: Path, progress: Callable[[int], None]) -> str:
-    """Return the SHA-256 of both files of an adapter, in hex. `progress` is called with the number of bytes read."""
+    """Return the SHA-256 of an adapter's files, in hex. `progress` is called with the number of bytes read."""
     hasher = hashlib.sha256()
     done = 0
     for name in (CONFIG_NAME, TENSORS_NAME):
@@ -191,6 +192,8 @@ def source_hash(folder: Path, progress: Callable[[int], None]) -> str:
                 done += len(block)
                 progress(done)
         hasher.update(file_hasher.digest())
+    if (contract := read_contract(folder)) is not None:
+        hasher.update(hashlib.sha256(contract.to_bytes()).digest())
     return hasher.hexdigest()
 
 

@@ -3,6 +3,7 @@
 Usable alone. Imports the standard library, `cryptography` and `numpy` alone. Format: docs/package-format.md.
 """
 
+from sealed_weights.contract import Contract, ContractExample, parse_contract, read_contract
 from sealed_weights.errors import (
     AuthenticationError,
     CommitmentError,
@@ -53,6 +54,8 @@ __all__ = [
     "AuthenticationError",
     "BaseSpec",
     "CommitmentError",
+    "Contract",
+    "ContractExample",
     "CreatorIdentity",
     "FileKeyProvider",
     "FormatError",
@@ -88,7 +91,9 @@ __all__ = [
     "over_chunks",
     "package_digest",
     "parse_adapter_config",
+    "parse_contract",
     "parse_safetensors_header",
+    "read_contract",
     "read_header",
     "seal_lease",
     "seal_package",

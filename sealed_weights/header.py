@@ -19,7 +19,9 @@ from sealed_weights.errors import FormatError
 from sealed_weights.signing import SIGNATURE_SIZE
 
 MAGIC = b"INTARSIA"
-SUITE = 1  # AES-256-GCM chunks, HKDF-SHA512, SHA-256, Ed25519
+# AES-256-GCM chunks, HKDF-SHA512, SHA-256, Ed25519, in both: the suites differ in the files that a package carries.
+SUITE = 1  # configuration and tensors
+CONTRACT_SUITE = 2  # configuration, contract and tensors
 CHUNK_SIZE = 1 << 20  # AES-GCM is at full speed from 256 KiB up; 1 MiB keeps the tag overhead at 16 per million
 MIN_CHUNK_SIZE = 1 << 12
 MAX_CHUNK_SIZE = 1 << 24
@@ -81,7 +83,7 @@ class PackageHeader:
         size = self.chunk_size
         count = self.chunk_count
         rules = (
-            ("suite", self.suite == SUITE, f"must be {SUITE}"),
+            ("suite", self.suite in (SUITE, CONTRACT_SUITE), f"must be {SUITE} or {CONTRACT_SUITE}"),
             ("version", 1 <= self.version < 2**63, "must be between 1 and 2^63 - 1"),
             ("base_fingerprint", len(self.base_fingerprint) == 32, "must be 32 bytes"),
             ("salt", len(self.salt) == 32, "must be 32 bytes"),

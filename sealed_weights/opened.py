@@ -20,6 +20,7 @@ from sealed_weights import payload
 from sealed_weights.errors import AuthenticationError, CommitmentError, FormatError, MemoryNotLocked, SealError
 from sealed_weights.files import OpenFile, open_regular, read_exactly
 from sealed_weights.header import (
+    CONTRACT_SUITE,
     HEADER_SIZE,
     TAG_SIZE,
     PackageHeader,
@@ -43,19 +44,23 @@ class OpenedPackage:
         self.header = header
         self.digest = digest
         self._memory: SecretBuffer | None = memory
-        self._config, self._tensors = payload.split(memory.view)
+        self._files = payload.split(memory.view, with_contract=header.suite == CONTRACT_SUITE)
 
     @property
     def config(self) -> memoryview:
         """The bytes of `adapter_config.json`, in place. Raises `SealError` after `wipe`."""
-        self._require_open()
-        return self._config
+        return self._open_files().config
+
+    @property
+    def contract(self) -> bytes | None:
+        """A copy of `contract.json`, None in a package without one. Raises `SealError` after `wipe`."""
+        contract = self._open_files().contract
+        return None if contract is None else bytes(contract)
 
     @property
     def tensors(self) -> memoryview:
         """The bytes of `adapter_model.safetensors`, in place, 64-byte aligned. Raises `SealError` after `wipe`."""
-        self._require_open()
-        return self._tensors
+        return self._open_files().tensors
 
     @property
     def locked(self) -> bool:
@@ -65,13 +70,14 @@ class OpenedPackage:
     def wipe(self) -> None:
         """Zero the plaintext. Views and arrays over it that still exist read zeros. May be called again."""
         if self._memory is not None:
-            self._config = self._tensors = memoryview(b"")
+            self._files = payload.Payload(memoryview(b""), None, memoryview(b""))
             self._memory.wipe()
             self._memory = None
 
-    def _require_open(self) -> None:
+    def _open_files(self) -> payload.Payload:
         if self._memory is None:
             raise SealError("opened package: already wiped")
+        return self._files
 
     def __enter__(self) -> OpenedPackage:
         return self

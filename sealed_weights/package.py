@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealed_weights import payload
 from sealed_weights.canonical import encode
+from sealed_weights.contract import contract_bytes
 from sealed_weights.errors import FormatError
 from sealed_weights.files import atomic_write, open_regular, read_exactly
 from sealed_weights.header import (
     CHUNK_SIZE,
+    CONTRACT_SUITE,
     HEADER_SIZE,
     SUITE,
     TAG_SIZE,
@@ -81,10 +83,12 @@ def seal_package(
 ) -> SealedPackage:
     """Seal `adapter_config.json` and `adapter_model.safetensors` of `source_dir` into `destination`.
 
+    A `contract.json` beside them is sealed as the third file, in its one form (`Contract.to_bytes`).
+
     The destination is written under another name, fsynced and renamed: it is complete or absent.
     `progress(done, total)` counts plaintext bytes. Every call draws a fresh salt, so the same key never meets the same
-    nonce. Raises `FormatError` for a missing, special, empty or shrinking source file and for a header field out of
-    range. Does not run intake: call `check_adapter` first.
+    nonce. Raises `FormatError` for a missing, special, empty or shrinking source file, for a malformed contract and for
+    a header field out of range. Does not run intake: call `check_adapter` first.
     """
     return _seal(
         source_dir,
@@ -123,10 +127,11 @@ def _seal(
             raise FormatError(f"{payload.CONFIG_NAME}: must be at most {payload.MAX_CONFIG} bytes long")
         config = bytearray(config_size)
         read_exactly(config_file, memoryview(config), 0)
-        prefix = payload.frame_prefix(bytes(config), tensors_size)
+        contract = contract_bytes(source_dir)
+        prefix = payload.frame_prefix(bytes(config), tensors_size, contract)
         length = len(prefix) + tensors_size
         header = PackageHeader(
-            SUITE,
+            SUITE if contract is None else CONTRACT_SUITE,
             creator_id,
             model_id,
             version,

@@ -111,6 +111,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         engine,
         base.tokenizer,
         authorizer=InsecureAuthorizer(source, config.request_timeout_s),
+        contracts=source,
         max_body_bytes=config.max_body_bytes,
         shutdown_grace_s=config.shutdown_grace_s,
     )

@@ -132,6 +132,7 @@ class Request:
     weight: the tenant's share relative to others, above 0; the latest request's weight counts for the tenant
     at_limit: the finish reason when max_tokens have come: "budget" where they are fewer than were asked for
     family: id of the HTTP request that this one is part of (as one of its choices or inputs)
+    shared_tokens: leading tokens of the prompt that come from the adapter's contract alone: their KV is every tenant's
     """
 
     request_id: str
@@ -147,6 +148,7 @@ class Request:
     weight: float = 1.0
     at_limit: Literal["length", "budget"] = "length"
     family: str | None = None
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

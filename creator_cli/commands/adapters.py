@@ -19,6 +19,7 @@ from creator_cli.push import PushRequest
 from creator_cli.push import push as run_push
 from creator_cli.session import open_api, platform_url
 from creator_cli.settings import load_settings
+from sealed_weights.contract import Contract
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A folder with adapter_config.json and adapter_model.safetensors.")
@@ -131,4 +132,13 @@ def _facts(checked: CheckedAdapter) -> list[tuple[str, object]]:
         ("targets", ", ".join(summary.targets)),
         ("parameters", f"{summary.parameter_count:,} in {summary.tensor_count} tensors, {summary.dtype}"),
         ("size", f"{size_text(summary.bytes)}, {size_text(checked.package_size)} sealed"),
+        ("contract", _contract_fact(checked.contract)),
     ]
+
+
+def _contract_fact(contract: Contract | None) -> str:
+    if contract is None:
+        return "none: callers bring their own instructions (docs/contract.md)"
+    answer = "text" if contract.output is None else "JSON by its schema"
+    messages = "one message" if contract.messages == "single" else "a chat"
+    return f"{messages} in, {answer} out, at most {contract.max_tokens} tokens"

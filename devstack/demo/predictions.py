@@ -91,8 +91,10 @@ class Consumer:
         answers: list[Answer] = []
 
         async def one(role: str, name: str, counter: str, row: Row) -> None:
+            # A sample's contract holds its instructions; the base gets them from the row.
+            messages = row.messages if name == BASE_NAME else row.messages[-1:]
             async with gate:
-                answer = await self.ask(name, row.messages)
+                answer = await self.ask(name, messages)
             answers.append(answer)
             counts[role][counter] += is_right(answer.text, row.expected)
             progress()

@@ -151,6 +151,17 @@ class ModelPage(Listing):
     example_messages = Example(many=True)
 
 
+class ContractField(serializers.Serializer):
+    """How a version wants to be called: `protocol.contracts.PublicContract`."""
+
+    instruction_tokens = serializers.IntegerField(help_text="Tokens that every prompt begins with")
+    max_tokens = serializers.IntegerField(help_text="Of an answer, where the request names no limit")
+    output_schema = serializers.DictField(allow_null=True, help_text="JSON schema of every answer; null: free text")
+    messages = serializers.ChoiceField(["single", "chat"])
+    system = serializers.ChoiceField(["replace", "append", "refuse"], help_text="A caller's own system text")
+    logprobs = serializers.ChoiceField(["none", "open"])
+
+
 class PublicVersion(serializers.Serializer):
     # Everybody may read this of a published version; `report` names tensors and shapes, so only its creator may.
     id = serializers.UUIDField()
@@ -162,6 +173,7 @@ class PublicVersion(serializers.Serializer):
     package_digest = serializers.CharField(allow_null=True)
     package_size = serializers.IntegerField()
     base_fingerprint = serializers.CharField(source="model.base_model.fingerprint")
+    contract = ContractField(allow_null=True)
     created_at = serializers.DateTimeField()
     published_at = serializers.DateTimeField(allow_null=True)
 

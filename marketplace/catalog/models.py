@@ -140,6 +140,9 @@ class Version(models.Model):
     package_digest = models.CharField(max_length=64, null=True, unique=True)  # hex; null until complete, and for a base
     package_size = models.PositiveBigIntegerField(default=0)  # bytes of ciphertext announced at creation
     report = models.JSONField(default=dict, blank=True)  # what verification found, or the refusal
+    contract = models.JSONField(
+        null=True, blank=True
+    )  # `protocol.contracts.PublicContract`; null: the package has none
     state_changed_at = models.DateTimeField(auto_now_add=True)
     published_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)

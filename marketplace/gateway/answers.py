@@ -41,7 +41,8 @@ async def relay_whole(prediction: Prediction, response: Answer, client: Client, 
         response.close()
     await prediction.about_to_charge(answer)
     settlement = await prediction.settle(signed)
-    body = whole_body(answer, prediction.id, None if settlement is None else settlement.cost)
+    cost = None if settlement is None else settlement.cost
+    body = whole_body(answer, prediction.id, cost, cut_off=prediction.cut_off())
     try:
         await client.send_whole(body, {**WHOLE_HEADERS, **headers})
     except ClientGone:
@@ -56,4 +57,6 @@ def _opened(prediction: Prediction, raw: bytes) -> tuple[dict[str, Any], SignedR
     extra = take_prediction_extra(answer)
     if extra is None:
         raise ProtocolError("the replica sent no receipt")
+    if prediction.validity is not None:
+        prediction.validity.read(answer)
     return answer, prediction.receipt(extra.receipt)

@@ -25,20 +25,22 @@ STREAM_HEADERS = {
 WHOLE_HEADERS = {"content-type": "application/json", "x-should-retry": "false"}
 
 
-def whole_body(answer: dict[str, Any], prediction_id: UUID, cost: int | None) -> bytes:
-    """Return a whole answer with its cost in nano-dollars; None: it is not charged yet."""
+def whole_body(answer: dict[str, Any], prediction_id: UUID, cost: int | None, *, cut_off: bool = False) -> bytes:
+    """Return a whole answer with its cost in nano-dollars; None: it is not charged yet. `cut_off`: see `_about`."""
     usage = _charged_usage(answer.get("usage") or {}, cost)
-    return orjson.dumps(answer | {"usage": usage, PREDICTION_EXTRA_KEY: _about(prediction_id, cost)})
+    return orjson.dumps(answer | {"usage": usage, PREDICTION_EXTRA_KEY: _about(prediction_id, cost, cut_off=cut_off)})
 
 
-def stream_end(last: dict[str, Any], tokens: int, prediction_id: UUID, cost: int | None) -> bytes:
+def stream_end(
+    last: dict[str, Any], tokens: int, prediction_id: UUID, cost: int | None, *, cut_off: bool = False
+) -> bytes:
     """Return the last event, which carries the usage or an error, and the end of a stream.
 
     An empty `last` is none: OpenAI sends no usage unless it is asked to; the playground and curl's readers ask.
     """
     if not last:
         return DONE
-    last = last | {PREDICTION_EXTRA_KEY: _about(prediction_id, cost)}
+    last = last | {PREDICTION_EXTRA_KEY: _about(prediction_id, cost, cut_off=cut_off)}
     if "error" not in last:
         last["usage"] = _charged_usage(last.get("usage") or {}, cost)
     return format_event(orjson.dumps(last), tokens) + DONE
@@ -63,6 +65,7 @@ def _charged_usage(usage: dict[str, Any], cost: int | None) -> dict[str, Any]:
     return usage if cost is None else usage | {"cost_nano_usd": cost, "cost": cost / 1e9}
 
 
-def _about(prediction_id: UUID, cost: int | None) -> dict[str, Any]:
-    """Return the `intarsia` object at the end of an answer."""
-    return {"prediction_id": str(prediction_id), "receipt_id": str(prediction_id), "settled": cost is not None}
+def _about(prediction_id: UUID, cost: int | None, *, cut_off: bool) -> dict[str, Any]:
+    """Return the `intarsia` object at the end of an answer. `cut_off`: it is free, because it is not whole."""
+    about = {"prediction_id": str(prediction_id), "receipt_id": str(prediction_id), "settled": cost is not None}
+    return about | {"cut_off": True} if cut_off and cost == 0 else about

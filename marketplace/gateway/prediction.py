@@ -26,6 +26,7 @@ from billing.hotpath import HoldRequest, Settlement
 from billing.pricing import worst_case_nano_usd
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.books import AWAY, LATER_SECONDS, Books
+from marketplace.gateway.contracts import promises_whole, worst_tokens
 from marketplace.gateway.delivery_log import DeliveryLog, LogFull, Slot
 from marketplace.gateway.errors import outcome_unknown, unavailable
 from marketplace.gateway.kept import IdempotencyKey, Keeper
@@ -33,6 +34,7 @@ from marketplace.gateway.offers import Offer, ReplicaAddress
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.requests import PredictionRequest
+from marketplace.gateway.validity import Validity
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import PREDICTION_HEADER, encode
@@ -43,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 DEADLINE_SECONDS = 300  # of one prediction
 HOLD_GRACE_SECONDS = 30  # after the deadline the sweeper takes over
+CUT_OFF = "the answer was cut off before it was whole"
+_OF_REPLICA = ("stop", "length")  # ends that a replica comes to by itself, and then must not charge for half an answer
 CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation with a receipt
 
 
@@ -87,8 +91,8 @@ class Prediction:
         self._stops_at_grant = False  # fewer tokens are granted than the request asked for
         self._principal = principal
         self.price = offer.terms.price(request.latency_class, embedding=request.embedding)
-        self._max_prompt_tokens = request.worst_prompt_tokens(offer.context_length)
-        self._max_tokens = request.worst_tokens(offer.context_length)
+        self._max_prompt_tokens, self._max_tokens = worst_tokens(request, offer)
+        self.validity = Validity() if promises_whole(request, offer) else None
 
     @property
     def worst_case_nano_usd(self) -> int:
@@ -209,7 +213,14 @@ class Prediction:
         )
         self._token = token
         keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
-        return SignedReceipt(token, verify_receipt(token, self._grant, keys))
+        receipt = verify_receipt(token, self._grant, keys)
+        if receipt.completion_tokens and receipt.finish_reason in _OF_REPLICA and self.cut_off(receipt):
+            raise ReceiptRejected("completion_tokens", "the receipt charges for an answer that was cut off")
+        return SignedReceipt(token, receipt)
+
+    def cut_off(self, receipt: Receipt | None = None) -> bool:
+        """Return whether the answer is free, because its contract promised a whole one; None: no receipt came."""
+        return self.validity is not None and self.validity.cut_off(receipt.finish_reason if receipt else "interrupted")
 
     async def refuse_receipt(self, rejection: ReceiptRejected) -> None:
         """Keep the evidence against the last receipt, and release the hold."""
@@ -236,6 +247,8 @@ class Prediction:
     async def settle(self, signed: SignedReceipt) -> Settlement | None:
         """Charge what the receipt says. None: the books refuse it for good (`closed`), or the database is away."""
         assert self.replica is not None
+        if signed.receipt.completion_tokens and self.cut_off(signed.receipt):  # withdrawn, or lost, midway
+            return Settlement(0, already_settled=False) if await self.give_back(CUT_OFF) else None
         try:
             return await self.parts.books.settle(
                 self._terms,
@@ -256,7 +269,7 @@ class Prediction:
         """Note the good end: the whole answer was handed over, or is kept. A charge that is missing is made later."""
         if settlement is not None:
             self._close()
-        elif not self.closed:
+        elif not self.closed and not self.cut_off(signed.receipt):
             self.handed_over(signed.receipt.completion_tokens)
             self.parts.books.later(self._settle_later(signed))
 

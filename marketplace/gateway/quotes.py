@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import TokenUsage, cost_nano_usd
 from marketplace.gateway.cache import TtlCache
+from marketplace.gateway.contracts import worst_tokens
 from marketplace.gateway.prediction import Prediction
 
 MEASURED_SECONDS = 600  # how long measured lengths are kept
@@ -79,10 +80,10 @@ class Quotes:
         measured = await self._lengths.get(
             (offer.model_id, request.embedding), lambda: self._measure(database, prediction)
         )
-        most_prompt = request.worst_prompt_tokens(offer.context_length)
+        most_prompt, most_completion = worst_tokens(request, offer)
         typical = measured.typical(
             most_prompt=most_prompt,
-            most_completion=request.worst_tokens(offer.context_length),
+            most_completion=most_completion,
             completions=request.completions,
         )
         free = await _free_rest(database, prediction, organization_id)
@@ -95,7 +96,7 @@ class Quotes:
             "worst_case_nano_usd": worst - min(free, worst),
             "typical_nano_usd": None if typical is None else cost_nano_usd(price, typical, allowance_nano_usd=free),
             "typical": None if typical is None else {**asdict(typical), "measured_predictions": measured.predictions},
-            "minimum_nano_usd": cost_nano_usd(price, TokenUsage(1, 0, min(1, request.max_tokens))),
+            "minimum_nano_usd": cost_nano_usd(price, TokenUsage(1, 0, min(1, most_completion))),
             "free_nano_usd": free,
             "price": asdict(price),
         }

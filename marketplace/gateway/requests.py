@@ -17,7 +17,7 @@ from protocol.errors import ProtocolError
 from protocol.latency import CLASS_OF_TIER, LatencyClass
 from protocol.names import ModelName, parse_model_name
 
-DEFAULT_MAX_TOKENS = 512  # what a request that names no limit may cost at most; documented in docs/api.md
+DEFAULT_MAX_TOKENS = 512  # of a request that names no limit, for a model without a contract; documented in docs/api.md
 MOST_MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128  # completions of one request, over all its prompts
 MAX_END_USER = 64  # characters, as OpenAI's `safety_identifier`
@@ -31,35 +31,43 @@ OnBudget = Literal["refuse", "stop"]
 class PredictionRequest:
     """The priced part of a completion request.
 
-    `max_tokens`: of one completion. `choices`: completions of each prompt.
+    `max_tokens`: of one completion; None: the request names no limit. `choices`: completions of each prompt.
     `prompt_token_bounds`: for each prompt, an upper bound of its tokens (`marketplace.gateway.bounds`).
     `end_user`: the caller's name for whom it asks; its spending is counted and limited by that name.
     `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
     `embedding`: vectors are wanted, no text.
+    `steered`: a stop string or a bias ends the answer where the caller wants.
     """
 
     model: ModelName
     stream: bool
     include_usage: bool
-    max_tokens: int
+    max_tokens: int | None
     choices: int
     prompt_token_bounds: tuple[int, ...]
     latency_class: LatencyClass = "standard"
     end_user: str | None = None
     on_budget: OnBudget = "refuse"
     embedding: bool = False
+    steered: bool = False
 
-    def worst_prompt_tokens(self, context_length: int) -> int:
-        """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once."""
-        return sum(min(bound, context_length) for bound in self.prompt_token_bounds)
+    def worst_prompt_tokens(self, context_length: int, instruction_tokens: int = 0) -> int:
+        """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once.
+
+        `instruction_tokens` are those that the model's contract puts before each chat.
+        """
+        return sum(min(bound + instruction_tokens, context_length) for bound in self.prompt_token_bounds)
 
     @property
     def completions(self) -> int:
         return len(self.prompt_token_bounds) * self.choices
 
-    def worst_tokens(self, context_length: int) -> int:
-        """Return the most tokens that can be generated, over all completions of all prompts."""
-        return self.completions * min(self.max_tokens, context_length)
+    def worst_tokens(self, context_length: int, default: int = DEFAULT_MAX_TOKENS) -> int:
+        """Return the most tokens that can be generated, over all completions of all prompts.
+
+        `default` is the model's limit of one completion, for a request that names none.
+        """
+        return self.completions * min(default if self.max_tokens is None else self.max_tokens, context_length)
 
 
 def parse_prediction_request(
@@ -91,6 +99,7 @@ def parse_prediction_request(
         latency_class=_latency_class(data),
         end_user=_end_user(data, headers),
         on_budget=_on_budget(headers),
+        steered=bool(data.get("stop") or data.get("logit_bias")),
     )
 
 
@@ -167,8 +176,8 @@ def _boolean(data: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _max_tokens(data: dict[str, Any], *, least: int) -> int:
-    """Return the limit of one completion. It may be 0 where a prompt is echoed only to be scored."""
+def _max_tokens(data: dict[str, Any], *, least: int) -> int | None:
+    """Return the limit of one completion; None: the request names none; 0: a prompt is echoed only to be scored."""
     for name in ("max_completion_tokens", "max_tokens"):
         value = data.get(name)
         if value is None:
@@ -176,4 +185,4 @@ def _max_tokens(data: dict[str, Any], *, least: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_MAX_TOKENS:
             raise bad_request(f"`{name}` must be an integer from {least} to {MOST_MAX_TOKENS:,}.", name)
         return value
-    return DEFAULT_MAX_TOKENS
+    return None

@@ -65,6 +65,8 @@ class _Stream:
                 if (extra := take_prediction_extra(self._last)) is not None:
                     return self._prediction.receipt(extra.receipt)
                 # Generated text may spell our key's name; only a real key ends the stream.
+            if self._prediction.validity is not None:
+                self._prediction.validity.read_event(raw)
             if raw == DONE or self._left or self._client.gone:
                 continue
             if self._prediction.keeper is not None:
@@ -112,13 +114,14 @@ class _Stream:
             prediction.keeper.keep_stream(last)
         settlement = await prediction.settle(signed)
         prediction.delivered(signed, settlement)
-        return stream_end(last, self._sent, prediction.id, None if settlement is None else settlement.cost)
+        cost = None if settlement is None else settlement.cost
+        return stream_end(last, self._sent, prediction.id, cost, cut_off=prediction.cut_off())
 
     async def _broken(self, *, free: bool) -> bytes:
         """Return the last event of a stream without a good receipt. Sent tokens are charged, unless `free`."""
         prediction = self._prediction
         self._left = True
-        if free or self._sent == 0:
+        if free or self._sent == 0 or prediction.cut_off():
             free = await prediction.give_back("no receipt of a delivered token")
             message = f"The replica was lost. {'Nothing was charged; try again.' if free else 'Check your usage.'}"
         else:

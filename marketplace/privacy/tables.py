@@ -62,7 +62,7 @@ EXPORTED = (
     _of(Listing, "id slug kind title summary card_markdown industry tags visibility example_messages created_at"),
     _of(
         Version,
-        "id model_id number state changelog package_digest package_size report published_at created_at",
+        "id model_id number state changelog package_digest package_size report contract published_at created_at",
         by="model__organization",
     ),
     _of(Source, "model_id upstream_id royalty_bps", by="model__organization"),

@@ -13,6 +13,7 @@ from marketplace.catalog.models import Version
 from marketplace.publishing.versions import record_verification
 from marketplace.vault import replica_client
 from marketplace.vault.errors import NoLiveReplica, ReplicaCallFailed
+from protocol.errors import ProtocolError
 from protocol.messages import to_fields
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def verify_version(self: Any, version_id: str) -> None:
         report = result.report if result.ok else {"refusal": result.refusal and to_fields(result.refusal)}
         record_verification(version=version, ok=result.ok, report=report or {})
         logger.info("version %s verified: %s", version_id, version.state)
-    except (NoLiveReplica, ReplicaCallFailed) as error:
+    except (NoLiveReplica, ReplicaCallFailed, ProtocolError) as error:
         if self.request.retries >= RETRIES:
             logger.warning("version %s waits for a replica: %s", version_id, error)
             return  # resume_stuck_verifications takes over

@@ -12,14 +12,26 @@ from marketplace.accounts.errors import Conflict
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Version
 from marketplace.vault import tasks as vault_tasks
+from protocol.contracts import CONTRACT_KEY, read_public_contract
+from protocol.messages import to_fields
 
 State = Version.State
 
 
 def record_verification(*, version: Version, ok: bool, report: Mapping[str, Any]) -> Version:
-    """Record what a replica found: `report` holds the facts, or the refusal. A late second answer is ignored."""
+    """Record what a replica found: `report` holds the facts, or the refusal. A late second answer is ignored.
+
+    The contract in a report becomes the version's own. Raises ProtocolError for one that no replica may report.
+    """
+    facts = dict(report)
+    contract = facts.pop(CONTRACT_KEY, None)
     move_version(
-        version, State.VERIFIED if ok else State.REFUSED, from_state=State.VERIFYING, report=dict(report), strict=False
+        version,
+        State.VERIFIED if ok else State.REFUSED,
+        from_state=State.VERIFYING,
+        strict=False,
+        report=facts,
+        contract=None if contract is None else to_fields(read_public_contract(contract)),
     )
     return version
 

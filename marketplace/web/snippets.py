@@ -21,14 +21,16 @@ class Snippet:
     code: str
 
 
-def build_snippets(*, model_name: str, messages: Sequence[dict[str, str]], api_base: str) -> tuple[Snippet, ...]:
-    """Return snippets for `model_name` (`org/slug`) at `api_base` (ends with /v1)."""
-    body = {
-        "model": model_name,
-        "messages": list(messages) or list(DEFAULT_MESSAGES),
-        "max_tokens": MAX_TOKENS,
-        "temperature": 0,
-    }
+def build_snippets(
+    *, model_name: str, messages: Sequence[dict[str, str]], api_base: str, has_contract: bool = False
+) -> tuple[Snippet, ...]:
+    """Return snippets for `model_name` (`org/slug`) at `api_base` (ends with /v1).
+
+    A model with a contract brings its instructions and settings along: its caller sends the message alone.
+    """
+    body: dict[str, Any] = {"model": model_name, "messages": list(messages) or list(DEFAULT_MESSAGES)}
+    if not has_contract:
+        body |= {"max_tokens": MAX_TOKENS, "temperature": 0}
     return (
         Snippet("curl", "curl", _curl(body, api_base)),
         Snippet("python", "Python (openai)", _python(body, api_base)),
@@ -80,15 +82,14 @@ def _curl(body: dict[str, Any], api_base: str) -> str:
 
 def _python(body: dict[str, Any], api_base: str) -> str:
     lines = "\n".join(f"        {message!r}," for message in body["messages"])
+    settings = "".join(f"    {name}={body[name]},\n" for name in ("max_tokens", "temperature") if name in body)
     return (
         "import os\n\nfrom openai import OpenAI\n\n"
         f'client = OpenAI(base_url="{api_base}", api_key=os.environ["INTARSIA_API_KEY"])\n'
         "answer = client.chat.completions.create(\n"
         f'    model="{body["model"]}",\n'
         f"    messages=[\n{lines}\n    ],\n"
-        f"    max_tokens={body['max_tokens']},\n"
-        "    temperature=0,\n"
-        ")\n"
+        f"{settings})\n"
         "print(answer.choices[0].message.content)"
     )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from pathlib import Path
 
 from lora_kernels import AdapterTensors
-from sealed_weights import BaseSpec, SealError
+from sealed_weights import BaseSpec, SealError, read_contract
+from sealed_weights.payload import CONTRACT_NAME
 from serving.adapter_stats import LevelSeconds
+from serving.adapters.contracts import ContractShelf, HeldContract
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.names import ADAPTER_NAME, parse_model_name
 from serving.adapters.peft import PeftReader
@@ -22,7 +25,7 @@ _PIECE = 2 << 20
 
 
 class DirectoryAdapterSource:
-    """Serves each sub-folder under its name. The digest covers both files' stamps (times, size, inode), so an
+    """Serves each sub-folder under its name. The digest covers the files' stamps (times, size, inode), so an
     overwritten adapter is a new one.
 
     The digest does not cover the content: the first request for an adapter would wait until all of it was hashed, and
@@ -33,6 +36,7 @@ class DirectoryAdapterSource:
 
     def __init__(self, folder: Path | None, base: BaseSpec) -> None:
         self.seconds = LevelSeconds()
+        self.contracts = ContractShelf()
         self._folder, self._reader = folder, PeftReader(base)
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
@@ -72,6 +76,20 @@ class DirectoryAdapterSource:
             parts.append((digest, weight))
         return AdapterRef.blend(parts)
 
+    def contract(self, digest: str) -> HeldContract | None:
+        """Return the contract in the adapter's folder, as `ContractSource.contract` does."""
+        known, held = self.contracts.find(digest)
+        if known:
+            return held
+        with self._lock:
+            path = self._paths.get(digest)
+        if path is None:
+            raise AdapterUnavailable(f"no adapter {digest[:12]}")
+        try:
+            return self.contracts.put(digest, read_contract(path))
+        except SealError as error:
+            raise AdapterUnavailable(f"adapter {path.name} refused: {error}") from error
+
     def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
         """Load as `AdapterSource.load` does.
 
@@ -108,8 +126,10 @@ class DirectoryAdapterSource:
 
 
 def _digest(path: Path) -> str:
-    """Hash both files' stamps. Every write or replacement changes it: a change time (ctime) cannot be set back."""
+    """Hash the files' stamps. Every write or replacement changes it: a change time (ctime) cannot be set back."""
     stats = [(path / file).stat() for file in (CONFIG_FILE, TENSORS_FILE)]
+    with contextlib.suppress(FileNotFoundError):
+        stats.append((path / CONTRACT_NAME).stat())
     stamp = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
     return hashlib.sha256(f"intarsia/peft-folder/v2{stamp}".encode()).hexdigest()
 

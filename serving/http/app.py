@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from serving.adapters.contracts import ContractSource
 from serving.constraints import GrammarCompiler
 from serving.engine import Engine
 from serving.http.admission import CompletionObserver, RequestAuthorizer, SilentObserver
 from serving.http.completions import CompletionEndpoint
+from serving.http.contracts import ContractDesk
 from serving.http.embeddings import EmbeddingEndpoint
 from serving.http.endpoint import Parts
 from serving.http.errors import ApiError, json_response
@@ -33,7 +35,9 @@ def create_app(
     tokenizer: Tokenizer,
     *,
     authorizer: RequestAuthorizer,
+    contracts: ContractSource,
     observer: CompletionObserver | None = None,
+    grammars: GrammarCompiler | None = None,
     extra_routes: Sequence[BaseRoute] = (),
     lifespans: Sequence[contextlib.AbstractAsyncContextManager[object]] = (),
     max_body_bytes: int = 1 << 20,
@@ -42,15 +46,18 @@ def create_app(
 ) -> Starlette:
     """Make the replica's ASGI application, which starts the engine and stops it at shutdown.
 
+    contracts: knows the contracts of adapters, which requests are read by
+    grammars: the compiler of `grammar_compiler`, where others use it too; it is closed with the application
     lifespans: entered after the engine has started, left before it stops
     gauges: further values that /metrics shows
     """
     metrics = Metrics(engine, gauges)
-    grammars = GrammarCompiler(tokenizer.backend.to_str, engine.vocab_size, tokenizer.eos_token_ids)
+    grammars = grammars or grammar_compiler(engine, tokenizer)
     parts = Parts(
         engine,
         tokenizer,
         PromptReader(tokenizer, engine.vocab_size),
+        ContractDesk(contracts, tokenizer),
         grammars,
         authorizer,
         observer or SilentObserver(),
@@ -109,6 +116,11 @@ def create_app(
             *extra_routes,
         ],
     )
+
+
+def grammar_compiler(engine: Engine, tokenizer: Tokenizer) -> GrammarCompiler:
+    """Return a compiler for this model's vocabulary."""
+    return GrammarCompiler(tokenizer.backend.to_str, engine.vocab_size, tokenizer.eos_token_ids)
 
 
 def _card(name: str) -> dict[str, object]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from starlette.types import Receive, Scope, Send
 
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
 from serving.core import Delta, Request
 from serving.errors import EngineError
-from serving.http import parameters, rules, schema
+from serving.http import contracts, parameters, rules, schema
 from serving.http.admission import Admission
 from serving.http.endpoint import Endpoint, prediction, refuse
 from serving.http.errors import from_engine, json_response
@@ -38,6 +38,10 @@ class CompletionEndpoint(Endpoint[Generation]):
 
     async def begin(self, body: Generation, admission: Admission, http_id: str) -> tuple[Work, Format]:
         parts = self.parts
+        terms = await parts.contracts.terms(admission.adapter)
+        whole_only = terms is not None and terms.whole_only(body)
+        if terms is not None:
+            body = cast(Generation, contracts.applied(body, terms.contract))
         use = rules.tool_use(body)
         # Check the numbers first, so that an error in them does not cost a compilation of the grammar.
         parameters.sampling_params(body, parts.engine.vocab_size, None)
@@ -66,12 +70,13 @@ class CompletionEndpoint(Endpoint[Generation]):
                 latency_class=latency,
                 weight=admission.weight,
                 family=admission.request_id,
+                shared_tokens=0 if terms is None else terms.shared_tokens(prompts[index // body.choices].token_ids),
             )
             for index in range(total)
         ]
         self.check_lengths(requests, prompts, admission)
         await parts.sizes.check(body, prompts, requests)
-        work = self.work(requests, body.choices, admission, http_id)
+        work = self.work(requests, body.choices, admission, http_id, whole_only=whole_only)
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> _Limit:

@@ -18,6 +18,7 @@ from serving.engine import Engine
 from serving.errors import EngineError
 from serving.http import schema
 from serving.http.admission import Admission, CompletionObserver, IncomingRequest, RequestAuthorizer
+from serving.http.contracts import ContractDesk
 from serving.http.errors import ApiError, from_engine, json_response
 from serving.http.metrics import Metrics
 from serving.http.prompts import Prompt, PromptReader
@@ -36,6 +37,7 @@ class Parts:
     engine: Engine
     tokenizer: Tokenizer
     prompts: PromptReader
+    contracts: ContractDesk
     grammars: GrammarCompiler
     authorizer: RequestAuthorizer
     observer: CompletionObserver
@@ -141,10 +143,14 @@ class Endpoint(ABC, Generic[schema.Body]):
                 code="prompt_exceeds_authorization",
             )
 
-    def work(self, requests: Sequence[Request], each: int, admission: Admission, http_id: str) -> Work:
+    def work(
+        self, requests: Sequence[Request], each: int, admission: Admission, http_id: str, *, whole_only: bool = False
+    ) -> Work:
         """Submit requests. Raises EngineError before anything is held."""
         parts = self.parts
-        return Work(parts.engine, requests, each, admission, parts.observer, parts.metrics, http_id)
+        return Work(
+            parts.engine, requests, each, admission, parts.observer, parts.metrics, http_id, whole_only=whole_only
+        )
 
 
 async def refuse(work: Work, error: EngineError, scope: Scope, receive: Receive, send: Send) -> None:

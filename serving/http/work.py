@@ -31,6 +31,7 @@ class Work:
 
     requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
     admission's
+    whole_only: a choice that ends at its limit counts no tokens: its creator's contract promises whole answers
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Work:
         observer: CompletionObserver,
         metrics: Metrics,
         http_id: str,
+        *,
+        whole_only: bool = False,
     ) -> None:
         self.request_id = admission.request_id
         self.overflow = asyncio.Event()
         self._admission, self._http_id = admission, http_id
         self._engine, self._observer, self._metrics = engine, observer, metrics
-        self._requests, self._each = requests, each
+        self._requests, self._each, self._whole_only = requests, each, whole_only
         self._usages = [Usage(len(r.prompt_token_ids) if i % each == 0 else 0, 0, 0) for i, r in enumerate(requests)]
         self._reasons: list[str | None] = [None] * len(requests)
         self._began = time.perf_counter()
@@ -72,6 +75,17 @@ class Work:
             sum(usage.completion_tokens for usage in self._usages),
             sum(usage.cached_tokens for usage in self._usages[:: self._each]),
         )
+
+    @property
+    def counted(self) -> Usage:
+        """Return the usage that the receipt counts."""
+        usage = self.usage
+        if not self._whole_only:
+            return usage
+        cut = sum(
+            one.completion_tokens for one, why in zip(self._usages, self._reasons, strict=True) if why == "length"
+        )
+        return Usage(usage.prompt_tokens, usage.completion_tokens - cut, usage.cached_tokens)
 
     @property
     def finish_reason(self) -> str:
@@ -205,4 +219,4 @@ class Work:
         for pump in self._pumps:
             with contextlib.suppress(asyncio.CancelledError):
                 await pump
-        return await self._observer.on_finish(self.request_id, self.usage, reason)
+        return await self._observer.on_finish(self.request_id, self.counted, reason)

@@ -21,6 +21,20 @@ def root_key(scope: str, digest: str | None, fingerprint: str) -> bytes:
     return hashlib.sha256(material).digest()
 
 
+def shared_root_key(digest: str | None, fingerprint: str) -> bytes:
+    """Return the parent key of a first block that holds only the instructions of an adapter's contract.
+
+    Every tenant of the adapter shares it: no tenant's text is in those tokens. The base has no contract.
+    """
+    material = b"".join(map(_prefixed, (b"intarsia/kv/contract/v1", (digest or "").encode(), fingerprint.encode())))
+    return hashlib.sha256(material).digest()
+
+
+def scoped_key(parent: bytes, scope: str) -> bytes:
+    """Return the parent key of the first block of `scope` after shared ones."""
+    return hashlib.sha256(_prefixed(b"intarsia/kv/scope/v1") + _prefixed(parent) + _prefixed(scope.encode())).digest()
+
+
 def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
     """Return the SHA-256 of the parent's key and this block's token ids (each as 64 bits)."""
     return hashlib.sha256(_prefixed(parent) + _prefixed(array("q", tokens).tobytes())).digest()

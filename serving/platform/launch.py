@@ -14,12 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.config import ServingConfig
 from serving.engine import Engine
-from serving.http.app import create_app
+from serving.http.app import create_app, grammar_compiler
+from serving.http.contracts import ContractDesk
 from serving.http.errors import json_response
 from serving.http.metrics import Gauge
 from serving.http.server import run_server
 from serving.platform.admin import Administration, replica_stats
 from serving.platform.config import PlatformConfig
+from serving.platform.contract_check import ContractCheck
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
@@ -92,15 +94,25 @@ def _build(
     )
     source = SealedAdapterSource(link, packages, base.spec, must_lock=must_lock)
     engine = build_engine(config, base, source, must_lock=must_lock)
-    leases.on_end = engine.revoke  # refuse, abort, zero; a later ticket may readmit it
+
+    def end(digest: str) -> None:
+        """Refuse, abort, zero; a later ticket may readmit the adapter."""
+        source.forget(digest)
+        engine.revoke(digest)
+
+    leases.on_end = end
     desk = PredictionDesk(engine, tickets, leases, journal, signer)
-    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source, must_lock=must_lock)
+    grammars = grammar_compiler(engine, base.tokenizer)
+    contracts = ContractCheck(ContractDesk(source, base.tokenizer), base.tokenizer, grammars, engine.max_model_len)
+    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source, contracts, must_lock=must_lock)
     administration = Administration(engine, tickets, leases, desk, verifier)
     app = create_app(
         engine,
         base.tokenizer,
         authorizer=desk,
+        contracts=source,
         observer=desk,
+        grammars=grammars,
         extra_routes=administration.routes(),
         max_body_bytes=config.max_body_bytes,
         shutdown_grace_s=config.shutdown_grace_s,

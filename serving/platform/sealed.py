@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lora_kernels import AdapterTensors
-from sealed_weights import BaseSpec, MemoryNotLocked, OpenedPackage, PackageOpening, SealError, over_chunks
+from sealed_weights import (
+    BaseSpec,
+    MemoryNotLocked,
+    OpenedPackage,
+    PackageOpening,
+    SealError,
+    over_chunks,
+    parse_contract,
+)
 from serving.adapter_stats import LevelSeconds
+from serving.adapters.contracts import ContractShelf, HeldContract
 from serving.adapters.gate import Pause, go_on
 from serving.adapters.peft import PeftReader
 from serving.errors import AdapterRevoked, AdapterUnavailable
@@ -17,6 +28,8 @@ from serving.platform.packages import PackageStore
 
 log = logging.getLogger(__name__)
 
+AHEAD_SECONDS = 60.0  # a package opened for its contract waits so long for the engine to ask for its weights
+MAX_AHEAD = 4
 MAX_PLAINTEXT = 2 << 30  # bytes; rank 256 on every module of a 7B model is about 1.3 GB in bfloat16
 
 
@@ -31,7 +44,10 @@ class SealedAdapterSource:
         self.seconds = LevelSeconds()
         self._link, self._packages, self._base = link, packages, base
         self._reader = PeftReader(base)
+        self.contracts = ContractShelf()
         self._opened: dict[str, OpenedPackage] = {}
+        self._ahead: dict[str, OpenedPackage] = {}
+        self._turns: dict[str, tuple[threading.Lock, int]] = {}
         self._candidates: dict[str, HeldKey] = {}
         self._lock = threading.Lock()
 
@@ -45,11 +61,41 @@ class SealedAdapterSource:
         with self._lock:
             self._candidates.pop(digest, None)
 
+    def contract(self, digest: str) -> HeldContract | None:
+        """Return the contract of an adapter, opening its package where it is not known; `load` then goes on from there.
+
+        Raises what `load` raises.
+        """
+        with self._turn(digest):
+            known, held = self.contracts.find(digest)
+            if known:
+                return held
+            self._keep_ahead(self._unseal(digest, go_on))
+            return self.contracts.find(digest)[1]
+
     def load(self, digest: str, pause: Pause = go_on) -> AdapterTensors:
         """Lease, fetch, decrypt and check; the tensors are views of the decrypted memory, until `copied`.
 
         Raises AdapterRevoked when the platform withdrew it, AdapterUnavailable when it or its lease cannot be had.
         """
+        with self._turn(digest):
+            opened = self._take_ahead(digest) or self._unseal(digest, pause)
+        try:
+            with self.seconds.measured("check"):
+                tensors = self._reader.read(bytes(opened.config), opened.tensors, pause)
+        except SealError as error:
+            opened.wipe()
+            self._packages.discard(digest)
+            raise AdapterUnavailable(f"adapter {digest[:12]} was refused: {error}") from None
+        except BaseException:
+            opened.wipe()
+            raise
+        with self._lock:
+            self._opened[digest] = opened
+        return tensors
+
+    def _unseal(self, digest: str, pause: Pause) -> OpenedPackage:
+        """Lease, fetch and decrypt; the contract is on its shelf afterwards."""
         with self._lock:
             candidate = self._candidates.get(digest)
         try:
@@ -77,7 +123,7 @@ class SealedAdapterSource:
             if candidate is None:
                 key.wipe()
 
-    def _open(self, key: HeldKey, pause: Pause) -> AdapterTensors:
+    def _open(self, key: HeldKey, pause: Pause) -> OpenedPackage:
         with self.seconds.measured("fetch"):
             path = self._packages.fetch(key.digest, key.package_size)
         with (
@@ -99,15 +145,70 @@ class SealedAdapterSource:
             over_chunks(decrypt, opening.header)
             opened = opening.finish()
         try:
-            with self.seconds.measured("check"):
-                check_identity(opened, key, self._base)
-                tensors = self._reader.read(bytes(opened.config), opened.tensors, pause)
+            check_identity(opened, key, self._base)
+            sealed = opened.contract
+            self.contracts.put(key.digest, None if sealed is None else parse_contract(sealed))
         except BaseException:
             opened.wipe()
             raise
+        return opened
+
+    # -- packages opened for their contract, before the engine asks for their weights --------------------------------
+
+    @contextmanager
+    def _turn(self, digest: str) -> Iterator[None]:
+        """Let one thread at a time open a package: the next one finds what it needs."""
         with self._lock:
-            self._opened[key.digest] = opened
-        return tensors
+            lock, users = self._turns.get(digest, (threading.Lock(), 0))
+            self._turns[digest] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, users = self._turns.pop(digest)
+                if users > 1:
+                    self._turns[digest] = (lock, users - 1)
+
+    def _keep_ahead(self, opened: OpenedPackage) -> None:
+        with self._lock:
+            self._ahead[opened.digest] = opened
+            oldest = next(iter(self._ahead)) if len(self._ahead) > MAX_AHEAD else None
+        if oldest is not None:
+            self._let_go(oldest)
+        # A request may be refused for its body after its contract was read: then no load comes.
+        timer = threading.Timer(AHEAD_SECONDS, self._let_go, [opened.digest, opened])
+        timer.daemon = True
+        timer.start()
+
+    def _take_ahead(self, digest: str) -> OpenedPackage | None:
+        """Return the package that `contract` opened, if its lease still holds."""
+        with self._lock:
+            opened = self._ahead.pop(digest, None)
+            candidate = digest in self._candidates
+        if opened is None or candidate or self._link.leases.is_live(digest):
+            return opened
+        opened.wipe()
+        return None
+
+    def _let_go(self, digest: str, opened: OpenedPackage | None = None) -> None:
+        """Wipe a package that no load asked for, and return its lease; `opened`: only if it is still that one."""
+        with self._lock:
+            kept = self._ahead.get(digest)
+            if kept is None or (opened is not None and kept is not opened):
+                return
+            del self._ahead[digest]
+        kept.wipe()
+        self.contracts.drop(digest)
+        self._link.leases.give_back(digest)
+
+    def forget(self, digest: str) -> None:
+        """Forget the contract and wipe what was opened for it: the lease is over. Safe from any thread."""
+        self.contracts.drop(digest)
+        with self._lock:
+            opened = self._ahead.pop(digest, None)
+        if opened is not None:
+            opened.wipe()
 
     def copied(self, digest: str) -> None:
         """Wipe the decrypted memory, which is no longer needed."""
@@ -119,12 +220,14 @@ class SealedAdapterSource:
     def release(self, digest: str) -> None:
         """Wipe the remaining memory and return the lease: the adapter is no longer resident."""
         self.copied(digest)
+        self.forget(digest)
         self._link.leases.give_back(digest)
 
     def locked_bytes(self) -> int:
         """Return the plaintext bytes that the kernel locked under RLIMIT_MEMLOCK; the rest could reach swap."""
         with self._lock:
-            return sum(len(opened.tensors) for opened in self._opened.values() if opened.locked)
+            packages = (*self._opened.values(), *self._ahead.values())
+            return sum(len(opened.tensors) for opened in packages if opened.locked)
 
 
 def check_identity(opened: OpenedPackage, key: HeldKey, base: BaseSpec) -> None:

@@ -1,4 +1,4 @@
-"""Verification of a new adapter: strict intake in a confined child, then a few prompts through the engine."""
+"""Verification of a new adapter: strict intake in a confined child, its contract, a few prompts through the engine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import asyncio
 import logging
 import time
 import uuid
+from typing import Any
 
 from protocol.admin import Refused, Verification
-from sealed_weights import BaseSpec
+from protocol.contracts import CONTRACT_KEY
+from protocol.messages import to_fields
+from sealed_weights import BaseSpec, IntakeError
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
 from serving.errors import AdapterUnavailable, DeadlineExceeded, EngineError, NonFiniteOutput
+from serving.platform.contract_check import ContractCheck
 from serving.platform.errors import VerificationFailed
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore
@@ -42,13 +46,14 @@ class Verifier:
         link: PlatformLink,
         packages: PackageStore,
         source: SealedAdapterSource,
+        contracts: ContractCheck,
         *,
         must_lock: bool,
     ) -> None:
         """must_lock: whether plaintext may lie only in memory that is locked in RAM."""
         self._engine, self._tokenizer, self._base = engine, tokenizer, base
         self._link, self._packages, self._source = link, packages, source
-        self._must_lock = must_lock
+        self._contracts, self._must_lock = contracts, must_lock
         self._one = asyncio.Lock()
         self._missing: list[str] = []
 
@@ -98,7 +103,10 @@ class Verifier:
         self._source.offer_candidate(key)
         try:
             await asyncio.wrap_future(self._engine.readmit(key.digest))
+            found = await self._contract(key.digest)
             await asyncio.gather(*(self._prompt(key.digest, prompt) for prompt in SMOKE_PROMPTS))
+        except IntakeError as error:
+            return _refused(error.field, error.rule, str(error))
         except NonFiniteOutput:
             return _refused("smoke prompts", "must give finite logits", "the model's output is not finite")
         except AdapterUnavailable as error:
@@ -107,10 +115,18 @@ class Verifier:
             raise VerificationFailed(f"the smoke prompts could not be run ({type(error).__name__})") from None
         finally:
             self._source.withdraw_candidate(key.digest)
+            self._source.forget(key.digest)
             # Free the accelerator's memory: a published version is loaded under its own lease.
             await asyncio.wrap_future(self._engine.revoke(key.digest))
             await asyncio.wrap_future(self._engine.readmit(key.digest))
-        return Verification(ok=True, report=(answer.report or {}) | {"smoke": "ok"})
+        return Verification(ok=True, report=(answer.report or {}) | {"smoke": "ok"} | found)
+
+    async def _contract(self, digest: str) -> dict[str, Any]:
+        """Return what the report says of the contract. Raises IntakeError for one that cannot be kept."""
+        held = await asyncio.to_thread(self._source.contract, digest)
+        if held is None:
+            return {}
+        return {CONTRACT_KEY: to_fields(await self._contracts.check(held.contract))}
 
     async def _prompt(self, digest: str, prompt: str) -> None:
         tokens = tuple(self._tokenizer.encode(prompt, add_special_tokens=True)) or (0,)

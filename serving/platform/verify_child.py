@@ -25,6 +25,7 @@ from sealed_weights import (
     check_adapter,
     open_package,
     open_regular,
+    parse_contract,
 )
 from serving.platform.confinement import confine
 
@@ -92,6 +93,8 @@ def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, 
         raise SealError("package creator or model: is not the one the vault names")
     if header.version != identity.version or header.base_fingerprint != base.fingerprint:
         raise SealError("package version or base model: is not the one the vault names")
+    if (contract := opened.contract) is not None:
+        parse_contract(contract)
     summary = check_adapter((opened.config, opened.tensors), base)
     return {
         "rank": summary.rank,

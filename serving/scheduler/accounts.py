@@ -20,7 +20,7 @@ class Accounts:
         self._loads: dict[str, str] = {}
         # Ranks of the step in planning: one is asked for three times per row, and is a sum over the parts of a blend.
         self._ranks: dict[str, int] = {}
-        self._turn: tuple[str, tuple[str, str | None, tuple[int, ...]], float] | None = None
+        self._turn: tuple[str, tuple[str | None, str | None, tuple[int, ...]], float] | None = None
 
     def of(self, tenant: str) -> float:
         return self.counters.of(tenant)
@@ -88,7 +88,8 @@ class Accounts:
         return counter
 
 
-def _beginning(sequence: Sequence, block_size: int) -> tuple[str, str | None, tuple[int, ...]]:
+def _beginning(sequence: Sequence, block_size: int) -> tuple[str | None, str | None, tuple[int, ...]]:
     """Return what two requests must have in common to share KV: scope, adapter, the first block."""
     request = sequence.request
-    return request.cache_scope, request.adapter.digest, request.prompt_token_ids[:block_size]
+    scope = None if request.shared_tokens >= block_size else request.cache_scope
+    return scope, request.adapter.digest, request.prompt_token_ids[:block_size]

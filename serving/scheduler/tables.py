@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serving.core import Sequence
 from serving.kv.pool import BlockPool
-from serving.kv.prefix import block_key, root_key
+from serving.kv.prefix import block_key, root_key, scoped_key, shared_root_key
 from serving.steps import Chunk
 
 
@@ -91,8 +91,17 @@ class BlockTables:
         keys, size = sequence.block_keys, self.pool.block_size
         if len(keys) >= count:
             return
-        parent = keys[-1] if keys else root_key(sequence.request.cache_scope, sequence.digest, self._fingerprint)
+        request = sequence.request
+        shared = request.shared_tokens // size  # blocks that hold nothing but what every tenant's prompt begins with
+        if keys:
+            parent = keys[-1]
+        elif shared:
+            parent = shared_root_key(sequence.digest, self._fingerprint)
+        else:
+            parent = root_key(request.cache_scope, sequence.digest, self._fingerprint)
         for index in range(len(keys), count):
+            if index == shared and shared:
+                parent = scoped_key(parent, request.cache_scope)
             parent = block_key(parent, sequence.tokens[index * size : (index + 1) * size])
             keys.append(parent)
 

@@ -47,6 +47,21 @@ def test_check_refuses_with_field_and_rule(machine: Machine, tmp_path: Path) -> 
     assert "pickled" in machine.run("check", bad).stderr
 
 
+def test_check_shows_the_contract_and_refuses_a_wrong_one_by_field_and_rule(machine: Machine, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "with-contract")
+    contract = {"contract": 1, "instructions": "A secret.", "max_tokens": 24, "output": {"schema": {"enum": [1]}}}
+    (folder / "contract.json").write_text(json.dumps(contract))
+    shown = machine.ok("check", str(folder)).stdout
+    assert "JSON by its schema out, at most 24 tokens" in shown and "A secret." not in shown
+    document = machine.json("check", str(folder))
+    assert document["contract"]["output"] == "schema" and document["contract"]["instructions"] == len("A secret.")
+    (folder / "contract.json").write_text(json.dumps(contract | {"max_token": 3}))
+    refused = machine.run("check", str(folder))
+    assert refused.exit_code != 0 and "contract.json max_token: is unknown" in refused.stderr
+    (folder / "contract.json").write_text(json.dumps(contract | {"examples": [{"message": "x", "answer": "{"}]}))
+    assert "examples[0].answer: must be JSON" in machine.run("check", str(folder)).stderr
+
+
 def test_status_and_versions_show_what_there_is(published: Machine, adapter: str) -> None:
     for _ in range(3):
         published.json("push", adapter, "--model", "acme/triage")

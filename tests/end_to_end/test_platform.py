@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,30 @@ def test_the_readme_example_runs_as_it_stands(platform: Platform, capsys: pytest
     exec(compile(block, "README.md", "exec"), {"BASE_URL": platform.url, "API_KEY": platform.api_key})
     text, cost = capsys.readouterr().out.rsplit(" ", 1)
     assert text.strip() and int(cost) > 0
+
+
+def test_the_message_alone_gives_right_and_whole_answers_and_the_page_says_how_to_call(platform: Platform) -> None:
+    jobs = [(role, row) for row in range(6) for role in MODELS]
+
+    def message_alone(job: tuple[str, int]) -> openai.types.chat.ChatCompletion:
+        role, row = job
+        messages = read_heldout(role)[row]["messages"][-1:]
+        return client(platform, max_retries=0).chat.completions.create(model=MODELS[role], messages=messages)
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(message_alone, jobs))
+    texts = [answer.choices[0].message.content or "" for answer in answers]
+    for (role, row), text in zip(jobs, texts, strict=True):
+        assert json.loads(text).keys() == read_heldout(role)[row]["expected"].keys()
+    right = [is_right(text, read_heldout(role)[row]["expected"]) for (role, row), text in zip(jobs, texts, strict=True)]
+    assert sum(right) / len(right) > 0.75
+    for role, name in MODELS.items():
+        (version,) = httpx.get(f"{platform.url}/api/v1/models/{name}/versions").json()["results"]
+        contract, instructions = version["contract"], read_heldout(role)[0]["messages"][0]["content"]
+        assert contract["messages"] == "single" and 0 < contract["instruction_tokens"] < len(instructions)
+        assert contract["output_schema"]["required"] == list(read_heldout(role)[0]["expected"])
+        page = httpx.get(f"{platform.url}/models/{name}").text
+        assert "Schema of the answers" in page and instructions not in page and "max_tokens" not in page
 
 
 def test_different_adapters_answer_in_one_batch_each_with_its_own_knowledge(platform: Platform) -> None:

@@ -20,6 +20,7 @@ from sealed_weights import (
     PlatformKeypair,
     ReleaseEntry,
     ReplicaKeypair,
+    read_contract,
     seal_lease,
     sign_checkpoint,
     wrap_dek_for_platform,
@@ -41,15 +42,34 @@ SALT = bytes(range(96, 128))
 VAULT_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(128, 160)))
 
 
-def seal_vector(folder: Path, destination: Path) -> str:
-    """Seal the vector's adapter with the fixed salt; the same bytes every time."""
+# Not in its canonical form: spaces, defaults left out, keys in another order.
+CONTRACT = b"""{"max_tokens": 8, "contract": 1, "instructions": "Answer yes or no. \xc3\xa9",
+ "output": {"schema": {"enum": ["yes", "no"]}}, "examples": [{"message": "Is it?", "answer": "\\"yes\\""}]}"""
+
+
+def seal_vector(folder: Path, destination: Path, contract: bytes | None = None) -> str:
+    """Seal the vector's adapter with the fixed salt; the same bytes every time. With a contract it is of suite 2."""
     write_adapter(folder, adapter_tensors(rank=16), r=16)
+    if contract is not None:
+        (folder / "contract.json").write_bytes(contract)
     sealed = _seal(folder, destination, SALT, DEK, IDENTITY, CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT, None, 4096)
     return sealed.digest
 
 
+def write_contract_vector() -> None:
+    """Write the vector of a package with a contract, suite 2."""
+    with tempfile.TemporaryDirectory() as folder:
+        digest = seal_vector(Path(folder), VECTORS / "package-v1-contract.sealed", CONTRACT)
+        contract = read_contract(Path(folder))
+    assert contract is not None
+    sealed = contract.to_bytes().decode()
+    names = {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex(), "digest": digest, "contract": sealed}
+    _write("package-v1-contract", names)
+
+
 def main() -> None:
     """Write every vector."""
+    write_contract_vector()
     with tempfile.TemporaryDirectory() as folder:
         digest = seal_vector(Path(folder), VECTORS / "package-v1.sealed")
     _write("package-v1", {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex(), "digest": digest})

@@ -30,7 +30,7 @@ from sealed_weights import (
     verify_signature,
 )
 from tests.sealed_weights.factories import adapter_tensors, config_bytes, safetensors_bytes
-from tests.sealed_weights.make_vectors import VECTORS, seal_vector
+from tests.sealed_weights.make_vectors import CONTRACT, VECTORS, seal_vector
 
 PACKAGE = VECTORS / "package-v1.sealed"
 
@@ -96,6 +96,26 @@ def test_a_reader_written_from_the_specification_alone_opens_the_vector() -> Non
     public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(vector["creator_public"]))
     public.verify(signature, canonical(b"intarsia/package/v1/signature", body))
     assert hashlib.sha256(canonical(b"intarsia/package/v1/digest", body, signature)).hexdigest() == vector["digest"]
+
+
+def test_the_vector_with_a_contract_opens_to_three_files(tmp_path: Path) -> None:
+    vector, package = load("package-v1-contract"), VECTORS / "package-v1-contract.sealed"
+    digest = seal_vector(tmp_path / "adapter", tmp_path / "again.sealed", CONTRACT)
+    assert digest == vector["digest"] != load("package-v1")["digest"]
+    assert (tmp_path / "again.sealed").read_bytes() == package.read_bytes()
+    assert package.read_bytes()[8:12] == b"\0\0\0\2" and PACKAGE.read_bytes()[8:12] == b"\0\0\0\1"
+    proof = {"creator_public_key": bytes.fromhex(vector["creator_public"]), "expected_digest": digest}
+    with open_package(package, dek=bytes.fromhex(vector["dek"]), max_plaintext=1 << 20, **proof) as opened:
+        assert opened.contract == vector["contract"].encode()
+        assert bytes(opened.config) == config_bytes({"r": 16})
+        assert bytes(opened.tensors) == safetensors_bytes(adapter_tensors(rank=16))
+
+
+def test_the_old_vector_opens_and_has_no_contract() -> None:
+    vector = load("package-v1")
+    proof = {"creator_public_key": bytes.fromhex(vector["creator_public"]), "expected_digest": vector["digest"]}
+    with open_package(PACKAGE, dek=bytes.fromhex(vector["dek"]), max_plaintext=1 << 20, **proof) as opened:
+        assert opened.contract is None
 
 
 def test_the_key_wrap_vector_unwraps() -> None:

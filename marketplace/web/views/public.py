@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +16,7 @@ from billing.selectors import wallet
 from marketplace.catalog import selectors
 from marketplace.catalog.models import Model, ModelFacts, Price
 from marketplace.web.acting import acting_of
+from marketplace.web.call_price import price_of_call
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
@@ -68,6 +70,8 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
     facts = model.facts
     owner = acting is not None and acting.organization.pk == model.organization_id
     messages = _messages(model)
+    contract = facts.newest.contract if facts.newest else None
+    user_message = next((m["content"] for m in messages if m["role"] == "user"), "")
     evaluations = selectors.evaluations_of(model=model)
     if not owner:
         evaluations = evaluations.filter(version__state="published")
@@ -78,9 +82,17 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
         "accuracy": _accuracy(facts.evaluation) if facts.evaluation else None,
         "evaluations": [(row, _accuracy(row)) for row in evaluations[:10]],
-        "snippets": build_snippets(model_name=model.full_name, messages=messages, api_base=f"{settings.PUBLIC_URL}/v1"),
+        "contract": contract,
+        "answer_schema": json.dumps(contract["output_schema"], indent=2, ensure_ascii=False) if contract else "",
+        "call_price": price_of_call(model=model, version=facts.newest, price=facts.price, message=user_message),
+        "snippets": build_snippets(
+            model_name=model.full_name,
+            messages=messages,
+            api_base=f"{settings.PUBLIC_URL}/v1",
+            has_contract=contract is not None,
+        ),
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
-        "user_message": next((m["content"] for m in messages if m["role"] == "user"), ""),
+        "user_message": user_message,
         "owner": owner,
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,

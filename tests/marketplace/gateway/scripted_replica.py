@@ -46,6 +46,8 @@ class ScriptedReplica:
         self.lies: dict[str, Any] = {}
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
+        self.texts = TOKENS
+        self.finish: str | None = None  # of the answer's choice, where it is not "stop"; a stream then says it too
         self.cancelled: dict[str, int] = {}  # prediction id → tokens that were delivered, as the gateway said
         self.abandoned: set[str] = set()  # predictions whose connection was closed before their answer
         self.served: list[dict[str, Any]] = []
@@ -152,13 +154,13 @@ class ScriptedReplica:
             await asyncio.sleep(0.02)
 
     async def _whole(self, request: web.Request, mode: str, claims: dict[str, Any]) -> web.StreamResponse:
-        message = {"role": "assistant", "content": "".join(TOKENS) + "x" * self.padding}
+        message = {"role": "assistant", "content": "".join(self.texts) + "x" * self.padding}
         answer: dict[str, Any] = {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1,
             "model": "maker/thing",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "choices": [{"index": 0, "finish_reason": self.finish or "stop", "message": message}],
             "usage": USAGE,
             PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
         }
@@ -182,7 +184,7 @@ class ScriptedReplica:
         if mode == "drop_at_once":
             return _abort(request, response)
         sent = 0
-        for token in TOKENS:
+        for token in self.texts:
             if mode == "slow" and sent:
                 await self._told_to_stop(claims)
             if claims["jti"] in self.cancelled:
@@ -193,6 +195,9 @@ class ScriptedReplica:
             if mode == "die_midway" and sent == 2:
                 await self.die.wait()
                 return _abort(request, response)
+        if self.finish is not None:
+            end = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]}
+            await response.write(format_event(json.dumps(end).encode(), sent))
         stopped = claims["jti"] in self.cancelled
         last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": USAGE}
         if mode != "no_receipt":

@@ -42,6 +42,8 @@ class Prediction:
 
     keeper = None
 
+    validity = None
+
     def __init__(self) -> None:
         self.handed: list[int] = []
 

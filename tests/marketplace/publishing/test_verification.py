@@ -10,6 +10,7 @@ from marketplace.catalog.models import Version
 from marketplace.publishing import tasks
 from marketplace.vault.errors import NoLiveReplica
 from marketplace.vault.replica_client import Verification
+from protocol.errors import ProtocolError
 from tests.marketplace.catalog.factories import make_version
 
 pytestmark = pytest.mark.django_db
@@ -45,6 +46,37 @@ def test_a_good_adapter_becomes_verified(replica) -> None:
     version.refresh_from_db()
     assert (version.state, version.report) == ("verified", {"rank": 8})
     assert replica.asked == 1
+
+
+CONTRACT = {
+    "instruction_tokens": 48,
+    "max_tokens": 24,
+    "output_schema": {"enum": ["yes", "no"]},
+    "messages": "single",
+    "system": "replace",
+    "logprobs": "none",
+}
+
+
+def test_the_contract_in_a_report_becomes_the_versions_own(replica) -> None:
+    replica.answer = Verification(ok=True, report={"rank": 8, "contract": CONTRACT})
+    version = make_version(state="verifying")
+    tasks.verify_version(str(version.id))
+    version.refresh_from_db()
+    assert (version.state, version.report, version.contract) == ("verified", {"rank": 8}, CONTRACT)
+
+
+@pytest.mark.parametrize(
+    "change", [{"instruction_tokens": -1}, {"max_tokens": 0}, {"messages": "many"}, {"output_schema": [1]}]
+)
+def test_a_contract_that_no_replica_may_report_verifies_nothing(replica, monkeypatch, change) -> None:
+    replica.answer = Verification(ok=True, report={"contract": CONTRACT | change})
+    monkeypatch.setattr(tasks.verify_version, "apply_async", lambda *_, **__: None)
+    version = make_version(state="verifying")
+    with pytest.raises((Retry, ProtocolError)):
+        tasks.verify_version(str(version.id))
+    version.refresh_from_db()
+    assert (version.state, version.contract) == ("verifying", None)
 
 
 def test_a_bad_adapter_becomes_refused_with_the_reason(replica) -> None:

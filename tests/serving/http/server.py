@@ -105,6 +105,7 @@ async def serving(
         engine,
         base.tokenizer,
         authorizer=authorizer(source, 60),
+        contracts=source,
         observer=observer,
         max_body_bytes=config.max_body_bytes,
     )

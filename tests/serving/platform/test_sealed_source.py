@@ -14,9 +14,10 @@ import pytest
 
 from lora_kernels import AdapterPool, PoolSpec, SiteSpec
 from protocol.leases import PackageIdentity
-from sealed_weights import SealedPackage
+from sealed_weights import SealedPackage, SealError
 from serving.adapters.manager import AdapterManager
 from serving.errors import AdapterRevoked, AdapterUnavailable
+from serving.platform import sealed
 from serving.platform.errors import LeaseRefused, PlatformError, VaultUnreachable
 from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey
@@ -284,3 +285,61 @@ def test_a_lease_that_runs_out_kills_whatever_state_the_adapter_is_in(
     manager.close()
     assert manager.states() == {} and link.leases.held() == []
     assert not any(manager.pool.site(s.name).a.any() for s in manager.pool.spec.sites)
+
+
+@pytest.fixture
+def contracted(tmp_path: Path) -> SealedPackage:
+    folder = write_adapter(tmp_path / "contracted")
+    (folder / "contract.json").write_text('{"contract": 1, "instructions": "Be brief.", "max_tokens": 5}')
+    return seal(folder, tmp_path / "contracted.sealed")
+
+
+def test_a_contract_is_read_and_the_weights_loaded_on_one_lease(
+    contracted: SealedPackage, server: Any, tmp_path: Path
+) -> None:
+    server.content = contracted.path.read_bytes()
+    link = Link(contracted)
+    source = source_of(link, store_at(server, tmp_path / "packages"))
+    held = source.contract(contracted.digest)
+    assert held is not None and held.contract.instructions == "Be brief."
+    assert source.contract(contracted.digest) is held
+    assert next(iter(source.load(contracted.digest).values())).a.abs().sum() > 0
+    assert link.asked == [(contracted.digest, "serve")]
+    source.release(contracted.digest)
+    assert source.contracts.find(contracted.digest) == (False, None) and link.leases.held() == []
+
+
+def test_an_adapter_without_a_contract_is_known_to_have_none(package: SealedPackage, store: PackageStore) -> None:
+    source = source_of(Link(package), store)
+    source.load(package.digest)
+    assert source.contracts.find(package.digest) == (True, None)
+    assert source.contract(package.digest) is None
+
+
+def test_a_package_opened_for_its_contract_is_wiped_when_no_load_comes(
+    package: SealedPackage, store: PackageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed, "AHEAD_SECONDS", 0.05)
+    link = Link(package)
+    source = source_of(link, store)
+    source.contract(package.digest)
+    opened = source._ahead[package.digest]
+    deadline = time.monotonic() + 30
+    while link.leases.held():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not source._ahead and source.contracts.find(package.digest) == (False, None)
+    with pytest.raises(SealError, match="already wiped"):
+        _ = opened.tensors
+
+
+def test_a_lease_that_is_over_takes_the_contract_along(package: SealedPackage, store: PackageStore) -> None:
+    link = Link(package)
+    source = source_of(link, store)
+    source.contract(package.digest)
+    link.leases.give_back(package.digest)  # so the load must ask again
+    source.load(package.digest)
+    assert link.asked == [(package.digest, "serve")] * 2
+    source.contract(package.digest)
+    source.forget(package.digest)
+    assert source.contracts.find(package.digest) == (False, None)

@@ -94,6 +94,23 @@ def test_a_bad_tensor_is_refused_by_name_and_rule(
     assert rule in answer.refusal.rule and answer.refusal.field in answer.refusal.message
 
 
+@pytest.mark.parametrize(
+    ("contract", "field"),
+    [
+        (b"{}", "contract.json contract"),
+        (b"not JSON", "contract.json"),
+        (b'{"contract": 1, "instructions": "x", "max_tokens": -1}', "contract.json max_tokens"),
+    ],
+)
+def test_a_bad_contract_that_another_tool_sealed_is_refused_by_field(
+    sealed: Callable[..., SealedPackage], monkeypatch: pytest.MonkeyPatch, contract: bytes, field: str
+) -> None:
+    monkeypatch.setattr("sealed_weights.package.contract_bytes", lambda folder: contract)
+    package = sealed()
+    refusal = run_child(package.path, key_for(package), BASE).refusal
+    assert refusal.field == field and refusal.rule
+
+
 def test_an_adapter_over_the_size_limit_is_refused_before_memory_is_taken(sealed: Callable[..., SealedPackage]) -> None:
     package = sealed()
     answer = run_child(package.path, key_for(package), BASE, max_plaintext=1000)

@@ -98,7 +98,8 @@
 
   async function predict(signal) {
     const messages = [];
-    const system = byId("playground-system").value.trim();
+    // A model with a contract brings its instructions and settings along, and may take no system message.
+    const system = byId("playground-system")?.value.trim();
     if (system) messages.push({ role: "system", content: system });
     messages.push({ role: "user", content: byId("playground-user").value });
     const body = JSON.stringify({
@@ -106,8 +107,7 @@
       messages,
       stream: true,
       stream_options: { include_usage: true },
-      max_tokens: MAX_TOKENS,
-      temperature: 0,
+      ...(form.dataset.contract ? {} : { max_tokens: MAX_TOKENS, temperature: 0 }),
     });
     const headers = { Authorization: `Bearer ${await bearer(signal)}`, "Content-Type": "application/json" };
     const started = performance.now();

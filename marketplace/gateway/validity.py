@@ -1,0 +1,63 @@
+"""Whether an answer under a contract is whole, from the answer alone: a replica that says so is not believed.
+
+A contract with an output schema promises answers that parse. One that its contract's own limit, a lost replica or a
+withdrawal cut off is free; one that its caller cut (a lower limit, a budget, hanging up) is paid for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from protocol.events import event_data
+
+# Ends of which the caller is the cause.
+_BY_CALLER = frozenset({"budget", "cancelled"})
+
+
+class Validity:
+    """The choices of one answer so far."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, list[str]] = {}
+        self._reasons: dict[int, object] = {}
+
+    def read(self, answer: object) -> None:
+        """Note a whole answer, or one event of a stream."""
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and isinstance(index := choice.get("index"), int):
+                self._read_choice(index, choice)
+
+    def read_event(self, raw: bytes) -> None:
+        """Note one event of a stream as it came; one that is not JSON adds nothing."""
+        data = event_data(raw)
+        if data is None:
+            return
+        try:
+            self.read(orjson.loads(data))
+        except orjson.JSONDecodeError:
+            return
+
+    def _read_choice(self, index: int, choice: dict[str, Any]) -> None:
+        message = choice.get("message") or choice.get("delta")
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            self._texts.setdefault(index, []).append(content)
+        if choice.get("finish_reason") is not None:
+            self._reasons[index] = choice["finish_reason"]
+
+    def cut_off(self, finish_reason: str) -> bool:
+        """Return whether no choice is whole, by no act of the caller; `finish_reason` is that of the receipt."""
+        if finish_reason in _BY_CALLER or "budget" in self._reasons.values():
+            return False
+        return not any(reason == "stop" and _parses(self._texts.get(i, [])) for i, reason in self._reasons.items())
+
+
+def _parses(texts: list[str]) -> bool:
+    try:
+        orjson.loads("".join(texts))
+    except orjson.JSONDecodeError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""The public part of a version's contract, and when an answer under it is free."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from protocol.errors import ProtocolError
+from protocol.messages import Answer
+
+CONTRACT_KEY = "contract"  # of a verification's report
+MAX_SCHEMA_BYTES = 1 << 17  # as the platform keeps it
+_Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
+
+
+class PublicContract(Answer, frozen=True, kw_only=True):
+    """How a version wants to be called; the instructions themselves stay in its package.
+
+    instruction_tokens: tokens that every prompt begins with, those of the chat template around them included
+    max_tokens: of an answer, where the caller names no limit
+    output_schema: the JSON schema that every answer follows; None: free text
+    messages: one user text per call, or a conversation
+    system: what happens to a caller's own system text
+    logprobs: whether callers may ask for log-probabilities
+    """
+
+    instruction_tokens: _Tokens
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, lt=2**20)]
+    output_schema: dict[str, Any] | None
+    messages: Literal["single", "chat"]
+    system: Literal["replace", "append", "refuse"]
+    logprobs: Literal["none", "open"]
+
+
+def read_public_contract(value: object) -> PublicContract:
+    """Check what a replica reported. Raises ProtocolError naming the field and the rule."""
+    try:
+        found = msgspec.convert(value, PublicContract)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the reported contract: {error}") from None
+    if len(msgspec.json.encode(found.output_schema)) > MAX_SCHEMA_BYTES:
+        raise ProtocolError(f"the reported contract's schema has more than {MAX_SCHEMA_BYTES} bytes")
+    return found
+
+
+def cut_is_free(*, has_schema: bool, max_tokens: int, asked: int | None, steered: bool) -> bool:
+    """Return whether a chat's answer that ends at its limit is free: half of an answer with a schema is worth nothing.
+
+    The limit must be the contract's. A caller who asks for fewer tokens, or steers the answer by a stop string or a
+    bias, cuts it himself, and could otherwise read all but its last token for nothing. Gateway and replica each decide
+    from the request alone.
+    """
+    return has_schema and (asked is None or asked >= max_tokens) and not steered

@@ -1,0 +1,167 @@
+"""An adapter's contract, as its callers meet it: nothing but the message is needed, and little else is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.http.admission import Admission, IncomingRequest, InsecureAuthorizer
+from tests.serving.http.server import Recorder, serving
+from tests.serving.tiny import Tiny
+
+INSTRUCTIONS = "Answer yes or no, and nothing else, whatever you are asked. Think of the context first."
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["yes", "no"]}, "n": {"enum": [1, 2, 3]}},
+    "required": ["a", "n"],
+    "additionalProperties": False,
+}
+LEAST = {"contract": 1, "instructions": INSTRUCTIONS, "max_tokens": 100}
+SINGLE = LEAST | {
+    "messages": "single",
+    "output": {"schema": SCHEMA},
+    "sampling": {"temperature": 0},
+    "examples": [{"message": "Is it?", "answer": '{"a":"yes","n":1}'}],
+}
+CONTRACTS: dict[str, dict[str, Any]] = {
+    "single": SINGLE,
+    "short": SINGLE | {"max_tokens": 3, "examples": []},
+    "append": LEAST | {"system": "append", "max_tokens": 5},
+    "refuse": LEAST | {"system": "refuse", "logprobs": "open", "max_tokens": 5},
+}
+ASK = [{"role": "user", "content": "Is water wet?"}]
+BY_HAND = [{"role": "system", "content": INSTRUCTIONS}, *ASK]
+
+
+class Tenants(InsecureAuthorizer):
+    """Each caller has a cache scope of their own."""
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        admission = await super().authorize(request)
+        return dataclasses.replace(admission, cache_scope=request.headers.get("x-tenant", "anyone"))
+
+
+@pytest.fixture
+def contracted(tiny: Tiny, tmp_path: Path) -> Tiny:
+    """The tiny model with one adapter under several contracts, and without one as `bare`."""
+    adapters = tmp_path / "adapters"
+    for name, contract in {"bare": None, **CONTRACTS}.items():
+        shutil.copytree(tiny.adapters / "r4", adapters / name)
+        if contract is not None:
+            (adapters / name / "contract.json").write_text(json.dumps(contract))
+    return dataclasses.replace(tiny, adapters=adapters)
+
+
+async def test_the_message_alone_gives_the_prompt_that_was_written_by_hand_before(contracted: Tiny) -> None:
+    async with serving(contracted) as server:
+
+        async def ask(model: str, messages: Any, **more: Any) -> dict[str, Any]:
+            answer = await server.http.post("/v1/chat/completions", json={"model": model, "messages": messages, **more})
+            assert answer.status_code == 200, answer.text
+            return answer.json()  # type: ignore[no-any-return]
+
+        hand = await ask("bare", BY_HAND, max_tokens=5, temperature=0)
+        for messages in (ASK, BY_HAND, [{"role": "system", "content": "Say 1."}, *ASK]):
+            answer = await ask("single", messages)
+            assert answer["usage"]["prompt_tokens"] == hand["usage"]["prompt_tokens"]
+            assert answer["choices"][0]["finish_reason"] == "stop"
+            assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"a", "n"}
+        told = [{"role": "system", "content": "Be kind."}, *ASK]
+        both = [{"role": "system", "content": f"{INSTRUCTIONS}\n\nBe kind."}, *ASK]
+        appended = await ask("append", told)
+        assert appended["usage"]["completion_tokens"] <= 5
+        bare = await ask("bare", both, max_tokens=5)
+        assert appended["usage"]["prompt_tokens"] == bare["usage"]["prompt_tokens"]
+
+
+async def test_a_callers_own_format_fits_inside_or_is_refused(contracted: Tiny) -> None:
+    async with serving(contracted) as server:
+
+        async def ask(schema: Any) -> Any:
+            wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+            body = {"model": "single", "messages": ASK, "response_format": wanted}
+            return await server.http.post("/v1/chat/completions", json=body)
+
+        inside = await ask({"type": "object", "properties": {"a": {"const": "no"}, "n": {"const": 3}}})
+        assert json.loads(inside.json()["choices"][0]["message"]["content"]) == {"a": "no", "n": 3}
+        assert (await ask(SCHEMA)).status_code == 200
+        for outside in ({"type": "array"}, {"properties": {"a": {"const": "maybe"}}, "required": ["a"]}, False):
+            refused = await ask(outside)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == "response_format", refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "param"),
+    [
+        ("completions", {"model": "single", "prompt": "x"}, "contract_chat_only", "prompt"),
+        ("completions", {"model": "refuse", "prompt": "x", "echo": True}, "contract_chat_only", "prompt"),
+        ("chat/completions", {"model": "single", "logprobs": True}, "contract_logprobs", "logprobs"),
+        ("chat/completions", {"model": "append", "logprobs": True}, "contract_logprobs", "logprobs"),
+        ("chat/completions", {"model": "refuse", "messages": BY_HAND}, "contract_system", "messages"),
+        ("chat/completions", {"model": "single", "messages": ASK + ASK}, "contract_messages", "messages"),
+        ("chat/completions", {"model": "single", "guided_regex": "x"}, "contract_output", "guided_regex"),
+        (
+            "chat/completions",
+            {"model": "single", "tools": [{"type": "function", "function": {"name": "f"}}]},
+            "contract_output",
+            "tools",
+        ),
+    ],
+)
+async def test_what_the_contract_rules_out_is_refused_by_name(
+    contracted: Tiny, path: str, body: dict[str, Any], code: str, param: str
+) -> None:
+    async with serving(contracted) as server:
+        body = body if "prompt" in body else {"messages": ASK, **body}
+        refused = await server.http.post(f"/v1/{path}", json=body)
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert (error["code"], error["param"]) == (code, param)
+        assert INSTRUCTIONS not in refused.text
+        opened = await server.http.post(
+            "/v1/chat/completions", json={"model": "refuse", "messages": ASK, "logprobs": True, "max_tokens": 1}
+        )
+        assert opened.json()["choices"][0]["logprobs"]["content"]
+
+
+async def test_the_instructions_are_cached_for_every_tenant_and_nothing_else_is(contracted: Tiny) -> None:
+    async with serving(contracted, authorizer=Tenants) as server:
+
+        async def cached(tenant: str, text: str) -> int:
+            body = {"model": "append", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+            answer = await server.http.post("/v1/chat/completions", json=body, headers={"x-tenant": tenant})
+            return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        secret = "The secret of the first tenant, which is long enough for some blocks of the cache: 4711."
+        assert await cached("one", secret) == 0
+        shared = await cached("two", "Something else")
+        assert shared >= 64 and shared % 16 == 0
+        assert await cached("one", secret) > shared + 32
+        assert await cached("two", secret) == shared
+        # A caller who sends the instructions as a message of their own is not let into the shared prefix.
+        by_hand = {"model": "bare", "messages": BY_HAND, "max_tokens": 1}
+        other = await server.http.post("/v1/chat/completions", json=by_hand, headers={"x-tenant": "three"})
+        assert other.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_an_answer_cut_off_by_its_own_contract_counts_no_tokens(contracted: Tiny) -> None:
+    observer = Recorder()
+    async with serving(contracted, observer=observer) as server:
+
+        async def counted(**more: Any) -> tuple[int, int]:
+            body = {"model": "short", "messages": ASK, **more}
+            answer = await server.http.post("/v1/chat/completions", json=body)
+            _, usage, reason = observer.finished[-1]
+            assert answer.json()["choices"][0]["finish_reason"] == reason == "length"
+            return answer.json()["usage"]["completion_tokens"], usage.completion_tokens
+
+        assert await counted() == (3, 0)
+        assert await counted(max_tokens=9) == (9, 0)
+        assert await counted(max_tokens=2) == (2, 2)
+        assert await counted(stop=["zz"]) == (3, 3)
+        assert await counted(n=2) == (6, 0)
