@@ -14,7 +14,8 @@ from marketplace.gateway.closing import WHOLE_HEADERS, whole_body
 from marketplace.gateway.dispatch import LOST
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.http import Client
-from marketplace.gateway.prediction import Prediction, SignedReceipt
+from marketplace.gateway.open_hold import SignedReceipt
+from marketplace.gateway.prediction import Prediction
 from marketplace.gateway.replicas import Answer
 from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ClientGone, ProtocolError

@@ -23,6 +23,7 @@ from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
 from marketplace.gateway.offers import Offers
+from marketplace.gateway.order import order_of
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
@@ -144,11 +145,11 @@ class Gateway:
                 return
         offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
-        prediction = Prediction(parts, principal, offer, request, body)
+        order = order_of(principal, offer, request, body)
         if quoting:
-            answer = await self._quotes.quote(database, prediction, organization_id=principal.organization_id)
-            await send_json(send, 200, answer, headers)
+            await send_json(send, 200, await self._quotes.quote(database, order), headers)
             return
+        prediction = Prediction(parts, order)
         with Client(receive, send) as client:
             try:
                 await prediction.hold(key=key, replica=candidates[0])

@@ -14,7 +14,8 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
 from marketplace.gateway.http import Client
 from marketplace.gateway.offers import ReplicaAddress
-from marketplace.gateway.prediction import DEADLINE_SECONDS, Prediction
+from marketplace.gateway.order import DEADLINE_SECONDS
+from marketplace.gateway.prediction import Prediction
 from marketplace.gateway.replicas import Answer, NotReached, ReplicaLost
 from protocol.bodies import collect_stream
 from protocol.errors import ClientGone, ProtocolError
@@ -73,7 +74,7 @@ async def dispatch(
 async def _ask(prediction: Prediction, replica: ReplicaAddress, path: str, request_id: str) -> Answer | _Refused:
     response = await prediction.parts.replicas.post(
         replica.url + path,
-        prediction.body,
+        prediction.order.body,
         {
             "content-type": "application/json",
             TICKET_HEADER: prediction.ticket(replica),

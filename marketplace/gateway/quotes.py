@@ -16,8 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import TokenUsage, cost_nano_usd
 from marketplace.gateway.cache import TtlCache
-from marketplace.gateway.contracts import worst_tokens
-from marketplace.gateway.prediction import Prediction
+from marketplace.gateway.order import Order
 
 MEASURED_SECONDS = 600  # how long measured lengths are kept
 LEAST_PREDICTIONS = 20  # fewer say nothing about the next one
@@ -72,22 +71,17 @@ class Quotes:
     def __init__(self) -> None:
         self._lengths: TtlCache[tuple[UUID, bool], Lengths] = TtlCache(seconds=MEASURED_SECONDS, size=1_000)
 
-    async def quote(
-        self, database: AsyncConnectionPool[Any], prediction: Prediction, *, organization_id: UUID
-    ) -> bytes:
+    async def quote(self, database: AsyncConnectionPool[Any], order: Order) -> bytes:
         """Return the JSON of the quote for this customer. Nothing is set aside and no replica is asked."""
-        price, offer, request = prediction.price, prediction.offer, prediction.request
-        measured = await self._lengths.get(
-            (offer.model_id, request.embedding), lambda: self._measure(database, prediction)
-        )
-        most_prompt, most_completion = worst_tokens(request, offer)
+        price, offer, request = order.price, order.offer, order.request
+        measured = await self._lengths.get((offer.model_id, request.embedding), lambda: self._measure(database, order))
         typical = measured.typical(
-            most_prompt=most_prompt,
-            most_completion=most_completion,
+            most_prompt=order.max_prompt_tokens,
+            most_completion=order.max_tokens,
             completions=request.completions,
         )
-        free = await _free_rest(database, prediction, organization_id)
-        worst = prediction.worst_case_nano_usd
+        free = await _free_rest(database, order)
+        worst = order.worst_case_nano_usd
         answer = {
             "object": "quote",
             "model": str(request.model),
@@ -96,15 +90,14 @@ class Quotes:
             "worst_case_nano_usd": worst - min(free, worst),
             "typical_nano_usd": None if typical is None else cost_nano_usd(price, typical, allowance_nano_usd=free),
             "typical": None if typical is None else {**asdict(typical), "measured_predictions": measured.predictions},
-            "minimum_nano_usd": cost_nano_usd(price, TokenUsage(1, 0, min(1, most_completion))),
+            "minimum_nano_usd": cost_nano_usd(price, TokenUsage(1, 0, min(1, order.max_tokens))),
             "free_nano_usd": free,
             "price": asdict(price),
         }
         return orjson.dumps(answer)
 
-    async def _measure(self, database: AsyncConnectionPool[Any], prediction: Prediction) -> Lengths:
-        offer = prediction.offer
-        parameters = (offer.creator_organization_id, offer.model_id, prediction.request.embedding)
+    async def _measure(self, database: AsyncConnectionPool[Any], order: Order) -> Lengths:
+        parameters = (order.offer.creator_organization_id, order.offer.model_id, order.request.embedding)
         async with database.connection() as connection, connection.cursor(row_factory=class_row(Lengths)) as cursor:
             await cursor.execute(_LENGTHS_SQL, parameters)
             found = await cursor.fetchone()
@@ -112,12 +105,13 @@ class Quotes:
         return found
 
 
-async def _free_rest(database: AsyncConnectionPool[Any], prediction: Prediction, organization_id: UUID) -> int:
+async def _free_rest(database: AsyncConnectionPool[Any], order: Order) -> int:
     """Return what is left of the listing's free amounts for this customer, in nano-dollars."""
-    terms = prediction.offer.terms
+    terms = order.offer.terms
     if not terms.monthly_free_nano_usd and not terms.intro_free_nano_usd:
         return 0
     async with database.connection() as connection:
-        used = await (await connection.execute(_USED_SQL, (organization_id, prediction.offer.model_id))).fetchone()
+        parameters = (order.principal.organization_id, order.offer.model_id)
+        used = await (await connection.execute(_USED_SQL, parameters)).fetchone()
     assert used is not None
     return max(0, terms.monthly_free_nano_usd - used[0]) + max(0, terms.intro_free_nano_usd - used[1])

@@ -11,7 +11,8 @@ import orjson
 from marketplace.gateway import sse
 from marketplace.gateway.closing import STREAM_HEADERS, lost_end, stream_end
 from marketplace.gateway.http import Client
-from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction, SignedReceipt
+from marketplace.gateway.open_hold import SignedReceipt
+from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction
 from marketplace.gateway.replicas import Answer
 from protocol.errors import ProtocolError
 from protocol.events import DONE, event_data, event_tokens
@@ -109,7 +110,7 @@ class _Stream:
             if isinstance(error, ReceiptRejected):
                 await prediction.refuse_receipt(error)
             return await self._broken(free=isinstance(error, ReceiptRejected))
-        last = self._last if prediction.request.include_usage or "error" in self._last else {}
+        last = self._last if prediction.order.request.include_usage or "error" in self._last else {}
         if prediction.keeper is not None:
             prediction.keeper.keep_stream(last)
         settlement = await prediction.settle(signed)

@@ -1,0 +1,118 @@
+"""The order that a prediction carries out: one request for one offer, its price, and the most that it may cost.
+
+The hold, every ticket and the grants that receipts are held against follow from it, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from billing.hotpath import HoldRequest
+from billing.pricing import Price, worst_case_nano_usd
+from marketplace.gateway.contracts import worst_tokens
+from marketplace.gateway.offers import Offer
+from marketplace.gateway.principals import Principal
+from marketplace.gateway.requests import PredictionRequest
+from protocol.receipts import Grant
+from protocol.tickets import Ticket, prediction_ticket
+
+DEADLINE_SECONDS = 300  # of one prediction
+HOLD_GRACE_SECONDS = 30  # after the deadline the sweeper takes over
+
+
+def _deadline() -> float:
+    return time.time() + DEADLINE_SECONDS
+
+
+@dataclass(frozen=True, repr=False)  # its body is a customer's prompt
+class Order:
+    """`id` is that of the prediction, `deadline` in unix seconds; a hold covers at most the two numbers of tokens."""
+
+    principal: Principal
+    offer: Offer
+    request: PredictionRequest
+    body: bytes
+    price: Price
+    max_prompt_tokens: int
+    max_tokens: int
+    stops_at_grant: bool = False  # fewer tokens are granted than the request asked for
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    deadline: float = field(default_factory=_deadline)
+
+    @property
+    def worst_case_nano_usd(self) -> int:
+        return worst_case_nano_usd(self.price, self.max_prompt_tokens, self.max_tokens)
+
+    def reduced(self, granted: int) -> Order:
+        """Return the order of as many completion tokens as can be paid."""
+        return replace(self, max_tokens=granted, stops_at_grant=True)
+
+    def hold_request(self, *, idempotency_key: str | None, replica_id: uuid.UUID, gateway_id: uuid.UUID) -> HoldRequest:
+        """Return the hold of a first attempt at this replica."""
+        return HoldRequest(
+            prediction_id=self.id,
+            organization_id=self.principal.organization_id,
+            api_key_id=self.principal.api_key_id,
+            amount_nano_usd=self.worst_case_nano_usd,
+            price=self.price,
+            price_id=self.offer.price_id,
+            latency_class=self.request.latency_class,
+            monthly_free_nano_usd=self.offer.terms.monthly_free_nano_usd,
+            introductory_free_nano_usd=self.offer.terms.intro_free_nano_usd,
+            split_id=self.offer.split_id,
+            model_name=self.request.model.listing,  # `version_id` has the version
+            model_id=self.offer.model_id,
+            version_id=self.offer.version_id,
+            creator_organization_id=self.offer.creator_organization_id,
+            idempotency_key=idempotency_key,
+            request_hash=hashlib.sha256(self.body).digest(),
+            replica_id=replica_id,
+            expires_at=datetime.fromtimestamp(self.deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
+            gateway_id=gateway_id,
+            adapter=self.offer.digest,
+            base=self.offer.base_fingerprint,
+            max_prompt_tokens=self.max_prompt_tokens,
+            max_tokens=self.max_tokens,
+            end_user=self.request.end_user,
+            on_budget=self.request.on_budget,
+        )
+
+    def ticket(self, *, attempt: int, replica_id: uuid.UUID) -> Ticket:
+        """Return the claims that let one replica carry it out, once."""
+        return prediction_ticket(
+            prediction_id=self.id,
+            attempt=attempt,
+            replica_id=replica_id,
+            organization_id=self.principal.organization_id,
+            adapter=self.offer.digest,
+            body=self.body,
+            deadline=self.deadline,
+            max_prompt_tokens=self.max_prompt_tokens,
+            max_tokens=self.max_tokens,
+            latency_class=self.request.latency_class,
+            stop_at_grant=self.stops_at_grant,
+        )
+
+    def grant(self, *, attempt: int, replica_id: uuid.UUID) -> Grant:
+        """Return what a receipt of this attempt is held against."""
+        return Grant(
+            prediction_id=self.id,
+            attempt=attempt,
+            replica_id=replica_id,
+            adapter=self.offer.digest,
+            base=self.offer.base_fingerprint,
+            max_prompt_tokens=self.max_prompt_tokens,
+            max_tokens=self.max_tokens,
+            latency_class=self.request.latency_class,
+        )
+
+
+def order_of(principal: Principal, offer: Offer, request: PredictionRequest, body: bytes) -> Order:
+    """Return the order of a request as it came. Raises Refusal 404 for embeddings of a model that sells none."""
+    price = offer.terms.price(request.latency_class, embedding=request.embedding)
+    max_prompt_tokens, max_tokens = worst_tokens(request, offer)
+    return Order(principal, offer, request, body, price, max_prompt_tokens, max_tokens)
