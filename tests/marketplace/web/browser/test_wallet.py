@@ -15,17 +15,10 @@ from billing.selectors import wallet
 from devstack.stripe_double.app import DoubleApp
 from devstack.stripe_double.core import StripeDouble
 from tests.billing.conftest import double
+from tests.marketplace.web.browser.conftest import Open
 from tests.marketplace.web.conftest import World
-from tests.marketplace.web.test_browser import (
-    Open,
-    _allow_orm_beside_playwright,
-    browser,
-    open_page,
-    replica,
-    site,
-)
 
-__all__ = ["_allow_orm_beside_playwright", "browser", "double", "open_page", "replica", "site"]  # the fixtures
+__all__ = ["double"]  # the fixture
 pytestmark = pytest.mark.browser
 WALLET = "/dashboard/wallet"
 Scope = MutableMapping[str, Any]

@@ -8,19 +8,9 @@ from playwright.sync_api import expect
 from billing.models import TopUp
 from marketplace.accounts.models import Organization
 from marketplace.web.views import wallet
+from tests.marketplace.web.browser.conftest import MODEL, Open
 from tests.marketplace.web.conftest import World
-from tests.marketplace.web.test_browser import (
-    MODEL,
-    Open,
-    _allow_orm_beside_playwright,
-    application,
-    browser,
-    open_page,
-    replica,
-    site,
-)
 
-__all__ = ["_allow_orm_beside_playwright", "application", "browser", "open_page", "replica", "site"]  # the fixtures
 pytestmark = pytest.mark.browser
 
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.marketplace.web.test_browser import (
-    MODEL,
-    Open,
-    _allow_orm_beside_playwright,
-    application,
-    browser,
-    open_page,
-    replica,
-    site,
-)
+from tests.marketplace.web.browser.conftest import MODEL, Open
 
-__all__ = ["_allow_orm_beside_playwright", "application", "browser", "open_page", "replica", "site"]  # the fixtures
 pytestmark = pytest.mark.browser
 
 

@@ -9,20 +9,9 @@ from playwright.sync_api import expect
 
 from billing.models import Usage
 from tests.marketplace.gateway.scripted_replica import TOKENS, ScriptedReplica
+from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
 from tests.marketplace.web.conftest import World
-from tests.marketplace.web.test_browser import (
-    MODEL,
-    WIDTHS,
-    Open,
-    _allow_orm_beside_playwright,
-    application,
-    browser,
-    open_page,
-    replica,
-    site,
-)
 
-__all__ = ["_allow_orm_beside_playwright", "application", "browser", "open_page", "replica", "site"]  # the fixtures
 pytestmark = pytest.mark.browser
 
 

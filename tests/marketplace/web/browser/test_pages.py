@@ -1,0 +1,95 @@
+"""Every page in a real Chromium, at two widths and in both colour schemes.
+
+Nothing may be logged, blocked or wider than the window. Screenshots are left in pytest's temporary folder
+(`--basetemp` chooses it).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from billing.budgets import tree
+from billing.budgets.limits import Limits
+from billing.budgets.webhooks import create_webhook
+from billing.models import BudgetNode
+from marketplace.accounts.models import User
+from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
+from tests.marketplace.web.conftest import World, add_payments, add_payout
+
+pytestmark = pytest.mark.browser
+
+
+def add_budgets(world: World) -> BudgetNode:
+    """A tree of three levels with a webhook; returns the node of the key."""
+    limits = Limits(daily_nano_usd=10**9, monthly_nano_usd=25 * 10**9)
+    team = tree.create_team(organization=world.key.organization, name="Research", parent_id=None, limits=limits)
+    create_webhook(organization=world.key.organization, url="https://hooks.example.com/intarsia/budgets")
+    return tree.move(tree.key_node(world.key), parent_id=team.pk)
+
+
+def pages_of(world: World) -> list[tuple[str, User | None, str]]:
+    """Name, person and address of every page."""
+    receipt = f"/dashboard/receipts/{world.usage[0].prediction_id}"
+    return [
+        ("landing", None, "/"),
+        ("catalogue", None, "/models/"),
+        ("catalogue-nothing", None, "/models/?q=zebra"),
+        ("model", None, MODEL),
+        ("sign-in", None, "/accounts/login/"),
+        ("sign-up", None, "/accounts/signup/"),
+        ("password-reset", None, "/accounts/password/reset/"),
+        ("sign-out", world.consumer, "/accounts/logout/"),
+        ("model-playground", world.consumer, MODEL),
+        ("home", world.consumer, "/dashboard/"),
+        ("home-empty", world.stranger, "/dashboard/"),
+        ("keys", world.consumer, "/dashboard/keys"),
+        ("keys-empty", world.stranger, "/dashboard/keys"),
+        ("budgets", world.consumer, "/dashboard/budgets"),
+        ("budgets-empty", world.stranger, "/dashboard/budgets"),
+        ("budget", world.consumer, f"/dashboard/budgets/{add_budgets(world).pk}"),
+        ("usage", world.consumer, "/dashboard/usage"),
+        ("usage-empty", world.stranger, "/dashboard/usage"),
+        ("receipt", world.consumer, receipt),
+        ("verify-receipt", None, "/receipts/"),
+        ("wallet", world.consumer, "/dashboard/wallet"),
+        ("top-up", world.consumer, f"/dashboard/wallet/{add_payments(world).top_up_id}"),
+        ("wallet-cards", world.consumer, "/dashboard/wallet"),
+        ("statements", world.consumer, "/dashboard/statements"),
+        ("invoices", world.consumer, "/dashboard/invoices"),
+        ("invoices-empty", world.stranger, "/dashboard/invoices"),
+        ("billing-profile", world.consumer, "/dashboard/billing-profile"),
+        ("my-models", world.creator, "/dashboard/models"),
+        ("my-models-empty", world.stranger, "/dashboard/models"),
+        ("my-model", world.creator, "/dashboard/models/transactions"),
+        ("custody", world.creator, "/dashboard/models/transactions/custody"),
+        ("payouts", world.creator, "/dashboard/payouts"),
+        ("payouts-empty", world.stranger, "/dashboard/payouts"),
+        ("payout", world.creator, f"/dashboard/payouts/{add_payout(world).pk}"),
+        ("earnings", world.creator, "/dashboard/earnings"),
+        ("earnings-empty", world.stranger, "/dashboard/earnings"),
+        ("e-mail", world.consumer, "/accounts/email/"),
+        ("password", world.consumer, "/accounts/password/change/"),
+        ("data", world.consumer, "/dashboard/data"),
+        ("platform", world.staff, "/platform/"),
+        ("disputes", world.staff, "/platform/disputes"),
+        ("dispute", world.staff, "/platform/disputes/dp_1"),
+    ]
+
+
+@pytest.mark.slow
+def test_every_page_fits_and_complains_of_nothing(open_page: Open, site: tuple[str, World], tmp_path: Path) -> None:
+    opened: dict[object, Page] = {}
+    for name, user, path in pages_of(site[1]):
+        who = user.pk if user else None
+        page = opened.get(who) or opened.setdefault(who, open_page(user))
+        response = page.goto(path)
+        assert response is not None and response.ok, path
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} scrolls sideways at {width}"
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
