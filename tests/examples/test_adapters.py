@@ -11,6 +11,7 @@ import pytest
 
 from examples.data import TASKS
 from examples.score import ROOT
+from sealed_weights.contract import read_contract
 
 NAMES = sorted(TASKS)
 
@@ -46,10 +47,11 @@ def _tensors(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_adapter_folder_holds_weights_and_config_alone(name: str) -> None:
+def test_an_adapter_folder_holds_weights_config_and_contract_alone(name: str) -> None:
     assert {path.name for path in (ROOT / "adapters" / name).iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
+        "contract.json",
     }
 
 
@@ -95,9 +97,8 @@ def test_a_listing_has_integer_prices_and_a_card(name: str) -> None:
     listing = json.loads((ROOT / name / "model.json").read_text(encoding="utf-8"))
     texts = {"org_slug", "org_name", "slug", "title", "summary", "industry", "card"}
     assert set(listing) == texts | {"tags", "price", "example_messages"}
-    system, user = listing["example_messages"]
-    assert system == {"role": "system", "content": TASKS[name].system}
-    assert user["role"] == "user"
+    (message,) = listing["example_messages"]  # the contract brings the instructions
+    assert message["role"] == "user"
     assert all(isinstance(listing[key], str) and listing[key] for key in texts)
     price = listing["price"]
     assert set(price) == {
@@ -112,8 +113,13 @@ def test_a_listing_has_integer_prices_and_a_card(name: str) -> None:
     assert price["cached_input_micro_usd_per_mtok"] <= price["input_micro_usd_per_mtok"]
     card = (ROOT / "cards" / listing["card"]).read_text(encoding="utf-8")
     assert card.startswith(f"# {listing['title']}\n")
-    # A consumer copies the system message from the card, so it must be the one the adapter was trained with.
-    assert TASKS[name].system in card
+    assert TASKS[name].system not in card
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_contract_has_the_instructions_that_its_adapter_was_trained_with(name: str) -> None:
+    contract = read_contract(ROOT / "adapters" / name)
+    assert contract is not None and contract.instructions == TASKS[name].system
 
 
 def test_the_health_card_says_that_it_is_not_medical_advice() -> None:
