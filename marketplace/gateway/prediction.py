@@ -120,6 +120,10 @@ class Prediction:
         """Return whether the answer is free, because its contract promised a whole one; None: no receipt came."""
         return self.validity is not None and self.validity.cut_off(receipt.finish_reason if receipt else "interrupted")
 
+    def _charges_for_half(self, receipt: Receipt) -> bool:
+        """Return whether the receipt counts tokens of an answer that is free: it was withdrawn, or lost, midway."""
+        return receipt.completion_tokens > 0 and self.cut_off(receipt)
+
     async def refuse_receipt(self, rejection: ReceiptRejected) -> None:
         """Keep the evidence against the last receipt, and release the hold."""
         await self._hold.refuse_receipt(self._grant, self._token, rejection)
@@ -139,7 +143,7 @@ class Prediction:
     async def settle(self, signed: SignedReceipt) -> Settlement | None:
         """Charge what the receipt says. None: the books refuse it for good, or the database is away."""
         assert self.replica is not None
-        if signed.receipt.completion_tokens and self.cut_off(signed.receipt):  # withdrawn, or lost, midway
+        if self._charges_for_half(signed.receipt):
             return Settlement(0, already_settled=False) if await self.give_back(CUT_OFF) else None
         return await self._hold.settle(signed, self.replica.id)
 
@@ -148,7 +152,7 @@ class Prediction:
         assert self.replica is not None
         if settlement is not None:
             self._hold.close()
-        elif not self._hold.closed and not self.cut_off(signed.receipt):
+        elif not self._hold.closed and not self._charges_for_half(signed.receipt):  # that one is freed by `give_back`
             self._hold.settle_later(signed, self.replica.id)
 
     async def give_back(self, reason: str) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 
+from billing.hotpath import Charge, Settlement
 from billing.models import Hold, Incident
 from marketplace.gateway.bounds import chat_bound
 from marketplace.gateway.requests import DEFAULT_MAX_TOKENS
+from marketplace.gateway.writer import Writer
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, events, until_closed
 
 pytestmark = pytest.mark.asyncio
@@ -88,6 +91,27 @@ async def test_an_answer_that_its_own_limit_cut_off_is_free_and_says_so(world: W
     assert last["usage"]["cost_nano_usd"] == 0 and last["intarsia"]["cut_off"] is True
     assert await until_closed(world) == FREE
     assert not await sync_to_async(Incident.objects.exists)()
+
+
+async def test_half_an_answer_is_free_also_when_the_database_was_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await take_up(world)
+    world.replica.texts, world.replica.finish = HALF, "length"
+    world.replica.lies = {"completion_tokens": 0, "finish_reason": "length"}
+    settle_hold, calls = Writer.settle, 0
+
+    async def settle(writer: Writer, charge: Charge) -> Settlement:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise psycopg.OperationalError("the database is away")
+        return await settle_hold(writer, charge)
+
+    monkeypatch.setattr(Writer, "settle", settle)
+    async with world.http.post("/v1/chat/completions", json=message(world)) as answer:
+        assert (await answer.json())["intarsia"]["settled"] is False
+    assert await until_closed(world) == FREE and calls == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

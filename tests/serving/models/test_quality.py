@@ -29,8 +29,9 @@ hurry it. A student writes this down for an essay on small businesses, and an en
 company wants to know how much electricity the mixer takes. At noon the shelves are empty."""
 # Nats per token: mean KL divergence from float32, and the rise of the negative log-likelihood. Measured were 0.0037,
 # 0.0139, 0.0174 and 0.0178, and rises of 0.006, 0.009, 0.014 and 0.025; the bars are 1.5 times that. The divergence has
-# no luck in it. The rise is that of 127 tokens: its standard error is 0.009, more than the rise itself, and on processors
-# that add in another order it was 0.006 and 0.011 with the same divergence. So it counts from two of them above its bar.
+# no luck in it. The rise is that of 127 tokens: its standard error is 0.009, more than the rise itself, and on
+# processors that add in another order it was 0.006 and 0.011 at the same divergence. So it counts from two standard
+# errors above its bar.
 BARS = {
     "cache": (0.0056, 0.009),
     "block": (0.021, 0.014),
