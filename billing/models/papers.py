@@ -35,7 +35,7 @@ class BillingProfile(models.Model):
 
 
 class PaymentDetail(models.Model):
-    """What Stripe says about the payer and the tax of one paid top-up; written once, when it is credited."""
+    """The payer and the tax of one paid top-up, as Stripe has them; written once, when it is credited."""
 
     top_up = models.OneToOneField(TopUp, on_delete=models.PROTECT, primary_key=True, related_name="payment_detail")
     payer = models.JSONField(null=True)  # fields of `billing.stripe.tax.Payer`

@@ -1,4 +1,4 @@
-"""What a version's contract changes for a request: the size of its hold, and whether half an answer is free."""
+"""The changes a version's contract makes to a request: the size of its hold, and whether half an answer is free."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ TEMPLATE_TOKENS = 16  # that a chat template writes around one more message
 
 @dataclass(frozen=True, slots=True)
 class CallPrice:
-    """What one call costs in nano-dollars. predictions: how many were measured for it; None: the most it can cost."""
+    """The cost of a call in nano-dollars. `predictions`: how many were measured for it; None: the most it can cost."""
 
     nano_usd: int
     usage: TokenUsage

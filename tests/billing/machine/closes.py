@@ -35,7 +35,7 @@ class Closes(Payments):
 
     @rule(months_ago=st.integers(1, MOST_MONTHS_AGO))
     def happened_in_an_earlier_month(self, months_ago: int) -> None:
-        """What has no number yet was committed in another month, and comes late if that is closed."""
+        """Entries without a number yet were committed in another month, and come late if that is closed."""
         change(
             "UPDATE billing_ledgertransaction t SET created_at = %s WHERE NOT EXISTS "
             "(SELECT 1 FROM billing_posting p WHERE p.transaction_id = t.id)",

@@ -20,7 +20,7 @@ DONE_SECONDS = 300.0
 
 @dataclass
 class Errands:
-    """What the clerk asked for, by id, and the answers that it got: `done`, or the code of a refusal."""
+    """The requests of the clerk, by id, and the answers that it got: `done`, or the code of a refusal."""
 
     corrections: dict[str, tuple[str, int]] = field(default_factory=dict)  # prediction and nano-dollars
     payouts: set[str] = field(default_factory=set)
