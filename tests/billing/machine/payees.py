@@ -132,7 +132,7 @@ class Payees(Wallets):
             refusal = BelowMinimum
         elif cents > payable:
             refusal = AmountNotPayable
-        elif any(sent.payee == which and sent.state not in ("paid", "returned") for sent in self.payouts):
+        elif self._has_open_payout(which):
             refusal = PayoutInProgress
         asked = None if permille is None else cents
         if refusal is not None:
@@ -183,6 +183,7 @@ class Payees(Wallets):
         assert advance_payout(payout_id=sent.row).state == names.get(sent.state, sent.state)
 
     def _has_open_payout(self, payee: int) -> bool:
+        """Return whether the books have one in progress; of what a bank sent back they do not know yet."""
         closed = ("paid", "returned", "sent back")
         return any(sent.payee == payee and sent.state not in closed for sent in self.payouts)
 
