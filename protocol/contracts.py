@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from protocol.errors import ProtocolError
 from protocol.messages import Answer
 
+MAX_CLOSED_ANSWERS: Final = 64  # a larger set of answers is not counted one by one
 CONTRACT_KEY = "contract"  # of a verification's report
 MAX_SCHEMA_BYTES = 1 << 17  # as the platform keeps it
 _Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
@@ -52,3 +56,48 @@ def cut_is_free(*, has_schema: bool, max_tokens: int, asked: int | None, steered
     from the request alone.
     """
     return has_schema and (asked is None or asked >= max_tokens) and not steered
+
+
+def closed_answers(schema: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return every answer that the schema allows, as canonical JSON in the schema's order, if there are at most 64.
+
+    Known are `const`, `enum`, `boolean`, `null`, and closed objects of these whose properties are all required. Any
+    other schema, and a larger set, returns an empty tuple. An answer's place here is its index in a receipt.
+    """
+    found = None if schema is None else _values(schema)
+    return () if found is None else tuple(dict.fromkeys(canonical_answer(value) for value in found))
+
+
+def canonical_answer(value: object) -> str:
+    """Return a JSON value as the one text by which equal answers are equal."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _values(schema: object) -> list[Any] | None:
+    """Return the values that a schema allows; None: more than can be counted, or a form that is not known here."""
+    if not isinstance(schema, Mapping):
+        return None
+    if "const" in schema:
+        return [schema["const"]]
+    if isinstance(enum := schema.get("enum"), list | tuple):
+        return list(enum) if len(enum) <= MAX_CLOSED_ANSWERS else None
+    kind = schema.get("type")
+    if kind == "object":
+        return _objects(schema)
+    simple: dict[object, list[Any]] = {"boolean": [False, True], "null": [None]}
+    return simple.get(kind) if isinstance(kind, str) else None
+
+
+def _objects(schema: Mapping[str, Any]) -> list[Any] | None:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or schema.get("additionalProperties") is not False:
+        return None
+    if set(properties) != set(schema.get("required", ())):
+        return None
+    parts, size = [], 1
+    for inner in properties.values():
+        values = _values(inner)
+        if values is None or (size := size * len(values)) > MAX_CLOSED_ANSWERS:
+            return None
+        parts.append(values)
+    return [dict(zip(properties, combination, strict=True)) for combination in itertools.product(*parts)]

@@ -14,12 +14,15 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocol import jws
+from protocol.contracts import MAX_CLOSED_ANSWERS
+from protocol.encoding import decode_base64url
 from protocol.errors import ProtocolError
 from protocol.latency import LatencyClass
 from protocol.messages import Attempt, Id
 
 MAX_RECEIPT_BYTES = 4096
 FinishReason = Literal["stop", "length", "budget", "cancelled", "interrupted", "revoked", "error"]
+AnswerIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_CLOSED_ANSWERS)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Rule = Literal[
     "malformed",
@@ -43,7 +46,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The claims. Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came.
 
     `replica_id` is the id that the ticket named, `adapter` the package digest or None for the bare base, and `base` the
-    base model's fingerprint.
+    base model's fingerprint. `answer` is the answer's place in its contract's closed set (`closed_answers`): a receipt
+    of several choices, of an answer that did not end by itself, or under another contract, has none.
     """
 
     iss: Literal["replica"] = "replica"
@@ -60,6 +64,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: Count | None
     duration_ms: Count
     latency_class: LatencyClass = "standard"  # receipts before version 4 of the protocol name none
+    answer: AnswerIndex | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,17 @@ def receipt_replica_id(token: str) -> uuid.UUID:
         return uuid.UUID(jws.key_id(token[:MAX_RECEIPT_BYTES]))
     except (jws.Unsigned, ValueError):
         raise ReceiptRejected("malformed", "the receipt is not a signed token of a replica") from None
+
+
+def claims_of(token: str) -> Receipt:
+    """Return the claims of a receipt from the books, which was judged when it came; raises ReceiptRejected.
+
+    The signature is not verified again.
+    """
+    try:
+        return msgspec.json.decode(decode_base64url(token.split(".")[1]), type=Receipt)
+    except (IndexError, ProtocolError, ValueError, msgspec.DecodeError) as error:
+        raise ReceiptRejected("malformed", f"the receipt is malformed: {error}") from None
 
 
 def read_receipt(token: str, keys: Mapping[uuid.UUID, bytes]) -> Receipt:

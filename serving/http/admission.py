@@ -66,13 +66,16 @@ class CompletionObserver(Protocol):
     """An observer of all admitted requests, in the server's event loop. `on_finish` is called once per request.
 
     finish_reason: stop, length, budget, cancelled (by the client or an administrator), revoked, or error.
+    answer: its place in the closed set of its contract, if it has one
     """
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
         """Note a request's usage; called after each delta, before it is sent."""
         ...
 
-    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
+    async def on_finish(
+        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+    ) -> dict[str, Any] | None:
         """Note a request's end, before the last event; the client gets the result under PREDICTION_EXTRA_KEY."""
         ...
 
@@ -83,7 +86,9 @@ class SilentObserver:
     def on_progress(self, request_id: str, usage: Usage) -> None:
         pass
 
-    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
+    async def on_finish(
+        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+    ) -> dict[str, Any] | None:
         return None
 
 

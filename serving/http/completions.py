@@ -76,7 +76,8 @@ class CompletionEndpoint(Endpoint[Generation]):
         ]
         self.check_lengths(requests, prompts, admission)
         await parts.sizes.check(body, prompts, requests)
-        work = self.work(requests, body.choices, admission, http_id, whole_only=whole_only)
+        answers = None if terms is None else terms.answers
+        work = self.work(requests, body.choices, admission, http_id, whole_only=whole_only, answers=answers)
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> _Limit:

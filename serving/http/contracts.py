@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from protocol.contracts import cut_is_free
+from protocol.contracts import closed_answers, cut_is_free
 from sealed_weights import Contract
 from serving.adapters.contracts import ContractSource
 from serving.core import AdapterRef
@@ -29,10 +29,15 @@ _PROBES = ("a", "1\n")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Terms:
-    """A contract, ready for this model's requests. prefix: the tokens that its prompts begin with."""
+    """A contract, ready for this model's requests.
+
+    prefix: the tokens that its prompts begin with
+    answers: the place of each answer, where its schema allows few (`protocol.contracts.closed_answers`)
+    """
 
     contract: Contract
     prefix: tuple[int, ...]
+    answers: Mapping[str, int]
 
     def shared_tokens(self, prompt: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt every other caller's prompt has as well."""
@@ -76,7 +81,9 @@ class ContractDesk:
     def prepare(self, contract: Contract) -> Terms:
         """Return the contract with the tokens of its instructions."""
         template = self._tokenizer.chat_template
-        return Terms(contract, () if template is None else self._prefix(template, contract))
+        prefix = () if template is None else self._prefix(template, contract)
+        places = {answer: place for place, answer in enumerate(closed_answers(contract.output))}
+        return Terms(contract, prefix, places)
 
     def _prefix(self, template: ChatTemplate, contract: Contract) -> tuple[int, ...]:
         texts = [template.render([*_instructions(contract), {"role": "user", "content": probe}]) for probe in _PROBES]

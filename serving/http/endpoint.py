@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -144,12 +144,27 @@ class Endpoint(ABC, Generic[schema.Body]):
             )
 
     def work(
-        self, requests: Sequence[Request], each: int, admission: Admission, http_id: str, *, whole_only: bool = False
+        self,
+        requests: Sequence[Request],
+        each: int,
+        admission: Admission,
+        http_id: str,
+        *,
+        whole_only: bool = False,
+        answers: Mapping[str, int] | None = None,
     ) -> Work:
         """Submit requests. Raises EngineError before anything is held."""
         parts = self.parts
         return Work(
-            parts.engine, requests, each, admission, parts.observer, parts.metrics, http_id, whole_only=whole_only
+            parts.engine,
+            requests,
+            each,
+            admission,
+            parts.observer,
+            parts.metrics,
+            http_id,
+            whole_only=whole_only,
+            answers=answers,
         )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import structlog
 
+from protocol.contracts import canonical_answer
 from serving.core import Delta, Request, Usage
 from serving.engine import Engine
 from serving.errors import AdapterRevoked, EngineError, EngineStopped, QueueFull
@@ -32,6 +34,7 @@ class Work:
     requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
     admission's
     whole_only: a choice that ends at its limit counts no tokens: its creator's contract promises whole answers
+    answers: the places of its contract's answers, where they are a closed set
     """
 
     def __init__(
@@ -45,12 +48,16 @@ class Work:
         http_id: str,
         *,
         whole_only: bool = False,
+        answers: Mapping[str, int] | None = None,
     ) -> None:
         self.request_id = admission.request_id
         self.overflow = asyncio.Event()
         self._admission, self._http_id = admission, http_id
         self._engine, self._observer, self._metrics = engine, observer, metrics
         self._requests, self._each, self._whole_only = requests, each, whole_only
+        # Of several choices no single answer could be named.
+        self._answers = answers if len(requests) == 1 else None
+        self._texts: list[str] = []
         self._usages = [Usage(len(r.prompt_token_ids) if i % each == 0 else 0, 0, 0) for i, r in enumerate(requests)]
         self._reasons: list[str | None] = [None] * len(requests)
         self._began = time.perf_counter()
@@ -195,6 +202,8 @@ class Work:
         self._last[index] = now
         self._reasons[index] = delta.finish_reason
         self._usages[index] = delta.usage
+        if self._answers:
+            self._texts.append(delta.text)
         self._observer.on_progress(self.request_id, self.usage)
 
     def _log(self, finish_reason: str, seconds: float) -> None:
@@ -219,4 +228,13 @@ class Work:
         for pump in self._pumps:
             with contextlib.suppress(asyncio.CancelledError):
                 await pump
-        return await self._observer.on_finish(self.request_id, self.counted, reason)
+        return await self._observer.on_finish(self.request_id, self.counted, reason, self._answer(reason))
+
+    def _answer(self, reason: str) -> int | None:
+        """Return the place of the answer in its closed set; None without a set, or where it did not end by itself."""
+        if not self._answers or reason != "stop":
+            return None
+        try:
+            return self._answers.get(canonical_answer(json.loads("".join(self._texts))))
+        except ValueError:
+            return None

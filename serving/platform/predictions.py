@@ -140,7 +140,9 @@ class PredictionDesk:
             )
         )
 
-    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any] | None:
+    async def on_finish(
+        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+    ) -> dict[str, Any] | None:
         """Sign the receipt, wait until it is on the disk, and return it.
 
         Returns None if no token was delivered (the refusal's status says so), or if the disk is too slow: the platform
@@ -166,6 +168,7 @@ class PredictionDesk:
             ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
             duration_ms=round((time.monotonic() - known.began) * 1000),
             latency_class=known.latency_class,
+            answer=answer,
         )
         durable = asyncio.wrap_future(self._journal.finish(request_id, known.attempt, receipt))
         self._running.pop(request_id, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.latency import LatencyClass
@@ -41,12 +42,14 @@ class ReceiptSigner:
         ttft_ms: int | None,
         duration_ms: int,
         latency_class: LatencyClass,
+        answer: int | None = None,
     ) -> str:
         """Return the receipt of one attempt of prediction `jti` as a JWT.
 
         `replica_id` is the id that its ticket named, `signer_id` the id under which the platform knows this boot's key.
 
-        Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came.
+        Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came. `answer` is the answer's
+        place in its contract's closed set.
         """
         receipt = Receipt(
             jti=jti,
@@ -62,5 +65,6 @@ class ReceiptSigner:
             ttft_ms=ttft_ms,
             duration_ms=duration_ms,
             latency_class=latency_class,
+            answer=msgspec.UNSET if answer is None else answer,
         )
         return sign_receipt(receipt, self._key, signer_id=signer_id)

@@ -7,10 +7,11 @@ import uuid
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.receipts import Grant, ReceiptRejected, receipt_replica_id, verify_receipt
+from protocol.receipts import Grant, ReceiptRejected, claims_of, receipt_replica_id, verify_receipt
 from serving.platform.receipts import ReceiptSigner
 
 REPLICA, LATER_BOOT, JTI = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
@@ -72,6 +73,21 @@ def test_the_platform_reads_what_a_replica_signs() -> None:
     assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.completion_tokens) == (10, 4, 5)
     assert (receipt.finish_reason, receipt.ttft_ms, receipt.duration_ms) == ("length", 3, 9)
     assert receipt_replica_id(token) == REPLICA
+
+
+def test_an_answer_of_a_closed_set_is_a_place_and_a_receipt_without_one_is_as_before() -> None:
+    signer = ReceiptSigner(BASE)
+    made = {name: value for name, value in CLAIMS.items() if name not in ("iss", "iat", "base")}
+    plain, placed = (signer.sign(**made, signer_id=str(REPLICA), answer=answer) for answer in (None, 63))
+    assert "answer" not in jwt.decode(plain, options={"verify_signature": False})
+    assert claims_of(plain).answer is msgspec.UNSET and claims_of(placed).answer == 63
+    assert verify_receipt(placed, GRANT, {REPLICA: signer.public_bytes()}).answer == 63
+    for wrong in (-1, 64, "groceries", None, 1.5):
+        with pytest.raises(ReceiptRejected, match="malformed"):
+            verify_receipt(sign(answer=wrong), GRANT, KEYS)
+    for token in ("", "a", "a.b.c", "a.e30.c"):
+        with pytest.raises(ReceiptRejected, match="malformed"):
+            claims_of(token)
 
 
 def test_the_whole_grant_may_be_claimed() -> None:

@@ -30,13 +30,17 @@ class Recorder:
     def __init__(self) -> None:
         self.progress: list[tuple[str, Usage]] = []
         self.finished: list[tuple[str, Usage, str]] = []
+        self.answers: list[int | None] = []
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
         self.progress.append((request_id, usage))
 
-    async def on_finish(self, request_id: str, usage: Usage, finish_reason: str) -> dict[str, Any]:
+    async def on_finish(
+        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+    ) -> dict[str, Any]:
         await asyncio.sleep(0.01)
         self.finished.append((request_id, usage, finish_reason))
+        self.answers.append(answer)
         return {"receipt": f"{request_id}:{usage.completion_tokens}"}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from protocol.contracts import canonical_answer, closed_answers
 from serving.http.admission import Admission, IncomingRequest, InsecureAuthorizer
 from tests.serving.http.server import Recorder, serving
 from tests.serving.tiny import Tiny
@@ -165,3 +166,24 @@ async def test_an_answer_cut_off_by_its_own_contract_counts_no_tokens(contracted
         assert await counted(max_tokens=2) == (2, 2)
         assert await counted(stop=["zz"]) == (3, 3)
         assert await counted(n=2) == (6, 0)
+
+
+async def test_the_observer_is_told_which_answer_of_a_closed_set_was_given(contracted: Tiny) -> None:
+    observer = Recorder()
+    places = {answer: place for place, answer in enumerate(closed_answers(SCHEMA))}
+    assert len(places) == 6
+    async with serving(contracted, observer=observer) as server:
+
+        async def told(model: str = "single", **more: Any) -> tuple[str, int | None]:
+            body = {"model": model, "messages": ASK, **more}
+            answer = (await server.http.post("/v1/chat/completions", json=body)).json()
+            return answer["choices"][0]["message"]["content"], observer.answers[-1]
+
+        for seed in range(3):
+            text, place = await told(temperature=2.0, seed=seed)
+            assert place == places[canonical_answer(json.loads(text))]
+        await server.http.post("/v1/chat/completions", json={"model": "single", "messages": ASK, "stream": True})
+        assert observer.answers[-1] in range(6)
+        assert (await told(max_tokens=3))[1] is None, "cut off"
+        assert (await told(n=2))[1] is None, "two answers have no one place"
+        assert (await told("append"))[1] is None, "free text"
