@@ -84,6 +84,11 @@ app.conf.update(
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        "watch models": {
+            "task": "marketplace.watch.tasks.watch_models",
+            "schedule": 60.0,
+            "options": {"expires": 55.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -97,6 +102,7 @@ app.autodiscover_tasks(
         "marketplace.vault",
         "marketplace.receipts",
         "marketplace.gateway",
+        "marketplace.watch",
     ]
 )
 

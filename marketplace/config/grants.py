@@ -106,6 +106,18 @@ TABLES = {
     "vault_replica": WRITE,
     "vault_replicachallenge": WRITE,
     "vault_signingkey": WRITE,
+    "watch_alarm": WRITE,
+    "watch_baseline": "SELECT, INSERT, UPDATE",
+    "watch_block": APPEND,
+    "watch_hour": WRITE,
+    "watch_hourcaller": WRITE,
+    "watch_mark": "SELECT, INSERT, UPDATE",
+    "watch_payer": APPEND,
+    "watch_settled": "SELECT, DELETE",  # a trigger writes it
+    "watch_threshold": WRITE,
+    "watch_thumb": "SELECT, INSERT, UPDATE",
+    "watch_thumbtotal": "SELECT, INSERT, UPDATE",
+    "watch_window": APPEND,
 }
 
 # Functions that the application calls. They run with their owner's rights, under a fixed search path.

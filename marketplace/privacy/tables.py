@@ -35,6 +35,7 @@ from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
 from marketplace.vault.models import Release, SigningKey
+from marketplace.watch.models import Threshold, Thumb
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ EXPORTED = (
     _of(Paper, "kind series number subject period total_nano_usd tax_nano_usd issued_at"),
     _of(PayoutAccount, "state schedule minimum_cents bank_name bank_last4 created_at"),
     _of(Payout, "id amount_cents state bank_last4 created_at transferred_at paid_at returned_at"),
+    _of(Thumb, "prediction_id version_id is_up created_at", by="organization_id"),
+    _of(Threshold, "model_id metric value", by="model__organization"),
     _of(
         Usage,
         "prediction_id created_at api_key_id model_name model_id version_id prompt_tokens cached_tokens "
@@ -126,5 +129,7 @@ LEFT_OUT = {
     "billing_splitpart": "shares of a split, by id; what was earned with them is in postings",
     "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
     "vault_answerkey": "a wrapped key, useless outside the vault",
+    "watch_hourcaller": "counts of usage, of the last hours",
+    "watch_payer": "who has paid for which version, which usage says",
     "vault_creatorkey": "a wrapped key, useless outside the vault",
 }

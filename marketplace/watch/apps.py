@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class WatchConfig(AppConfig):
+    name = "marketplace.watch"
+    label = "watch"

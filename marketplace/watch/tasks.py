@@ -1,0 +1,19 @@
+"""The task of this app. It may run twice, or be killed at any line."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from marketplace.watch.blocks import close_blocks
+from marketplace.watch.refusals import count_refusals
+from marketplace.watch.rollup import roll_up
+from marketplace.watch.thumbs import count_thumbs
+
+
+@shared_task
+def watch_models() -> None:
+    """Add refusals and predictions to the hours, close blocks, and count thumbs."""
+    count_refusals()
+    roll_up()
+    close_blocks()
+    count_thumbs()
