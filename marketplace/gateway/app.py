@@ -29,10 +29,12 @@ from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
+from marketplace.gateway.refusals import Refusals, note_asked
 from marketplace.gateway.replays import Replays, send_replay
 from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.streams import relay_stream
+from marketplace.gateway.thumbs import FEEDBACK_PATH, give_thumb
 from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone, ProtocolError
@@ -59,6 +61,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []  # for the life of the process
         self._valkey: Redis | None = None
         self._limiter: RateLimiter | None = None
+        self._refusals: Refusals | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -72,6 +75,8 @@ class Gateway:
         except Refusal as refusal:
             if refusal.status == 500:  # a fault of the platform: the server logs it and answers without detail
                 raise
+            if self._refusals is not None:
+                self._refusals.count(scope, refusal)
             await _refuse(send, refusal, headers)
         except ClientGone:
             return
@@ -89,6 +94,10 @@ class Gateway:
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await self._predict(scope, receive, send, headers)
+        elif path == FEEDBACK_PATH:
+            if method != "POST":
+                raise method_not_allowed("POST", path)
+            await self._feedback(scope, receive, send, headers)
         elif path == "/healthz":
             async with self._ready.books.database.connection() as connection:
                 await connection.execute("SELECT 1")
@@ -124,6 +133,13 @@ class Gateway:
         authorization = headers_of(scope).get(b"authorization")
         return await self._authenticator.authenticate(self._ready.books.database, authorization)
 
+    async def _feedback(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
+        database = self._ready.books.database
+        assert self._limiter is not None
+        organization = (await self._principal(scope)).organization_id
+        headers |= (await self._limiter.check(organization)).headers()
+        await send_json(send, 200, await give_thumb(database, organization, await read_body(scope, receive)), headers)
+
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         parts = self._ready
         assert self._limiter is not None
@@ -144,6 +160,8 @@ class Gateway:
                     await send_replay(client, found, headers)
                 return
         offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
+        if not quoting:
+            note_asked(scope, principal, offer)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
         order = order_of(principal, offer, request, body)
         if quoting:
@@ -212,6 +230,7 @@ class Gateway:
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
+        self._refusals = Refusals(self._valkey)
         self._tasks = [
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),

@@ -1,9 +1,9 @@
 """Drift: how far a window of calls is from the first calls, as the population stability index (PSI).
 
 PSI is Σ (w − b) · ln(w / b) over the shares of bins in window and baseline. For two samples of one source it is not 0
-but about (bins − 1) · (1/n + 1/m): with 64 answers, a baseline of 1,000 calls and a window of 200 that is .38, more than
-the usual threshold. So bins that expect fewer than 5 calls in the window are put together until they expect 5, and the
-expected value is taken off. tests/marketplace/watch/test_drift.py simulates what is left.
+but about (bins − 1) · (1/n + 1/m): with 64 answers, a baseline of 1,000 calls and a window of 200 that is .38, more
+than the usual threshold. So bins that expect fewer than 5 calls in the window are put together until they expect 5, and
+the expected value is taken off. tests/marketplace/watch/test_drift.py simulates what is left.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ ON CONFLICT (prediction_id) DO UPDATE SET is_up = excluded.is_up
     WHERE NOT t.is_counted AND t.created_at > now() - %(changed_for)s
 RETURNING is_up
 """
+GIVEN = "SELECT 1 FROM watch_thumb WHERE prediction_id = %(prediction)s AND organization_id = %(organization)s"
 
 
 @transaction.atomic

@@ -56,7 +56,7 @@ def test_thirty_unshifted_days_raise_no_alarm(labels: int, skew: int) -> None:
         ]
         assert not fires(values), f"seed {seed}"
         looked += sum(value > LOOK for value in values)
-    assert looked <= 0.03 * SEEDS * DAYS * WINDOWS_A_DAY, "hardly a window is worth a look"
+    assert looked <= 0.04 * SEEDS * DAYS * WINDOWS_A_DAY, "hardly a window is worth a look"
 
 
 @pytest.mark.parametrize("labels", [2, 10, 24, 64])

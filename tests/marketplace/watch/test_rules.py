@@ -21,8 +21,8 @@ def run(windows: str) -> str:
 
 @pytest.mark.parametrize(
     ("windows", "events"),
-    [("x", "-"), ("x.x.x", "-----"), ("xx", "-F"), ("xxxx", "-F--"), ("xx.", "-FC"), ("xx.x", "-FC-"), ("xx.xx.", "-FC-FC")],
-)  # fmt: off
+    [("x", "-"), ("x.x.x", "-----"), ("xxxx", "-F--"), ("xx.x", "-FC-"), ("xx.xx.", "-FC-FC")],
+)
 def test_two_windows_fire_and_one_clears(windows: str, events: str) -> None:
     assert run(windows) == events
 
