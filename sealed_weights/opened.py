@@ -47,12 +47,12 @@ class OpenedPackage:
         self.header = header
         self.digest = digest
         self._memory: SecretBuffer | None = memory
-        self._rows = memory.view if header.suite == ROWS_SUITE else None
-        self._files = (
-            payload.split(memory.view, with_contract=header.suite == CONTRACT_SUITE)
-            if self._rows is None
-            else _NO_FILES
-        )
+        self._rows: memoryview | None = None
+        self._files = _NO_FILES
+        if header.suite == ROWS_SUITE:
+            self._rows = memory.view
+        else:
+            self._files = payload.split(memory.view, with_contract=header.suite == CONTRACT_SUITE)
 
     @property
     def config(self) -> memoryview:
