@@ -54,6 +54,7 @@ INSTALLED_APPS = [
     "marketplace.catalog",
     "marketplace.vault",
     "marketplace.receipts",
+    "marketplace.evals",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",
