@@ -85,8 +85,9 @@ _Outcome = ChatAnswer | CallRefused | CallsEnded | _NoRoom
 class Caller:
     """A context manager, for one thread; the calls themselves run in threads that touch no database."""
 
-    def __init__(self, purse: ApiKey, *, concurrency: int = CONCURRENCY, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, purse: ApiKey, *, concurrency: int = CONCURRENCY, call_seconds: float | None = None) -> None:
         """Take a purse of `open_purse`; make at most `concurrency` calls at once, each within `call_seconds`."""
+        call_seconds = CALL_SECONDS if call_seconds is None else call_seconds
         self._purse = purse
         self._concurrency = concurrency
         self._call_seconds = call_seconds

@@ -7,12 +7,13 @@ from uuid import UUID
 
 from celery import shared_task
 from celery.exceptions import SoftTimeLimitExceeded
+from django.db import Error
 from django.db.models import Q
 from django.utils import timezone
 
 from marketplace.evals.measuring import measure
 from marketplace.evals.models import EvalRun
-from marketplace.evals.runs import MAX_AGE, QUEUED_SECONDS, RUN_TASK, claim_run, fail_run, give_back_claim
+from marketplace.evals.runs import MAX_AGE, QUEUED_SECONDS, RUN_TASK, claim_run, fail_run
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,12 @@ def run_evaluation(run_id: str) -> None:
         measure(run)
     except SoftTimeLimitExceeded:
         fail_run(run, "it was not done within six hours")
+    except Error:
+        raise  # the database is away: the run goes on when its claim has expired
     except Exception as error:
-        # The exception's own text is left out: it may quote a row. The next round goes on with the run.
+        # The exception's own text is left out: it may quote a row.
         log.error("evaluation %s stopped: %s", run_id, type(error).__name__)
-        give_back_claim(run)
+        fail_run(run, "a fault of the platform")
 
 
 @shared_task(name="marketplace.evals.tasks.resume_evaluations")

@@ -296,7 +296,7 @@ def public_run(view: ControlView, run_id: UUID) -> EvalRun:
 
 
 def measured_version(eval_set: EvalSet, number: int | None) -> Version:
-    """Return the published version of the set's model with this number, the newest without one; 404 if there is none."""
+    """Return the set's model in its published version of this number, the newest without one; 404 if there is none."""
     versions = catalog.versions_of(model=eval_set.model, published_only=True)
     found = versions.first() if number is None else versions.filter(number=number).first()
     if found is None:
