@@ -11,7 +11,7 @@ from creator_cli.custody_records import Holder, Release
 from creator_cli.errors import ApiError, CliError
 from creator_cli.http_client import Answer, Body, HttpClient
 from creator_cli.names import ModelName
-from creator_cli.records import Base, ListedModel, Me, Price, Reader, Version
+from creator_cli.records import Base, EvalRun, EvalSet, ListedModel, Me, Price, Reader, Version
 from protocol.encoding import encode_base64url
 
 _MAX_PAGES = 1000
@@ -103,23 +103,62 @@ class ControlApi:
         """Return a version."""
         return Version.parse(self._http.request("GET", f"versions/{version_id}").json())
 
-    def upload_offset(self, version_id: UUID) -> int:
-        """Return how many bytes of the package have arrived."""
-        return _offset(self._http.request("HEAD", f"versions/{version_id}/package"))
+    def upload_offset(self, address: str) -> int:
+        """Return how many bytes of a package have arrived at the address of its upload."""
+        return _offset(self._http.request("HEAD", address))
 
-    def upload_chunk(self, version_id: UUID, *, offset: int, length: int, body: Body) -> int:
+    def upload_chunk(self, address: str, *, offset: int, length: int, body: Body) -> int:
         """Send `length` bytes that start at `offset`, once; return the offset reached."""
         headers = {
             "Upload-Offset": str(offset),
             "Content-Type": "application/octet-stream",
             "Content-Length": str(length),
         }
-        return _offset(self._http.request("PUT", f"versions/{version_id}/package", body=body, headers=headers))
+        return _offset(self._http.request("PUT", address, body=body, headers=headers))
 
     def complete_version(self, version_id: UUID, *, digest: str, wrapped_data_key: bytes) -> Version:
         """Close the upload; again with the same digest changes nothing."""
         payload = {"digest": digest, "wrapped_data_key": encode_base64url(wrapped_data_key)}
         return self._act(version_id, "complete", payload)
+
+    def start_eval_set(
+        self, name: ModelName, *, signing_key_id: UUID, size: int, rows: int, scorer: Mapping[str, Any]
+    ) -> EvalSet:
+        """Open the upload of the model's next set of rows."""
+        payload = {"signing_key_id": str(signing_key_id), "package_size": size, "rows": rows, "scorer": scorer}
+        return EvalSet.parse(self._post(f"models/{name}/eval-sets", payload).json())
+
+    def complete_eval_set(self, set_id: UUID, *, digest: str, wrapped_data_key: bytes) -> EvalSet:
+        """Close the upload; again with the same digest changes nothing."""
+        payload = {"digest": digest, "wrapped_data_key": encode_base64url(wrapped_data_key)}
+        return EvalSet.parse(self._post(f"eval-sets/{set_id}/complete", payload, repeatable=True).json())
+
+    def eval_sets(self, name: ModelName) -> Iterator[EvalSet]:
+        """Iterate over the sets of one of the creator's models, newest first."""
+        return (EvalSet.parse(item) for item in self._pages(f"models/{name}/eval-sets"))
+
+    def eval_quote(self, set_id: UUID, version: int | None) -> tuple[int, int]:
+        """Return the version that would be measured, and the run's worst case in nano-dollars."""
+        params = {} if version is None else {"version": str(version)}
+        reader = Reader(self._http.request("GET", f"eval-sets/{set_id}/quote", params=params).json(), "quote")
+        return reader.integer("version"), reader.integer("worst_case_nano_usd")
+
+    def start_eval_run(self, set_id: UUID, *, version: int, budget_nano_usd: int | None) -> EvalRun:
+        """Begin a run. Not repeated: a second one would be refused while the first is open."""
+        payload = {"version": version} | ({} if budget_nano_usd is None else {"budget_nano_usd": budget_nano_usd})
+        return EvalRun.parse(self._post(f"eval-sets/{set_id}/runs", payload).json())
+
+    def eval_run(self, run_id: UUID) -> EvalRun:
+        """Return a run."""
+        return EvalRun.parse(self._http.request("GET", f"eval-runs/{run_id}").json())
+
+    def eval_runs(self, name: ModelName) -> Iterator[EvalRun]:
+        """Iterate over the runs of one of the creator's models, newest first."""
+        return (EvalRun.parse(item) for item in self._pages(f"models/{name}/eval-runs"))
+
+    def evaluations(self, name: ModelName) -> Iterator[dict[str, Any]]:
+        """Iterate over the figures of a model, newest first. Needs no token."""
+        return iter(self._pages(f"models/{name}/evaluations"))
 
     def publish_version(self, version_id: UUID) -> Version:
         """Offer a verified version for sale. Idempotent."""

@@ -168,7 +168,7 @@ class _Push:
             self.store.save(pending)
         assert pending.sealed is not None, "sealed above"
         with self.out.progress("uploading", version.size) as show:
-            upload_package(self.api, version.id, self.store.package, version.size, show)
+            upload_package(self.api, f"versions/{version.id}/package", self.store.package, version.size, show)
         try:
             version = self.api.complete_version(
                 version.id, digest=pending.sealed.digest, wrapped_data_key=pending.sealed.wrapped_data_key

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
-from uuid import UUID
 
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError, NetworkError
@@ -20,17 +19,17 @@ _SLICE = 64 << 10
 _FAST_SECONDS = 2.0
 
 
-def upload_package(
-    api: ControlApi, version_id: UUID, package: Path, size: int, progress: Callable[[int], None]
-) -> None:
-    """Send the bytes that the platform does not have yet. `progress` is called with the number of bytes arrived.
+def upload_package(api: ControlApi, address: str, package: Path, size: int, progress: Callable[[int], None]) -> None:
+    """Send the bytes that the platform does not have yet to an upload's address below /api/v1.
+
+    `progress` is called with the number of bytes arrived.
 
     A temporary failure (a lost connection, a 5xx, a chunk at the wrong offset) is retried from the offset that the
     platform names, until there are more failures in a row than retry waits. Raises ApiError, NetworkError, CliError.
     """
     chunk = FIRST_CHUNK
     failures = 0
-    offset = api.upload_offset(version_id)
+    offset = api.upload_offset(address)
     with package.open("rb") as file:
         while offset < size:
             progress(offset)
@@ -38,7 +37,7 @@ def upload_package(
             started = time.monotonic()
             try:
                 reached = api.upload_chunk(
-                    version_id,
+                    address,
                     offset=offset,
                     length=length,
                     body=lambda: _slices(file, offset, length, progress),  # noqa: B023
@@ -50,7 +49,7 @@ def upload_package(
                 failures += 1
                 chunk = max(MIN_CHUNK, chunk // 2)
                 # Ask again: part of the chunk may have arrived.
-                offset = api.upload_offset(version_id)
+                offset = api.upload_offset(address)
                 continue
             if not offset < reached <= size:
                 raise CliError(

@@ -53,6 +53,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
     latency_class: LatencyClass = "standard"
     stop_at_grant: bool = False
+    contract: Digest | None = None
 
 
 class TicketRejected(ProtocolError):
@@ -72,10 +73,12 @@ def prediction_ticket(
     max_tokens: int,
     latency_class: LatencyClass,
     stop_at_grant: bool,
+    contract: str | None = None,
 ) -> Ticket:
     """Return the claims of one prediction. `deadline` is in unix seconds, `adapter` a package digest or None.
 
     stop_at_grant: `max_tokens` may be less than the body asks for; an answer that ends there says "budget"
+    contract: the package whose contract the bare base follows; an adapter follows its own
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """
@@ -97,6 +100,7 @@ def prediction_ticket(
         max_tokens=max_tokens,
         latency_class=latency_class,
         stop_at_grant=stop_at_grant,
+        contract=contract,
     )
 
 
@@ -137,6 +141,8 @@ def read_ticket(
         raise TicketRejected("the ticket has expired")
     if ticket.iat > now + CLOCK_SKEW_S or ticket.exp - now > MAX_LIFETIME_S:
         raise TicketRejected("the ticket's times are not believable")
+    if ticket.adapter is not None and ticket.contract is not None:
+        raise TicketRejected("an adapter follows the contract of its own package")
     return ticket
 
 

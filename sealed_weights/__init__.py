@@ -31,8 +31,8 @@ from sealed_weights.keys import (
     wrap_key,
 )
 from sealed_weights.lease import LeaseGrant, ReplicaKeypair, SealedLease, open_lease, seal_lease
-from sealed_weights.opened import OpenedPackage, PackageOpening, open_package, over_chunks
-from sealed_weights.package import SealedPackage, package_digest, seal_package, verify_signature
+from sealed_weights.opened import OpenedPackage, PackageOpening, open_package, open_rows, over_chunks
+from sealed_weights.package import SealedPackage, package_digest, seal_package, seal_rows, verify_signature
 from sealed_weights.release_log import (
     GENESIS_HASH,
     ReleaseEntry,
@@ -88,6 +88,7 @@ __all__ = [
     "open_lease",
     "open_package",
     "open_regular",
+    "open_rows",
     "over_chunks",
     "package_digest",
     "parse_adapter_config",
@@ -97,6 +98,7 @@ __all__ = [
     "read_header",
     "seal_lease",
     "seal_package",
+    "seal_rows",
     "sign_checkpoint",
     "unwrap_dek_from_creator",
     "unwrap_key",

@@ -19,9 +19,12 @@ from sealed_weights.errors import FormatError
 from sealed_weights.signing import SIGNATURE_SIZE
 
 MAGIC = b"INTARSIA"
-# AES-256-GCM chunks, HKDF-SHA512, SHA-256, Ed25519, in both: the suites differ in the files that a package carries.
+# AES-256-GCM chunks, HKDF-SHA512, SHA-256, Ed25519, in all: the suites differ in the files that a package carries.
 SUITE = 1  # configuration and tensors
 CONTRACT_SUITE = 2  # configuration, contract and tensors
+ROWS_SUITE = 3  # the rows of an evaluation
+ADAPTER_SUITES = (SUITE, CONTRACT_SUITE)
+SUITES = (*ADAPTER_SUITES, ROWS_SUITE)
 CHUNK_SIZE = 1 << 20  # AES-GCM is at full speed from 256 KiB up; 1 MiB keeps the tag overhead at 16 per million
 MIN_CHUNK_SIZE = 1 << 12
 MAX_CHUNK_SIZE = 1 << 24
@@ -40,7 +43,8 @@ class PackageHeader:
     """The public part of a package: anyone may read it.
 
     `base_fingerprint`, `salt` and `commitment` are 32 bytes; sizes are in bytes; `version` is the creator's monotone
-    number. The header is trustworthy only after `verify_signature` or `open_package`.
+    number of adapters, or of sets of rows, of this model. The header is trustworthy only after `verify_signature` or
+    `open_package`.
     """
 
     suite: int
@@ -83,7 +87,7 @@ class PackageHeader:
         size = self.chunk_size
         count = self.chunk_count
         rules = (
-            ("suite", self.suite in (SUITE, CONTRACT_SUITE), f"must be {SUITE} or {CONTRACT_SUITE}"),
+            ("suite", self.suite in SUITES, f"must be one of {', '.join(map(str, SUITES))}"),
             ("version", 1 <= self.version < 2**63, "must be between 1 and 2^63 - 1"),
             ("base_fingerprint", len(self.base_fingerprint) == 32, "must be 32 bytes"),
             ("salt", len(self.salt) == 32, "must be 32 bytes"),

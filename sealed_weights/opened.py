@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,8 +20,10 @@ from sealed_weights import payload
 from sealed_weights.errors import AuthenticationError, CommitmentError, FormatError, MemoryNotLocked, SealError
 from sealed_weights.files import OpenFile, open_regular, read_exactly
 from sealed_weights.header import (
+    ADAPTER_SUITES,
     CONTRACT_SUITE,
     HEADER_SIZE,
+    ROWS_SUITE,
     TAG_SIZE,
     PackageHeader,
     chunk_associated_data,
@@ -34,6 +36,7 @@ from sealed_weights.signing import verify
 # Below this a pool costs more than it saves: starting threads takes about 100 µs, 8 MiB about 2 ms.
 PARALLEL_FROM = 8 << 20
 MAX_THREADS = 8
+_NO_FILES = payload.Payload(memoryview(b""), None, memoryview(b""))
 
 
 class OpenedPackage:
@@ -44,7 +47,12 @@ class OpenedPackage:
         self.header = header
         self.digest = digest
         self._memory: SecretBuffer | None = memory
-        self._files = payload.split(memory.view, with_contract=header.suite == CONTRACT_SUITE)
+        self._rows: memoryview | None = None
+        self._files = _NO_FILES
+        if header.suite == ROWS_SUITE:
+            self._rows = memory.view
+        else:
+            self._files = payload.split(memory.view, with_contract=header.suite == CONTRACT_SUITE)
 
     @property
     def config(self) -> memoryview:
@@ -63,6 +71,13 @@ class OpenedPackage:
         return self._open_files().tensors
 
     @property
+    def rows(self) -> memoryview:
+        """The bytes of a set of rows, in place. Raises `SealError` after `wipe`, and for an adapter."""
+        if self._memory is None or self._rows is None:
+            raise SealError("opened package: holds no rows")
+        return self._rows
+
+    @property
     def locked(self) -> bool:
         """Whether the plaintext is locked in RAM; if not, it may reach swap."""
         return self._memory is not None and self._memory.locked
@@ -70,7 +85,7 @@ class OpenedPackage:
     def wipe(self) -> None:
         """Zero the plaintext. Views and arrays over it that still exist read zeros. May be called again."""
         if self._memory is not None:
-            self._files = payload.Payload(memoryview(b""), None, memoryview(b""))
+            self._files, self._rows = _NO_FILES, None
             self._memory.wipe()
             self._memory = None
 
@@ -104,8 +119,12 @@ class PackageOpening:
         expected_digest: str | None,
         max_plaintext: int,
         must_lock: bool = False,
+        suites: Collection[int] = ADAPTER_SUITES,
     ) -> None:
-        """Check size, header and key commitment (in constant time); arguments and errors as in `open_package`."""
+        """Check size, header and key commitment (in constant time); arguments and errors as in `open_package`.
+
+        A package of a suite that is not in `suites` is refused before its key is used.
+        """
         self._creator_public_key = creator_public_key
         self._expected_digest = expected_digest
         self._finished = False
@@ -115,6 +134,8 @@ class PackageOpening:
             else:
                 self._descriptor, size = source.descriptor, source.size
             self.header = header = read_sized_header(self._descriptor, size)
+            if header.suite not in suites:
+                raise FormatError(f"header suite: {header.suite} is not what is opened here")
             if header.plaintext_length > max_plaintext:
                 raise FormatError(f"header plaintext_length: must be at most {max_plaintext} bytes")
             self._keys = keys = derive_chunk_keys(dek, header)
@@ -203,6 +224,22 @@ def open_package(
         must_lock=must_lock,
     ) as opening:
         over_chunks(opening.decrypt, opening.header, threads)
+        return opening.finish()
+
+
+def open_rows(
+    source: Path, *, dek: bytes | bytearray, creator_public_key: bytes, expected_digest: str | None, max_plaintext: int
+) -> OpenedPackage:
+    """Decrypt and verify a set of rows as `open_package` does an adapter; its property `rows` holds them."""
+    with PackageOpening(
+        source,
+        dek=dek,
+        creator_public_key=creator_public_key,
+        expected_digest=expected_digest,
+        max_plaintext=max_plaintext,
+        suites=(ROWS_SUITE,),
+    ) as opening:
+        over_chunks(opening.decrypt, opening.header)
         return opening.finish()
 
 

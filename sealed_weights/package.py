@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -25,6 +25,7 @@ from sealed_weights.header import (
     CHUNK_SIZE,
     CONTRACT_SUITE,
     HEADER_SIZE,
+    ROWS_SUITE,
     SUITE,
     TAG_SIZE,
     PackageHeader,
@@ -143,18 +144,78 @@ def _seal(
             bytes(32),
         )
         header.check()
-        keys = derive_chunk_keys(dek, header)
-        header = commit(header, keys)
-        with atomic_write(destination) as out:
-            out.write(header.to_bytes())
-            hasher = PackageHasher(header)
-            chunks = _read_chunks(tensors_file, prefix, header, progress)
-            for index, chunk in enumerate(chunks):
-                stored = AESGCM(keys.key).encrypt(keys.nonce(index), chunk, chunk_associated_data(header, index))
-                hasher.add_leaf(hashlib.sha256(stored).digest())
-                out.write(stored)
-            signature = identity.sign(hasher.signed_message())
-            out.write(signature)
+        return _write(destination, header, dek, identity, _read_chunks(tensors_file, prefix, header, progress))
+
+
+def seal_rows(
+    rows: bytes | bytearray,
+    destination: Path,
+    *,
+    dek: bytes | bytearray,
+    identity: CreatorIdentity,
+    creator_id: UUID,
+    model_id: UUID,
+    number: int,
+    base_fingerprint: bytes,
+) -> SealedPackage:
+    """Seal the rows of an evaluation into `destination`, as the model's set `number`: a package of suite 3.
+
+    Raises `FormatError` for no rows at all and for a header field out of range. Does not look at the rows.
+    """
+    return _seal_rows(rows, destination, os.urandom(32), dek, identity, creator_id, model_id, number, base_fingerprint)
+
+
+def _seal_rows(
+    rows: bytes | bytearray,
+    destination: Path,
+    salt: bytes,
+    dek: bytes | bytearray,
+    identity: CreatorIdentity,
+    creator_id: UUID,
+    model_id: UUID,
+    number: int,
+    base_fingerprint: bytes,
+    chunk_size: int = CHUNK_SIZE,
+) -> SealedPackage:
+    if not rows:
+        raise FormatError("rows: must not be empty")
+    count = -(-len(rows) // chunk_size)
+    header = PackageHeader(
+        ROWS_SUITE,
+        creator_id,
+        model_id,
+        number,
+        base_fingerprint,
+        chunk_size,
+        count,
+        len(rows),
+        salt,
+        bytes(32),
+    )
+    header.check()
+    view = memoryview(rows)
+    chunks = (view[index * chunk_size : (index + 1) * chunk_size] for index in range(count))
+    return _write(destination, header, dek, identity, chunks)
+
+
+def _write(
+    destination: Path,
+    header: PackageHeader,
+    dek: bytes | bytearray,
+    identity: CreatorIdentity,
+    chunks: Iterable[memoryview],
+) -> SealedPackage:
+    keys = derive_chunk_keys(dek, header)
+    header = commit(header, keys)
+    with atomic_write(destination) as out:
+        out.write(header.to_bytes())
+        hasher = PackageHasher(header)
+        for index, chunk in enumerate(chunks):
+            stored = AESGCM(keys.key).encrypt(keys.nonce(index), chunk, chunk_associated_data(header, index))
+            hasher.add_leaf(hashlib.sha256(stored).digest())
+            out.write(stored)
+        signature = identity.sign(hasher.signed_message())
+        out.write(signature)
     return SealedPackage(destination, hasher.digest(signature), header.package_size, header)
 
 

@@ -2,6 +2,7 @@
 
 - suite 1: `u64 config length ‖ u64 tensors length ‖ config ‖ zeros to 64 ‖ tensors`
 - suite 2: `u64 config length ‖ u64 contract length ‖ u64 tensors length ‖ config ‖ contract ‖ zeros to 64 ‖ tensors`
+- suite 3: `rows`, and nothing else
 """
 
 from __future__ import annotations

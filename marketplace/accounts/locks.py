@@ -9,21 +9,22 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  4. API key                              `accounts.locks.lock_api_key`
  5. model                                `catalog.locks.lock_model`, `catalog.locks.lock_models`
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
- 7. enrolled replica                     `vault.locks.lock_enrolled_replica`
- 8. creator key                          `vault.locks.lock_creator_key`
- 9. top-up, its refund or dispute, its   `billing.locks.lock_top_up`, `billing.locks.lock_refund`,
+ 7. set of rows                          `evals.locks.lock_set`
+ 8. enrolled replica                     `vault.locks.lock_enrolled_replica`
+ 9. creator key                          `vault.locks.lock_creator_key`
+10. top-up, its refund or dispute, its   `billing.locks.lock_top_up`, `billing.locks.lock_refund`,
     automatic rule, payout               `billing.locks.lock_dispute`, `billing.locks.lock_auto_top_up`,
                                          `billing.locks.lock_payout`
-10. hold                                 `billing_keep_answers`, `billing_settle_holds`, `billing_release_holds`
-11. ledger transaction to be corrected   `billing.locks.lock_ledger_transaction`
-12. ledger accounts of customers         `billing_place_holds`, `billing_settle_holds`
-13. allowances, then budget nodes from   the same functions, `billing.locks.lock_budget_branch`
+11. hold                                 `billing_keep_answers`, `billing_settle_holds`, `billing_release_holds`
+12. ledger transaction to be corrected   `billing.locks.lock_ledger_transaction`
+13. ledger accounts of customers         `billing_place_holds`, `billing_settle_holds`
+14. allowances, then budget nodes from   the same functions, `billing.locks.lock_budget_branch`
     roots to leaves
-14. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_account`,
+15. ledger accounts, in the order of     `billing.ledger.post_transaction`, `billing.locks.lock_account`,
     the chart (`AccountKind.rank`)       `billing.locks.lock_accounts`, `billing.locks.lock_stripe_cash`,
                                          `billing_settle_holds`,
                                          `billing.payouts.books.lock_balances`
-15. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
+16. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
 Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.
 Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.

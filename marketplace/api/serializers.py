@@ -15,7 +15,8 @@ from billing.models import BudgetNode
 from marketplace import publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
-from marketplace.catalog.models import Version
+from marketplace.catalog.intervals import wilson
+from marketplace.catalog.models import Evaluation, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
 from sealed_weights.wrap import fingerprint
 
@@ -101,12 +102,38 @@ class ModelPrice(serializers.Serializer):
     created_at = serializers.DateTimeField()
 
 
-class ModelEvaluation(serializers.Serializer):
+class Scorer(serializers.Serializer):  # `protocol.eval_rows.Scorer`
+    kind = serializers.ChoiceField(["json", "fields", "label", "regex", "number"])
+    field = serializers.CharField(max_length=100, required=False)
+    fields = serializers.ListField(child=serializers.CharField(max_length=100), max_length=16, required=False)
+    tolerance = serializers.FloatField(min_value=0, max_value=1e9, required=False)
+
+
+class Interval(serializers.FloatField):
+    """One end of a Wilson interval of an Evaluation, as a share: 0 or 1 of (low, high), of the version or the base."""
+
+    def __init__(self, end: int, column: str) -> None:
+        super().__init__(source="*", read_only=True, help_text="95 %, by Wilson's score")
+        self._end, self._column = end, column
+
+    def to_representation(self, value: Evaluation) -> float:
+        """Compute it."""
+        return round(wilson(getattr(value, self._column), value.rows)[self._end], 6)
+
+
+class ModelEvaluation(serializers.Serializer):  # shows an Evaluation
+    run_id = serializers.UUIDField(help_text="evaluations/{run_id}/calls lists its receipts")
     version = serializers.IntegerField(source="version.number")
-    dataset = serializers.CharField()
+    set = serializers.IntegerField(source="set_number")
+    set_digest = serializers.CharField(help_text="of the sealed rows")
+    scorer = Scorer()
     rows = serializers.IntegerField()
     correct = serializers.IntegerField()
+    low, high = Interval(0, "correct"), Interval(1, "correct")
     base_correct = serializers.IntegerField()
+    base_low, base_high = Interval(0, "base_correct"), Interval(1, "base_correct")
+    macro_f1_bps = serializers.IntegerField(allow_null=True, help_text="of labels; 10000 is 1")
+    base_macro_f1_bps = serializers.IntegerField(allow_null=True)
     created_at = serializers.DateTimeField()
 
 

@@ -238,19 +238,28 @@ class Source(models.Model):
 
 
 class Evaluation(models.Model):
-    """An accuracy the platform measured itself, through the metered API, on held-out rows."""
+    """An accuracy that the platform measured itself, on its own replicas, from sealed rows.
+
+    Written at the end of a run (`marketplace.evals`) and nowhere else; `run_id` is that run, which lists the receipts.
+    """
 
     version = models.ForeignKey(Version, on_delete=models.CASCADE, related_name="evaluations")
-    dataset = models.CharField(max_length=100)
+    run_id = models.UUIDField(unique=True)
+    set_number = models.PositiveIntegerField()
+    set_digest = models.CharField(max_length=64)
+    scorer = models.JSONField()  # `protocol.eval_rows.Scorer`
     rows = models.PositiveIntegerField()
     correct = models.PositiveIntegerField()
     base_correct = models.PositiveIntegerField()
+    # Of labels, in hundredths of a percent; the base's beside it.
+    macro_f1_bps = models.PositiveIntegerField(null=True)
+    base_macro_f1_bps = models.PositiveIntegerField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         constraints: ClassVar = [
             models.CheckConstraint(
-                condition=models.Q(correct__lte=models.F("rows"), base_correct__lte=models.F("rows")),
+                condition=models.Q(correct__lte=models.F("rows"), base_correct__lte=models.F("rows"), rows__gte=1),
                 name="evaluation_within_rows",
             )
         ]

@@ -22,6 +22,7 @@ app.conf.update(
     task_acks_late=True,  # a worker killed with -9 gives its task to the next one; every task is idempotent
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
+    task_routes={"marketplace.evals.tasks.run_evaluation": {"queue": "runs"}},  # minutes long, by a worker of its own
     task_time_limit=300,
     task_soft_time_limit=270,
     broker_connection_retry_on_startup=True,
@@ -69,6 +70,11 @@ app.conf.update(
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
         },
+        "resume evaluations": {
+            "task": "marketplace.evals.tasks.resume_evaluations",
+            "schedule": 10.0,
+            "options": {"expires": 20.0},
+        },
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
@@ -101,6 +107,7 @@ app.autodiscover_tasks(
         "marketplace.publishing",
         "marketplace.vault",
         "marketplace.receipts",
+        "marketplace.evals",
         "marketplace.gateway",
         "marketplace.watch",
     ]

@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "marketplace.vault",
     "marketplace.receipts",
     "marketplace.watch",
+    "marketplace.evals",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",

@@ -44,6 +44,11 @@ class Order:
     deadline: float = field(default_factory=_deadline)
 
     @property
+    def adapter(self) -> str | None:
+        """Return the package whose weights are used, None for the bare base: tickets, holds and grants name it."""
+        return None if self.principal.bare_base else self.offer.digest
+
+    @property
     def worst_case_nano_usd(self) -> int:
         return worst_case_nano_usd(self.price, self.max_prompt_tokens, self.max_tokens)
 
@@ -73,7 +78,7 @@ class Order:
             replica_id=replica_id,
             expires_at=datetime.fromtimestamp(self.deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
             gateway_id=gateway_id,
-            adapter=self.offer.digest,
+            adapter=self.adapter,
             base=self.offer.base_fingerprint,
             max_prompt_tokens=self.max_prompt_tokens,
             max_tokens=self.max_tokens,
@@ -88,13 +93,14 @@ class Order:
             attempt=attempt,
             replica_id=replica_id,
             organization_id=self.principal.organization_id,
-            adapter=self.offer.digest,
+            adapter=self.adapter,
             body=self.body,
             deadline=self.deadline,
             max_prompt_tokens=self.max_prompt_tokens,
             max_tokens=self.max_tokens,
             latency_class=self.request.latency_class,
             stop_at_grant=self.stops_at_grant,
+            contract=self.offer.digest if self.principal.bare_base and self.offer.contract is not None else None,
         )
 
     def grant(self, *, attempt: int, replica_id: uuid.UUID) -> Grant:
@@ -103,7 +109,7 @@ class Order:
             prediction_id=self.id,
             attempt=attempt,
             replica_id=replica_id,
-            adapter=self.offer.digest,
+            adapter=self.adapter,
             base=self.offer.base_fingerprint,
             max_prompt_tokens=self.max_prompt_tokens,
             max_tokens=self.max_tokens,

@@ -24,7 +24,7 @@ from marketplace.vault.errors import DataKeyRefused
 from marketplace.vault.models import SigningKey
 from protocol.names import is_digest
 from sealed_weights.errors import FormatError, SignatureError
-from sealed_weights.header import read_header
+from sealed_weights.header import ADAPTER_SUITES, read_header
 from sealed_weights.package import verify_signature
 
 State = Version.State
@@ -145,6 +145,8 @@ def _check_package(version: Version, path: Path) -> str:
         raise PackageRefused(str(error), code="malformed_package", field="package") from None
     except SignatureError as error:
         raise PackageRefused(str(error), code="wrong_signature", field="package") from None
+    if header.suite not in ADAPTER_SUITES:
+        raise PackageRefused("header suite: is not that of an adapter", code="wrong_header", field="suite")
     expected = (
         ("creator_id", header.creator_id, version.model.organization_id),
         ("model_id", header.model_id, version.model_id),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from django.db import models
@@ -113,21 +114,24 @@ class ReplicaChallenge(models.Model):
 
 
 class Release(models.Model):
-    """One release of one version's key to one replica: written and committed before the key leaves.
+    """One release of one key: written and committed before the key leaves.
 
+    A version's key goes to a replica; that of a set of rows, whose `digest` it then is, to a worker for one run.
     Hash-chained per creator; a database trigger refuses UPDATE and DELETE.
     """
 
     class Purpose(models.TextChoices):
         VERIFY = "verify"
         SERVE = "serve"
+        EVAL = "eval"  # of a set of rows, to the platform's own worker
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     creator = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="releases")
     sequence = models.PositiveBigIntegerField()  # 1, 2, 3 … per creator
     version = models.ForeignKey("catalog.Version", on_delete=models.PROTECT, related_name="releases")
     digest = models.CharField(max_length=64)
-    replica = models.ForeignKey(Replica, on_delete=models.PROTECT, related_name="releases")
+    replica = models.ForeignKey(Replica, on_delete=models.PROTECT, related_name="releases", null=True)
+    run_id = models.UUIDField(null=True)  # of the evaluation, in the place of a replica's id
     replica_key_fingerprint = models.CharField(max_length=64)
     purpose = models.CharField(max_length=8, choices=Purpose)
     released_at_us = models.BigIntegerField()  # unix microseconds, as hashed
@@ -136,8 +140,31 @@ class Release(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["creator", "sequence"], name="release_sequence_unique")
+            models.UniqueConstraint(fields=["creator", "sequence"], name="release_sequence_unique"),
+            models.CheckConstraint(
+                condition=models.Q(purpose="eval", replica__isnull=True, run_id__isnull=False)
+                | (~models.Q(purpose="eval") & models.Q(replica__isnull=False, run_id__isnull=True)),
+                name="release_has_one_holder",
+            ),
         ]
+
+    @property
+    def holder_id(self) -> uuid.UUID:
+        """Return the id of the replica or the run that the key went to, as it is hashed."""
+        holder: uuid.UUID | None = self.replica_id or self.run_id
+        assert holder is not None, "one of the two is there"
+        return holder
+
+    @property
+    def holder(self) -> str:
+        """Return who that is."""
+        return self.replica.name if self.replica else "the platform's worker"
+
+    @property
+    def lease_ends_at(self) -> datetime:
+        """Return when the loan ends by itself; a worker keeps a key only while it opens the rows."""
+        lease: Lease | None = getattr(self, "lease", None)
+        return lease.expires_at if lease else datetime.fromtimestamp(self.released_at_us / 1e6, UTC)
 
 
 class Lease(models.Model):

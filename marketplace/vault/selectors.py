@@ -125,7 +125,7 @@ def entry_of(row: Release) -> ReleaseEntry:
         model_id=row.version.model_id,
         version=row.version.number,
         digest=row.digest,
-        replica_id=row.replica_id,
+        replica_id=row.holder_id,
         replica_key_fingerprint=row.replica_key_fingerprint,
         purpose=row.purpose,
         released_at=row.released_at_us,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from datetime import timedelta
+from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.db import IntegrityError, transaction
@@ -16,7 +18,7 @@ from django.utils import timezone
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
-from marketplace.catalog.models import Version
+from marketplace.catalog.models import Model, Version
 from marketplace.vault import keys
 from marketplace.vault.attestation import evidence_hash
 from marketplace.vault.demand import alarm, require_budget, require_demand
@@ -110,31 +112,38 @@ def accept_data_key(*, version: Version, wrapped: bytes, digest: str) -> DataKey
 
     Raises DataKeyRefused if the wrap is not for this platform, creator, model, version and digest.
     """
-    creator = version.model.organization
-    dek = _open_intake(version=version, wrapped=wrapped, digest=digest)
-    try:
-        kek = _creator_kek(creator)
-        try:
-            stored = wrap_key(kek, dek, _data_key_context(version, digest))
-        finally:
-            wipe(kek)
-    finally:
-        wipe(dek)
+    stored = take_in_key(
+        model=version.model,
+        number=version.number,
+        wrapped=wrapped,
+        digest=digest,
+        context=_data_key_context(version, digest),
+    )
     row, _ = DataKey.objects.get_or_create(version=version, defaults={"wrapped_key": stored})
     return row
 
 
-def _open_intake(*, version: Version, wrapped: bytes, digest: str) -> bytearray:
-    model = version.model
+def take_in_key(*, model: Model, number: int, wrapped: bytes, digest: str, context: Mapping[str, str]) -> bytes:
+    """Open a creator's HPKE wrap of a package's key and return the key, wrapped by the creator's own under `context`.
+
+    `number` is that of the package's header. Raises DataKeyRefused.
+    """
+    dek = _open_intake(model=model, number=number, wrapped=wrapped, digest=digest)
+    try:
+        kek = _creator_kek(model.organization)
+        try:
+            return wrap_key(kek, dek, context)
+        finally:
+            wipe(kek)
+    finally:
+        wipe(dek)
+
+
+def _open_intake(*, model: Model, number: int, wrapped: bytes, digest: str) -> bytearray:
     for pair in keys.intake_pairs():
         try:
             return unwrap_dek_from_creator(
-                wrapped,
-                pair,
-                creator_id=model.organization_id,
-                model_id=model.pk,
-                version=version.number,
-                digest=digest,
+                wrapped, pair, creator_id=model.organization_id, model_id=model.pk, version=number, digest=digest
             )
         except SealError:
             continue  # wrapped to an older intake key, or not for us at all
@@ -220,6 +229,29 @@ def _check_release(version: Version, replica: Replica, purpose: str) -> None:
 
 
 def _append_release(version: Version, replica: Replica, purpose: str) -> Release:
+    return append_release(
+        version,
+        digest=str(version.package_digest),
+        purpose=purpose,
+        holder_id=replica.pk,
+        key_fingerprint=fingerprint(bytes(replica.hpke_public_key)),
+        replica=replica,
+    )
+
+
+def append_release(
+    version: Version,
+    *,
+    digest: str,
+    purpose: str,
+    holder_id: UUID,
+    key_fingerprint: str,
+    replica: Replica | None,
+) -> Release:
+    """Append a row to the chain of the version's creator, whose key row the caller has locked (its head).
+
+    `holder_id` is the replica's id, or, without one, that of a run; `key_fingerprint` is of the key that it opens with.
+    """
     creator_id = version.model.organization_id
     head = Release.objects.filter(creator_id=creator_id).order_by("-sequence").first()
     entry = ReleaseEntry(
@@ -227,9 +259,9 @@ def _append_release(version: Version, replica: Replica, purpose: str) -> Release
         creator_id=creator_id,
         model_id=version.model_id,
         version=version.number,
-        digest=str(version.package_digest),
-        replica_id=replica.pk,
-        replica_key_fingerprint=fingerprint(bytes(replica.hpke_public_key)),
+        digest=digest,
+        replica_id=holder_id,
+        replica_key_fingerprint=key_fingerprint,
         purpose=purpose,
         released_at=time.time_ns() // 1000,
         previous_hash=bytes(head.entry_hash) if head else GENESIS_HASH,
@@ -240,6 +272,7 @@ def _append_release(version: Version, replica: Replica, purpose: str) -> Release
         version=version,
         digest=entry.digest,
         replica=replica,
+        run_id=None if replica else holder_id,
         replica_key_fingerprint=entry.replica_key_fingerprint,
         purpose=purpose,
         released_at_us=entry.released_at,

@@ -34,6 +34,7 @@ class Admission:
     weight: the tenant's share relative to others
     latency_class: the one that was paid for; None: that of the body
     stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
+    contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     stopped: set when the request was cancelled; it may not be in the engine yet
     """
 
@@ -47,6 +48,7 @@ class Admission:
     weight: float = 1.0
     latency_class: LatencyClass | None = None
     stop_at_grant: bool = False
+    contract: str | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 

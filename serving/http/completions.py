@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, cast
 from starlette.types import Receive, Scope, Send
 
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
-from serving.core import Delta, Request
+from serving.core import AdapterRef, Delta, Request
 from serving.errors import EngineError
 from serving.http import contracts, parameters, rules, schema
 from serving.http.admission import Admission
@@ -38,7 +38,8 @@ class CompletionEndpoint(Endpoint[Generation]):
 
     async def begin(self, body: Generation, admission: Admission, http_id: str) -> tuple[Work, Format]:
         parts = self.parts
-        terms = await parts.contracts.terms(admission.adapter)
+        bare = admission.contract is not None
+        terms = await parts.contracts.terms(AdapterRef(admission.contract) if bare else admission.adapter)
         whole_only = terms is not None and terms.whole_only(body)
         if terms is not None:
             body = cast(Generation, contracts.applied(body, terms.contract))
@@ -70,7 +71,10 @@ class CompletionEndpoint(Endpoint[Generation]):
                 latency_class=latency,
                 weight=admission.weight,
                 family=admission.request_id,
-                shared_tokens=0 if terms is None else terms.shared_tokens(prompts[index // body.choices].token_ids),
+                # On the bare base, a prefix that all tenants share would tell one of them what another's model is told.
+                shared_tokens=0
+                if terms is None or bare
+                else terms.shared_tokens(prompts[index // body.choices].token_ids),
             )
             for index in range(total)
         ]

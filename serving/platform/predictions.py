@@ -75,8 +75,8 @@ class PredictionDesk:
             raise ApiError(503, str(error), code=error.code, headers={"Retry-After": "5"}) from None
         if ticket.max_prompt_tokens < 1 or not ticket.organization_id or not ticket.cache_scope:
             raise ApiError(401, "the ticket grants no prediction", code="invalid_ticket")
-        if ticket.adapter is not None:
-            await self._readmit(ticket.adapter)
+        if (digest := ticket.adapter or ticket.contract) is not None:
+            await self._readmit(digest)
         now = time.monotonic()
         known = self._remember(ticket, now)
         return Admission(
@@ -90,6 +90,7 @@ class PredictionDesk:
             weight=ticket.weight,
             latency_class=ticket.latency_class,
             stop_at_grant=ticket.stop_at_grant,
+            contract=ticket.contract,
             stopped=known.stopped,
         )
 

@@ -26,7 +26,7 @@ from sealed_weights import (
     wrap_dek_for_platform,
     wrap_key,
 )
-from sealed_weights.package import _seal
+from sealed_weights.package import _seal, _seal_rows
 from tests.sealed_weights.factories import (
     BASE_FINGERPRINT,
     CREATOR_ID,
@@ -67,8 +67,24 @@ def write_contract_vector() -> None:
     _write("package-v1-contract", names)
 
 
+ROWS = b'{"message": "Is it?", "answer": "yes"}\n' * 200
+
+
+def seal_rows_vector(destination: Path) -> str:
+    """Seal the vector's rows with the fixed salt: two chunks of suite 3."""
+    names = (DEK, IDENTITY, CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT)
+    return _seal_rows(ROWS, destination, SALT, *names, chunk_size=4096).digest
+
+
+def write_rows_vector() -> None:
+    """Write the vector of a set of rows, suite 3."""
+    digest = seal_rows_vector(VECTORS / "package-v1-rows.sealed")
+    _write("package-v1-rows", {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex(), "digest": digest})
+
+
 def main() -> None:
     """Write every vector."""
+    write_rows_vector()
     write_contract_vector()
     with tempfile.TemporaryDirectory() as folder:
         digest = seal_vector(Path(folder), VECTORS / "package-v1.sealed")

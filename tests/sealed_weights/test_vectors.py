@@ -16,13 +16,16 @@ from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sealed_weights import (
+    FormatError,
     PlatformKeypair,
     ReleaseEntry,
     ReplicaKeypair,
     SealedLease,
+    SealError,
     SignedCheckpoint,
     open_lease,
     open_package,
+    open_rows,
     package_digest,
     unwrap_dek_from_creator,
     unwrap_key,
@@ -30,7 +33,7 @@ from sealed_weights import (
     verify_signature,
 )
 from tests.sealed_weights.factories import adapter_tensors, config_bytes, safetensors_bytes
-from tests.sealed_weights.make_vectors import CONTRACT, VECTORS, seal_vector
+from tests.sealed_weights.make_vectors import CONTRACT, ROWS, VECTORS, seal_rows_vector, seal_vector
 
 PACKAGE = VECTORS / "package-v1.sealed"
 
@@ -158,3 +161,25 @@ def test_the_release_log_vector_verifies_and_its_truncation_does_not(rows: int) 
     else:
         with pytest.raises(Exception, match="release 2: is missing"):
             verify_chain(entries, checkpoint=checkpoint, vault_public=public)
+
+
+def test_the_rows_vector_opens_to_its_rows_and_nowhere_else(tmp_path: Path) -> None:
+    vector, package = load("package-v1-rows"), VECTORS / "package-v1-rows.sealed"
+    names: dict[str, Any] = {
+        "dek": bytes.fromhex(vector["dek"]),
+        "creator_public_key": bytes.fromhex(vector["creator_public"]),
+        "expected_digest": vector["digest"],
+        "max_plaintext": 1 << 20,
+    }
+    with open_rows(package, **names) as opened:
+        assert bytes(opened.rows) == ROWS and opened.header.chunk_count == 2
+    assert not opened.locked
+    with pytest.raises(SealError):
+        _ = opened.rows
+    with pytest.raises(FormatError, match="suite"):
+        open_package(package, **names)
+    adapter = load("package-v1")
+    with pytest.raises(FormatError, match="suite"):
+        open_rows(PACKAGE, **names | {"expected_digest": adapter["digest"]})
+    assert seal_rows_vector(tmp_path / "again.sealed") == vector["digest"]
+    assert (tmp_path / "again.sealed").read_bytes() == package.read_bytes()

@@ -38,10 +38,10 @@ class CustodyView(ControlView):
             {
                 **vault_selectors.entry_of(row).to_json(),
                 "entry_hash": Base64UrlField().to_representation(row.entry_hash),
-                "replica": row.replica.name,
-                "lease_expires_at": row.lease.expires_at,
-                "lease_revoked_at": row.lease.revoked_at,
-                "lease_confirmed_at": row.lease.confirmed_at,
+                "replica": row.holder,
+                "lease_expires_at": row.lease_ends_at,
+                "lease_revoked_at": getattr(getattr(row, "lease", None), "revoked_at", None),
+                "lease_confirmed_at": getattr(getattr(row, "lease", None), "confirmed_at", None),
             }
             for row in found.releases
         ]

@@ -1,4 +1,4 @@
-"""The catalogue: listings, their prices and evaluations."""
+"""The catalogue: listings and their prices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from billing.pricing import BASIS_POINTS
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelEvaluation, ModelPage, ModelPrice
+from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelPage, ModelPrice
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import (
@@ -196,31 +196,6 @@ class PricesView(ControlView):
                 raise not_found("version")
         price = services.set_price(model=model, version=version, **wanted)
         return Response(self.show(ModelPrice, price), status=201)
-
-
-class EvaluationsView(ControlView):
-    """Accuracies that the platform measured itself."""
-
-    staff_only = True
-
-    class RecordEvaluation(serializers.Serializer):
-        version = serializers.IntegerField(
-            min_value=1, max_value=2**31 - 1, required=False, help_text="the newest published one if left out"
-        )
-        dataset = serializers.CharField(max_length=100)
-        rows = serializers.IntegerField(min_value=1, max_value=10**9)
-        correct = serializers.IntegerField(min_value=0, max_value=10**9)
-        base_correct = serializers.IntegerField(min_value=0, max_value=10**9)
-
-    @extend_schema(operation_id="record_evaluation", request=RecordEvaluation, responses={201: ModelEvaluation})
-    def post(self, request: Request, org: str, slug: str) -> Response:
-        """Record an accuracy measured through the metered API on held-out rows. Platform staff only."""
-        wanted = self.parse(self.RecordEvaluation)
-        version = selectors.published_version(org_slug=org, slug=slug, number=wanted.pop("version", None))
-        if version is None:
-            raise not_found("version")
-        evaluation = services.record_evaluation(version=version, **wanted)
-        return Response(self.show(ModelEvaluation, evaluation), status=201)
 
 
 class BasesView(ControlView):

@@ -106,18 +106,22 @@ class PackageView(ControlView):
     def put(self, request: Request, version_id: UUID) -> Response:
         """Append up to 8 MiB at `Upload-Offset`. 409 with the right `Upload-Offset` if the upload is elsewhere."""
         version = self.owned_version(version_id)
-        offset = request.headers.get("Upload-Offset", "")
-        if not (offset.isascii() and offset.isdigit() and len(offset) <= 12):
-            raise InvalidInput("must be where this chunk starts, in bytes", field="Upload-Offset")
-        length = int(request.META.get("CONTENT_LENGTH") or 0)
-        if length == 0:
-            raise Refusal(
-                "send Content-Length and at least one byte", code="length_required", status=411, field="Content-Length"
-            )
-        reached = publishing.append_package_chunk(
-            version=version, offset=int(offset), stream=request.data, length=length
-        )
+        offset, length = chunk_of(request)
+        reached = publishing.append_package_chunk(version=version, offset=offset, stream=request.data, length=length)
         return Response(status=204, headers={"Upload-Offset": str(reached)})
+
+
+def chunk_of(request: Request) -> tuple[int, int]:
+    """Return where a chunk starts and its length, in bytes. Raises InvalidInput, and Refusal 411 without a length."""
+    offset = request.headers.get("Upload-Offset", "")
+    if not (offset.isascii() and offset.isdigit() and len(offset) <= 12):
+        raise InvalidInput("must be where this chunk starts, in bytes", field="Upload-Offset")
+    length = int(request.META.get("CONTENT_LENGTH") or 0)
+    if length == 0:
+        raise Refusal(
+            "send Content-Length and at least one byte", code="length_required", status=411, field="Content-Length"
+        )
+    return int(offset), length
 
 
 class CompleteVersionView(ControlView):

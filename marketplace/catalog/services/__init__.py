@@ -1,8 +1,8 @@
-"""Writes. `listings`: models and evaluations; `prices`: their prices; `derivation`: royalties; `bases`: base models."""
+"""Writes. `listings`: models; `prices`: their prices; `derivation`: royalties; `bases`: base models."""
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
 from marketplace.catalog.services.derivation import DeclaredSource, derive_from, offer_derivation
-from marketplace.catalog.services.listings import create_model, record_evaluation, update_model
+from marketplace.catalog.services.listings import create_model, update_model
 from marketplace.catalog.services.prices import set_price
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "derive_from",
     "list_base_model",
     "offer_derivation",
-    "record_evaluation",
     "register_base",
     "register_base_directory",
     "set_price",

@@ -1,4 +1,4 @@
-"""Models for sale and their measured evaluations."""
+"""Models for sale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import IntegrityError, models, transaction
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Version
+from marketplace.catalog.models import BaseModel, Model
 
 MAX_MODELS_PER_ORGANIZATION = 500
 MAX_EXAMPLES = 8
@@ -64,16 +64,6 @@ def update_model(*, model: Model, text: ListingText) -> Model:
     if changed:
         model.save(update_fields=[*changed, "updated_at"])
     return model
-
-
-def record_evaluation(*, version: Version, dataset: str, rows: int, correct: int, base_correct: int) -> Evaluation:
-    """Record what the platform measured on `rows` held-out rows. Raises InvalidInput."""
-    if rows < 1 or not (0 <= correct <= rows and 0 <= base_correct <= rows):
-        raise InvalidInput("correct counts must be between 0 and the number of rows", field="rows")
-    evaluation = Evaluation(version=version, dataset=dataset, rows=rows, correct=correct, base_correct=base_correct)
-    clean(evaluation)
-    evaluation.save(force_insert=True)
-    return evaluation
 
 
 def _apply(model: Model, text: ListingText) -> list[str]:

@@ -83,7 +83,7 @@ class ScriptedReplica:
             "jti": claims["jti"],
             "attempt": claims.get("attempt", 1),
             "replica_id": claims["replica_id"],
-            "adapter": claims["adapter"],
+            "adapter": claims.get("adapter"),
             "base": "ab" * 32,
             "prompt_tokens": 10,
             "cached_tokens": 4,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from protocol.contracts import canonical_answer, closed_answers
+from serving.core import AdapterRef
 from serving.http.admission import Admission, IncomingRequest, InsecureAuthorizer
 from tests.serving.http.server import Recorder, serving
 from tests.serving.tiny import Tiny
@@ -45,6 +46,16 @@ class Tenants(InsecureAuthorizer):
     async def authorize(self, request: IncomingRequest) -> Admission:
         admission = await super().authorize(request)
         return dataclasses.replace(admission, cache_scope=request.headers.get("x-tenant", "anyone"))
+
+
+class BareBase(Tenants):
+    """The adapter's weights are left out for whoever has a ticket for that; its contract is not."""
+
+    async def authorize(self, request: IncomingRequest) -> Admission:
+        admission = await super().authorize(request)
+        if "x-bare" not in request.headers:
+            return admission
+        return dataclasses.replace(admission, adapter=AdapterRef(), contract=admission.adapter.digest)
 
 
 @pytest.fixture
@@ -147,6 +158,31 @@ async def test_the_instructions_are_cached_for_every_tenant_and_nothing_else_is(
         # A caller who sends the instructions as a message of their own is not let into the shared prefix.
         by_hand = {"model": "bare", "messages": BY_HAND, "max_tokens": 1}
         other = await server.http.post("/v1/chat/completions", json=by_hand, headers={"x-tenant": "three"})
+        assert other.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_the_bare_base_follows_the_contract_without_the_weights(contracted: Tiny) -> None:
+    async with serving(contracted, authorizer=BareBase) as server:
+
+        async def ask(model: str, messages: Any, *, bare: bool = False, **more: Any) -> dict[str, Any]:
+            body = {"model": model, "messages": messages, **more}
+            headers = {"x-tenant": "one"} | ({"x-bare": "1"} if bare else {})
+            answer = await server.http.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return answer.json()  # type: ignore[no-any-return]
+
+        # With the instructions sent by hand, the base says the same as under the contract; the adapter does not.
+        sampled = {"max_tokens": 5, "temperature": 0}
+        by_hand = await ask("base", BY_HAND, **sampled)
+        under = await ask("append", ASK, bare=True, **sampled)
+        assert under["choices"][0]["message"] == by_hand["choices"][0]["message"]
+        assert under["usage"]["prompt_tokens"] == by_hand["usage"]["prompt_tokens"]
+        assert (await ask("append", ASK, **sampled))["choices"][0]["message"] != by_hand["choices"][0]["message"]
+        answer = await ask("single", ASK, bare=True)
+        assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"a", "n"}
+        # Nobody learns from the cache what another's model is told: on the base, instructions are a tenant's own.
+        body = {"model": "base", "messages": BY_HAND, "max_tokens": 1}
+        other = await server.http.post("/v1/chat/completions", json=body, headers={"x-tenant": "two"})
         assert other.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 

@@ -1,0 +1,33 @@
+"""The price of a run before it begins: its worst case, from what is known of a sealed set."""
+
+from __future__ import annotations
+
+from billing.pricing import worst_case_nano_usd
+from marketplace.accounts.errors import Conflict
+from marketplace.catalog import selectors as catalog
+from marketplace.catalog.models import Version
+from marketplace.evals.models import EvalSet
+
+LATENCY_CLASS = "batch"  # as `service_tier: flex`: a run waits for customers, not they for it
+SERVICE_TIER = "flex"
+DEFAULT_MAX_TOKENS = 512  # of an answer of a version without a contract
+TEMPLATE_TOKENS = 340  # of the chat template around a row, at most
+
+
+def worst_case(*, eval_set: EvalSet, version: Version) -> int:
+    """Return nano-dollars that cover each row's worst case, asked of the adapter and of the base.
+
+    A byte-level vocabulary spends at least a byte on a token, and the ciphertext is longer than the rows. Raises
+    Conflict for a version without a price.
+    """
+    price = catalog.price_of(version=version)
+    if price is None:
+        raise Conflict("set a price first", code="no_price")
+    instructions = version.contract["instruction_tokens"] if version.contract else 0
+    each = -(-eval_set.package_size // eval_set.rows) + TEMPLATE_TOKENS + instructions
+    return 2 * eval_set.rows * worst_case_nano_usd(price.point(LATENCY_CLASS), each, answer_limit(version))
+
+
+def answer_limit(version: Version) -> int:
+    """Return the most tokens of an answer."""
+    return int(version.contract["max_tokens"]) if version.contract else DEFAULT_MAX_TOKENS

@@ -1,0 +1,177 @@
+"""Sets of rows: their upload, with every check that needs no key. Rows are looked at when a run opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.db.models import Max
+
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.locks import lock_organization
+from marketplace.catalog import blobs
+from marketplace.catalog.blobs import ByteStream
+from marketplace.catalog.errors import PackageRefused, TooLarge
+from marketplace.catalog.locks import lock_model
+from marketplace.catalog.models import Model
+from marketplace.evals.locks import lock_set
+from marketplace.evals.models import EvalSet
+from marketplace.publishing.uploads import MAX_CHUNK_SIZE
+from marketplace.vault.errors import DataKeyRefused
+from marketplace.vault.models import SigningKey
+from marketplace.vault.rows_keys import accept_rows_key
+from protocol.errors import ProtocolError
+from protocol.eval_rows import MAX_ROWS, MAX_SET_BYTES, read_scorer
+from protocol.names import is_digest
+from sealed_weights.errors import FormatError, SignatureError
+from sealed_weights.header import ROWS_SUITE, read_header
+from sealed_weights.package import verify_signature
+
+State = EvalSet.State
+
+MAX_PACKAGE_SIZE = MAX_SET_BYTES + 2**16  # header, tags and signature beside the rows
+MAX_OPEN_UPLOADS = 10
+MAX_SETS = 500  # of one model
+
+
+@transaction.atomic
+def start_set(
+    *, model: Model, signing_key: SigningKey, package_size: int, rows: int, scorer: Mapping[str, Any]
+) -> EvalSet:
+    """Open the upload of the model's next set. Raises InvalidInput, TooLarge, Conflict, NotAllowed."""
+    if model.kind != Model.Kind.ADAPTER:
+        raise Conflict("a base model is not evaluated beside itself", code="not_an_adapter")
+    if not 0 < package_size <= MAX_PACKAGE_SIZE:
+        raise TooLarge(f"a set may have up to {MAX_SET_BYTES >> 20} MB", code="set_too_large", field="package_size")
+    if not 1 <= rows <= MAX_ROWS:
+        raise InvalidInput(f"must be from 1 to {MAX_ROWS}", field="rows")
+    if signing_key.organization_id != model.organization_id or signing_key.revoked_at is not None:
+        raise InvalidInput("not a signing key of this organization", code="unknown_signing_key", field="signing_key_id")
+    try:
+        wanted = read_scorer(scorer)
+    except ProtocolError as error:
+        raise InvalidInput(str(error), field="scorer") from None
+    lock_organization(model.organization_id)
+    lock_model(model.pk)
+    open_uploads = EvalSet.objects.filter(organization_id=model.organization_id, state=State.UPLOADING).count()
+    newest = EvalSet.objects.filter(model=model).aggregate(newest=Max("number"))["newest"] or 0
+    if open_uploads >= MAX_OPEN_UPLOADS or newest >= MAX_SETS:
+        raise NotAllowed(
+            f"{MAX_OPEN_UPLOADS} uploads of sets may be open, and a model may have {MAX_SETS}", code="too_many_sets"
+        )
+    return EvalSet.objects.create(
+        organization_id=model.organization_id,
+        model=model,
+        number=newest + 1,
+        scorer=msgspec.to_builtins(wanted),
+        rows=rows,
+        signing_key=signing_key,
+        package_size=package_size,
+    )
+
+
+def upload_offset(*, eval_set: EvalSet) -> int:
+    """Return bytes of the package that have arrived: where the next chunk must start."""
+    return blobs.part_size(eval_set.pk) if eval_set.state == State.UPLOADING else eval_set.package_size
+
+
+@transaction.atomic
+def append_set_chunk(*, eval_set: EvalSet, offset: int, stream: ByteStream, length: int) -> int:
+    """Append `length` bytes that start at `offset` and return the offset reached.
+
+    Raises Conflict if the upload is closed, OffsetMismatch with the right offset, TooLarge, StorageUnavailable.
+    """
+    if not 0 < length <= MAX_CHUNK_SIZE:
+        raise TooLarge(f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes", code="chunk_too_large")
+    locked = lock_set(eval_set.pk)
+    _require_uploading(locked)
+    if offset + length > locked.package_size and offset == blobs.part_size(locked.pk):
+        raise TooLarge(f"this upload was announced as {locked.package_size} bytes", code="set_too_large")
+    return blobs.append(locked.pk, offset=offset, stream=stream, length=length)
+
+
+def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> EvalSet:
+    """Close the upload: check size, signature, digest and header, and take the data key. Twice is once.
+
+    A package that can never become right makes the set `refused` and deletes its bytes; a wrong digest or data key can
+    be sent again. Raises InvalidInput, Conflict, PackageRefused, StorageUnavailable.
+    """
+    if not is_digest(digest):
+        raise InvalidInput("must be 64 lower-case hex digits", field="digest")
+    if eval_set.package_digest == digest:
+        return eval_set
+    _require_uploading(eval_set)
+    arrived = blobs.part_size(eval_set.pk)
+    if arrived != eval_set.package_size:
+        raise Conflict(
+            f"{arrived} of {eval_set.package_size} bytes have arrived; continue the upload", code="upload_incomplete"
+        )
+    try:
+        found = _check_package(eval_set)
+    except PackageRefused as refusal:
+        refuse_set(eval_set, str(refusal))
+        blobs.discard(eval_set.pk)
+        raise
+    if found != digest:
+        raise PackageRefused("the uploaded package has another digest", code="digest_mismatch", field="digest")
+    _accept(eval_set, digest, wrapped_data_key)
+    eval_set.refresh_from_db()
+    return eval_set
+
+
+def refuse_set(eval_set: EvalSet, reason: str) -> None:
+    """End a set that breaks a rule; `reason` names the row and the rule, and has no row's text."""
+    EvalSet.objects.filter(pk=eval_set.pk).update(state=State.REFUSED, refusal=reason[:300])
+
+
+def _require_uploading(eval_set: EvalSet) -> None:
+    if eval_set.state != State.UPLOADING:
+        raise Conflict(f"set {eval_set.number} is {eval_set.state}; start a new one", code="upload_closed")
+
+
+def _check_package(eval_set: EvalSet) -> str:
+    """Return the digest of the package if signature and header are this set's; raises PackageRefused."""
+    if eval_set.signing_key.revoked_at is not None:
+        raise PackageRefused("the signing key of this set is revoked", code="signing_key_revoked", field="signing_key")
+    path = blobs.part_path(eval_set.pk)
+    try:
+        header = read_header(path)
+        digest = verify_signature(path, bytes(eval_set.signing_key.public_key))
+    except FormatError as error:
+        raise PackageRefused(str(error), code="malformed_package", field="package") from None
+    except SignatureError as error:
+        raise PackageRefused(str(error), code="wrong_signature", field="package") from None
+    expected = (
+        ("suite", header.suite, ROWS_SUITE),
+        ("creator_id", header.creator_id, eval_set.organization_id),
+        ("model_id", header.model_id, eval_set.model_id),
+        ("version", header.version, eval_set.number),
+        ("base_fingerprint", header.base_fingerprint.hex(), eval_set.model.base_model.fingerprint),
+    )
+    for field, found, wanted in expected:
+        if found != wanted:
+            raise PackageRefused(f"header {field}: must be {wanted}, is {found}", code="wrong_header", field=field)
+    return digest
+
+
+@transaction.atomic
+def _accept(eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> None:
+    locked = lock_set(eval_set.pk)
+    _require_uploading(locked)
+    if EvalSet.objects.filter(package_digest=digest).exists():
+        raise Conflict("this package is already another set", code="package_known", field="digest")
+    try:
+        wrapped = accept_rows_key(
+            model=eval_set.model, number=locked.number, set_id=locked.pk, wrapped=wrapped_data_key, digest=digest
+        )
+    except DataKeyRefused:
+        raise PackageRefused(
+            "the data key is not wrapped to the platform's key for this package",
+            code="wrong_data_key",
+            field="wrapped_data_key",
+        ) from None
+    blobs.keep(locked.pk, digest)
+    EvalSet.objects.filter(pk=locked.pk).update(state=State.READY, package_digest=digest, wrapped_key=wrapped)
+    transaction.on_commit(lambda: blobs.discard(locked.pk))

@@ -1,0 +1,122 @@
+"""Sets of rows: what is read, and what is refused with its row and rule, before sealing and again on the platform."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ProtocolError
+from protocol.eval_rows import MAX_ROW_BYTES, MAX_ROWS, RowRefused, Scorer, fingerprint, read_rows, read_scorer
+
+LABEL = Scorer(kind="label", field="category")
+SCHEMA = {"type": "object", "properties": {"category": {"enum": ["dining", "income"]}}, "required": ["category"]}
+GOOD = {"message": "POS 11", "expected": {"category": "dining"}}
+
+
+def lines(*rows: Any) -> bytes:
+    return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
+
+
+def test_a_message_or_a_chat_is_read() -> None:
+    chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    one, other = read_rows(lines(GOOD, {"messages": chat, "expected": '{"category": "income"}'}), LABEL, SCHEMA)
+    assert one.messages == [{"role": "user", "content": "POS 11"}] and one.expected == {"category": "dining"}
+    assert other.messages == chat
+    assert "POS" not in repr(one)
+
+
+@pytest.mark.parametrize(
+    ("bad", "rule"),
+    [
+        (b"", "one JSON object"),
+        (b"[1]", "one JSON object"),
+        (b'{"message": NaN, "expected": 1}', "one JSON object"),
+        (b'{"message": "' + b"[" * 100_000 + b'"}', "at most 64 KB"),
+        (b"[" * 60_000, "one JSON object"),
+        (b'{"message": "\xff", "expected": "dining"}', "UTF-8"),
+        (b'{"message": "\\ud800", "expected": "dining"}', "UTF-8"),
+        ({"message": "x" * 10_000_000, "expected": "dining"}, "at most 64 KB"),
+        ({"message": "x"}, "nothing else"),
+        ({"message": "x", "expected": "dining", "score": 1}, "nothing else"),
+        ({"message": "x", "messages": [], "expected": "dining"}, "nothing else"),
+        ({"message": " ", "expected": "dining"}, "content must be text"),
+        ({"message": 7, "expected": "dining"}, "content must be text"),
+        ({"messages": [], "expected": "dining"}, "list of 1 to"),
+        ({"messages": [{"role": "tool", "content": "x"}], "expected": "dining"}, "`role` and `content`"),
+        ({"messages": [{"role": "assistant", "content": "x"}], "expected": "dining"}, "the user's"),
+        ({"message": "x", "expected": {"category": "travel"}}, "contract allows"),
+        ({"message": "x", "expected": "travel"}, "contract allows"),
+        ({"message": "x", "expected": {"other": "dining"}}, "a label"),
+        ({"message": " pos\u00a011 ", "expected": "income"}, "repeats the messages of row 1"),
+    ],
+)
+def test_a_bad_row_is_refused_by_number_and_rule_without_its_text(bad: Any, rule: str) -> None:
+    with pytest.raises(RowRefused, match=rule) as refusal:
+        read_rows(lines(GOOD, bad, GOOD), LABEL, SCHEMA)
+    assert refusal.value.row == 2
+    assert "travel" not in str(refusal.value) and "pos" not in str(refusal.value)
+
+
+def test_a_set_has_a_largest_size() -> None:
+    many = lines(*({"message": f"m{number}", "expected": "dining"} for number in range(MAX_ROWS + 1)))
+    with pytest.raises(RowRefused, match="10,000 rows") as refusal:
+        read_rows(many, LABEL, SCHEMA)
+    assert refusal.value.row == 0
+    assert len(read_rows(many[: many.rindex(b"{")], LABEL, SCHEMA)) == MAX_ROWS
+    with pytest.raises(RowRefused, match="64 MB"):
+        read_rows(b"x" * (1 << 26) + b"x", LABEL, None)
+    assert MAX_ROW_BYTES == 65_536
+
+
+@pytest.mark.parametrize(
+    ("scorer", "expected", "rule"),
+    [
+        (Scorer(kind="json"), "{", "JSON value"),
+        (Scorer(kind="fields", fields=("a", "b")), {"a": 1}, "'b'"),
+        (Scorer(kind="regex"), "", "pattern"),
+        (Scorer(kind="regex"), "x" * 1001, "pattern"),
+        (Scorer(kind="number"), "many", "number"),
+        (Scorer(kind="number"), True, "number"),
+    ],
+)
+def test_what_is_expected_fits_the_scorer(scorer: Scorer, expected: Any, rule: str) -> None:
+    with pytest.raises(RowRefused, match=rule):
+        read_rows(lines({"message": "x", "expected": expected}), scorer, None)
+
+
+def test_scorers_are_a_closed_list() -> None:
+    assert read_scorer({"kind": "label", "field": "category"}) == LABEL
+    assert read_scorer({"kind": "number", "tolerance": 0.5}).tolerance == 0.5
+    for bad in (
+        {"kind": "model", "prompt": "Is it right?"},
+        {"kind": "label", "score": 1},
+        {"kind": "fields"},
+        {"kind": "fields", "fields": ["a", "a"]},
+        {"kind": "json", "fields": ["a"]},
+        {"kind": "json", "field": "a"},
+        {"kind": "label", "tolerance": 1},
+        {"kind": "number", "tolerance": -1},
+        "label",
+    ):
+        with pytest.raises(ProtocolError, match="scorer"):
+            read_scorer(bad)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_rows_or_are_refused(data: bytes) -> None:
+    try:
+        read_rows(data, LABEL, SCHEMA)
+    except RowRefused:
+        return
+
+
+def test_a_fingerprint_ignores_how_a_text_is_written() -> None:
+    def of(text: str) -> bytes:
+        return fingerprint([{"role": "user", "content": text}])
+
+    assert of("Ｃafé  au\nlait") == of("café au lait")
+    assert of("cafe au lait") != of("café au lait")
