@@ -22,11 +22,18 @@ DROP FUNCTION billing_take_back(bigint, bigint, bigint, text, uuid), billing_sha
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0026_printed_papers")]
+    dependencies = [("billing", "0029_alerts_are_told_elsewhere")]
 
     operations = [
         migrations.AddField(
-            "correction", "bearer", models.CharField(choices=[("all", "All"), ("platform", "Platform"), ("payee", "Payee")], default="all", db_default="all", max_length=8)
+            "correction",
+            "bearer",
+            models.CharField(
+                choices=[("all", "All"), ("platform", "Platform"), ("payee", "Payee")],
+                default="all",
+                db_default="all",
+                max_length=8,
+            ),
         ),
         migrations.AddField("correction", "bearer_organization_id", models.UUIDField(null=True)),
         migrations.AddConstraint(

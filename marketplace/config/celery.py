@@ -84,6 +84,12 @@ app.conf.update(
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        # A month is judged a day after its end; the other rounds find nothing to do.
+        "keep promises": {
+            "task": "marketplace.promises.tasks.keep_promises",
+            "schedule": 3600.0,
+            "options": {"expires": 3000.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -96,6 +102,7 @@ app.autodiscover_tasks(
         "marketplace.publishing",
         "marketplace.vault",
         "marketplace.receipts",
+        "marketplace.promises",
         "marketplace.gateway",
     ]
 )

@@ -55,6 +55,7 @@ INSTALLED_APPS = [
     "marketplace.catalog",
     "marketplace.vault",
     "marketplace.receipts",
+    "marketplace.promises",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",
