@@ -146,6 +146,17 @@ def delete_team(node: BudgetNode) -> None:
     BudgetNode.objects.filter(pk=node.pk).delete()
 
 
+@transaction.atomic
+def delete_key_node(api_key: ApiKey) -> None:
+    """Take the node of a line that has ended out of the tree, unless end users or predictions in flight need it."""
+    node = BudgetNode.objects.filter(api_key_id=api_key.line_id).first()
+    if node is None:
+        return
+    lock_organization(node.organization_id)
+    lock_budget_branch(node)
+    BudgetNode.objects.filter(pk=node.pk, held_nano_usd=0, children=None).delete()
+
+
 def _create(organization: Organization, parent: BudgetNode | None, kind: Kind, **fields: object) -> BudgetNode:
     node_id = uuid.uuid4()
     path = [*(parent.path if parent else ()), node_id]

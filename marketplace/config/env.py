@@ -91,6 +91,7 @@ class Env:
         Path  # DELIVERY_DIR: delivery logs of this machine's gateways; by default "deliveries" beside BLOB_DIR
     )
     public_url: str  # PUBLIC_URL: where browsers and clients reach the platform
+    api_url: str  # API_URL: where workers reach this platform's own /v1; PUBLIC_URL where it is not set
     stripe_api_key: str  # STRIPE_API_KEY
     stripe_api_base: str  # STRIPE_API_BASE: empty for Stripe itself, the double's URL in the local stack
     stripe_webhook_secret: str  # STRIPE_WEBHOOK_SECRET
@@ -129,6 +130,7 @@ class Env:
             blob_dir=Path(_need(source, "BLOB_DIR")),
             delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),
             public_url=_url(source, "PUBLIC_URL", ("http", "https")).rstrip("/"),
+            api_url=_url(source, "API_URL", ("http", "https"), default=_need(source, "PUBLIC_URL")).rstrip("/"),
             stripe_api_key=_need(source, "STRIPE_API_KEY"),
             stripe_api_base=_url(source, "STRIPE_API_BASE", ("http", "https", ""), default=""),
             stripe_webhook_secret=_need(source, "STRIPE_WEBHOOK_SECRET"),

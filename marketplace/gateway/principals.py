@@ -17,6 +17,8 @@ from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
 from marketplace.accounts.playground_tokens import verify_playground_token
+from marketplace.accounts.run_tokens import PREFIX as RUN_PREFIX
+from marketplace.accounts.run_tokens import verify_run_token
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
 
@@ -38,11 +40,15 @@ REFRESHED_SECONDS = 10.0  # a key that was used so long ago is loaded again when
 
 @dataclass(frozen=True)
 class Principal:
-    """An organization that may spend its money on predictions."""
+    """An organization that may spend its money on predictions.
+
+    `bare_base`: the platform itself asks, for the contract without the adapter's weights (`accounts.run_tokens`).
+    """
 
     organization_id: uuid.UUID
     organization_slug: str
     api_key_id: uuid.UUID | None  # None: the playground
+    bare_base: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class Authenticator:
         credential = credential.strip()
         if credential.startswith(PLAYGROUND_PREFIX):
             return await self._playground(database, credential)
+        if credential.startswith(RUN_PREFIX):
+            return await self._run(database, credential)
         prefix = parse_api_key(credential)
         if prefix is None:
             raise unauthorized("This is not an API key of this platform; keys begin with 'ik_'.")
@@ -83,14 +91,14 @@ class Authenticator:
         given = digest_api_key(credential, self._pepper)
         if row is None or not hmac.compare_digest(given, row.digest):
             raise unauthorized("This API key is not valid.")
-        now = datetime.now(UTC)
-        if row.revoked_at is not None and row.revoked_at <= now:
-            raise unauthorized("This API key was revoked.")
-        if row.expires_at is not None and row.expires_at <= now:
-            raise unauthorized("This API key has expired.")
-        if "predict" not in row.scopes:
-            raise NotAllowed("This API key may not make predictions.", code="missing_scope")
-        return Principal(row.organization_id, row.organization_slug, row.id)
+        return _principal_of(row)
+
+    async def _run(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
+        claims = verify_run_token(token)
+        row = await self._keys.get(claims.key_prefix, lambda: self._load(database, claims.key_prefix))
+        if row is None:
+            raise unauthorized("The key of this run does not exist.")
+        return _principal_of(row, bare_base=claims.bare_base)
 
     async def keep_fresh(self, database: AsyncConnectionPool[Any]) -> None:
         """Load the keys that are in use every second, in one statement, until cancelled: no request waits for that."""
@@ -120,3 +128,15 @@ class Authenticator:
         if row is None:
             raise unauthorized("You are no longer a member of this organization.")
         return Principal(claims.organization_id, row[0], None)
+
+
+def _principal_of(row: _KeyRow, *, bare_base: bool = False) -> Principal:
+    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 without the scope `predict`."""
+    now = datetime.now(UTC)
+    if row.revoked_at is not None and row.revoked_at <= now:
+        raise unauthorized("This API key was revoked.")
+    if row.expires_at is not None and row.expires_at <= now:
+        raise unauthorized("This API key has expired.")
+    if "predict" not in row.scopes:
+        raise NotAllowed("This API key may not make predictions.", code="missing_scope")
+    return Principal(row.organization_id, row.organization_slug, row.id, bare_base)

@@ -1,0 +1,59 @@
+"""Tokens with which the platform itself calls `/v1` under one of an organization's keys, for a run that it asked for.
+
+Pure, like `playground_tokens`. The key's own text is thrown away when it is made, so nobody else calls under it; a
+worker that goes on after another one was killed issues itself a new token. The claim `bare_base` exists nowhere else:
+no caller can ask the gateway for it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+import jwt
+from django.conf import settings
+
+from marketplace.accounts.api_keys import PREFIX_LENGTH
+from marketplace.accounts.errors import InvalidCredentials
+from marketplace.accounts.models import ApiKey
+
+PREFIX = "ikr_"
+AUDIENCE = "run"
+LIFETIME_SECONDS = 600
+_KEY_PREFIX = re.compile(rf"[a-z2-7]{{{PREFIX_LENGTH}}}")
+
+
+@dataclass(frozen=True)
+class RunClaims:
+    """The key that is charged, by its prefix. `bare_base`: the adapter's weights are left out, its contract is not."""
+
+    key_prefix: str
+    bare_base: bool
+
+
+def issue_run_token(*, key: ApiKey, bare_base: bool = False) -> str:
+    """Return a bearer token good for `LIFETIME_SECONDS`, and only while `key` is live."""
+    claims = {"aud": AUDIENCE, "key": key.prefix, "bare": bare_base, "exp": int(time.time()) + LIFETIME_SECONDS}
+    return PREFIX + jwt.encode(claims, settings.SECRET_KEY, algorithm="HS256")
+
+
+def verify_run_token(text: str) -> RunClaims:
+    """Return the claims of a token from `issue_run_token`. Raises InvalidCredentials."""
+    refusal = InvalidCredentials("this is no token of a run of the platform", code="invalid_api_key")
+    if not text.startswith(PREFIX) or len(text) > 2048:
+        raise refusal
+    try:
+        claims = jwt.decode(
+            text[len(PREFIX) :],
+            settings.SECRET_KEY,
+            algorithms=["HS256"],
+            audience=AUDIENCE,
+            options={"require": ["aud", "key", "bare", "exp"]},
+        )
+    except jwt.InvalidTokenError:
+        raise refusal from None
+    key, bare = claims["key"], claims["bare"]
+    if not isinstance(key, str) or not _KEY_PREFIX.fullmatch(key) or not isinstance(bare, bool):
+        raise refusal
+    return RunClaims(key, bare)

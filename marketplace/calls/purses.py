@@ -1,0 +1,44 @@
+"""Purses: what one run of the platform may spend of an organization's credit, and for how long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+
+from billing.budgets.tree import delete_key_node
+from billing.limited_keys import Limits, budget_of, create_limited_key
+from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.accounts.services import revoke_api_key
+
+LIFETIME = timedelta(hours=20)  # shorter than answers are kept: a call made twice is always found
+
+
+def open_purse(
+    *, organization: Organization, name: str, budget_nano_usd: int, created_by: User | None = None
+) -> ApiKey:
+    """Return a key that may spend `budget_nano_usd` in all, until it is closed and for `LIFETIME` at most.
+
+    Raises InvalidInput for a name over 100 characters or a budget out of range, NotAllowed past the limit of keys.
+    """
+    key, _ = create_limited_key(
+        organization=organization,
+        name=name,
+        scopes=[ApiKey.Scope.PREDICT],
+        created_by=created_by,
+        expires_at=timezone.now() + LIFETIME,
+        limits=Limits(total_nano_usd=budget_nano_usd),
+    )
+    return key
+
+
+def spent_nano_usd(purse: ApiKey) -> int:
+    """Return what was charged to an open purse so far."""
+    node = budget_of(purse)
+    return node.spent_total_nano_usd if node else 0
+
+
+def close_purse(purse: ApiKey) -> None:
+    """End the purse: its key is revoked, and its budget leaves the tree once nothing is in flight. Twice is once."""
+    revoke_api_key(key=purse)
+    delete_key_node(purse)
