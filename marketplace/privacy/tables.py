@@ -34,6 +34,7 @@ from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
+from marketplace.promises.models import Month, Promise, Refund
 from marketplace.vault.models import Release, SigningKey
 
 
@@ -72,6 +73,13 @@ EXPORTED = (
         "model_id version_id input_micro_usd_per_mtok cached_input_micro_usd_per_mtok output_micro_usd_per_mtok "
         "per_prediction_nano_usd effective_at",
         by="model__organization",
+    ),
+    _of(Promise, "id model_id kind bound starts_on created_at", by="model__organization"),
+    _of(Month, "id model_id kind month promise_id calls missed value judged_at", by="model__organization"),
+    _of(
+        Refund,
+        "id month__model_id month__kind month__month calls missed spent_nano_usd refund_bps amount_nano_usd "
+        "paid_nano_usd paid_at",
     ),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),

@@ -12,9 +12,9 @@ from django.utils import timezone
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Model
+from marketplace.promises import policy
 from marketplace.promises.measuring import next_month
 from marketplace.promises.models import Month, Promise, PromiseKind, Refund
-from marketplace.promises.policy import LEAST_CALLS, allowed_bps
 
 MONTHS_SHOWN = 6
 
@@ -28,6 +28,7 @@ class Kept:
     calls: int
     value: int | None
     kept: bool | None
+    missed_of_allowed: float = 0.0  # missed calls as a multiple of what the promise allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def _shown(rows: QuerySet[Refund]) -> QuerySet[Refund]:
 
 def _kept(row: Month) -> Kept:
     bound = row.promise.bound or 0
-    if row.calls < LEAST_CALLS:
+    if row.calls < policy.LEAST_CALLS:
         return Kept(row.month, bound, row.calls, None, None)
-    allowed = allowed_bps(row.kind, bound)  # type: ignore[arg-type]
-    return Kept(row.month, bound, row.calls, row.value, row.missed * BASIS_POINTS <= allowed * row.calls)
+    allowed = policy.allowed_bps(row.kind, bound)  # type: ignore[arg-type]
+    missed, room = row.missed * BASIS_POINTS, allowed * row.calls
+    return Kept(row.month, bound, row.calls, row.value, missed <= room, missed / room)

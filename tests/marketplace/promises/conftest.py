@@ -1,4 +1,4 @@
-"""A model of a creator with a royalty above it, its consumers, and a replica that signs times: charges of last month."""
+"""A model with a royalty above it, its consumers, and a replica that signs times: charges of last month."""
 
 from __future__ import annotations
 
@@ -136,7 +136,14 @@ def market(db: None, monkeypatch: pytest.MonkeyPatch) -> Market:
     monkeypatch.setattr(policy, "LEAST_CALLS", 10)
     vault.bootstrap_platform_keys()
     version = factories.make_version()
-    version.contract = {"output_schema": {"type": "object"}, "max_tokens": 24}
+    version.contract = {
+        "instruction_tokens": 10,
+        "max_tokens": 24,
+        "output_schema": {"type": "object"},
+        "messages": "single",
+        "system": "replace",
+        "logprobs": "none",
+    }
     version.save(update_fields=["contract"])
     seller = version.model.organization
     return Market(seller, make_organization(), version.model, version, make_replica())

@@ -256,28 +256,32 @@ def test_the_database_refuses_a_correction_that_takes_from_others_than_its_beare
     call = market.call(buyer)
     original = LedgerTransaction.objects.get(kind="prediction", reference=str(call.prediction_id))
     correction = uuid.uuid4()
-    with pytest.raises(DatabaseError, match="than who bears it"), transaction.atomic(), as_owner():
-        with connection.cursor() as cursor:
-            cursor.execute("SET CONSTRAINTS ALL DEFERRED")
-            cursor.execute(
-                "INSERT INTO billing_ledgertransaction (kind, reference, corrects_id) VALUES ('correction', %s, %s) "
-                "RETURNING id",
-                [str(correction), original.pk],
-            )
-            (ledger,) = cursor.fetchone()
-            cursor.execute(
-                "INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason, transaction_id, bearer) "
-                "VALUES (%s, %s, 10, 'x', %s, 'platform')",
-                [correction, call.prediction_id, ledger],
-            )
-            cursor.execute(
-                "INSERT INTO billing_entry (transaction_id, account_id, lot_id, amount) "
-                "SELECT %s, account_id, lot_id, -amount / abs(amount) * 10 FROM billing_entry e "
-                "JOIN billing_account a ON a.id = e.account_id "
-                "WHERE transaction_id = %s AND (a.kind = 'customer_credit' OR a.organization_id = %s)",
-                [ledger, original.pk, market.seller.pk],
-            )
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    with (
+        pytest.raises(DatabaseError, match="than who bears it"),
+        transaction.atomic(),
+        as_owner(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
+        cursor.execute(
+            "INSERT INTO billing_ledgertransaction (kind, reference, corrects_id) VALUES ('correction', %s, %s) "
+            "RETURNING id",
+            [str(correction), original.pk],
+        )
+        (ledger,) = cursor.fetchone()
+        cursor.execute(
+            "INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason, transaction_id, bearer) "
+            "VALUES (%s, %s, 10, 'x', %s, 'platform')",
+            [correction, call.prediction_id, ledger],
+        )
+        cursor.execute(
+            "INSERT INTO billing_entry (transaction_id, account_id, lot_id, amount) "
+            "SELECT %s, account_id, lot_id, -amount / abs(amount) * 10 FROM billing_entry e "
+            "JOIN billing_account a ON a.id = e.account_id "
+            "WHERE transaction_id = %s AND (a.kind = 'customer_credit' OR a.organization_id = %s)",
+            [ledger, original.pk, market.seller.pk],
+        )
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
     assert not Correction.objects.exists()
 
 
