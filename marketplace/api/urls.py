@@ -22,6 +22,7 @@ from marketplace.api.views import (
     refunds,
     schema,
     statements,
+    trials,
     versions,
 )
 from marketplace.api.views.base import UnknownPath
@@ -101,6 +102,10 @@ urlpatterns = [
     path("cards", cards.CardsView.as_view(), name="cards"),
     path("cards/<uuid:card_id>", cards.CardView.as_view(), name="card"),
     path("auto-top-up", cards.AutoTopUpView.as_view(), name="auto-top-up"),
+    path("trials", trials.TrialsView.as_view(), name="trials"),
+    path("trials/<uuid:trial_id>", trials.TrialView.as_view(), name="trial"),
+    path("trials/<uuid:trial_id>/cancel", trials.CancelTrialView.as_view(), name="cancel-trial"),
+    path("trials/<uuid:trial_id>/rows", trials.TrialRowsView.as_view(), name="trial-rows"),
     path("usage", money.UsageView.as_view(), name="usage"),
     path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
     path("billing-profile", papers.BillingProfileView.as_view(), name="billing-profile"),

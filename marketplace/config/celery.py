@@ -84,6 +84,12 @@ app.conf.update(
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        "resume trials": {
+            "task": "marketplace.trials.tasks.resume_trials",
+            "schedule": 15.0,
+            "options": {"expires": 30.0},
+        },
+        "delete old rows of trials": {"task": "marketplace.trials.tasks.delete_old_rows", "schedule": 3600.0},
         # A month is judged a day after its end; the other rounds find nothing to do.
         "keep promises": {
             "task": "marketplace.promises.tasks.keep_promises",
@@ -103,6 +109,7 @@ app.autodiscover_tasks(
         "marketplace.vault",
         "marketplace.receipts",
         "marketplace.promises",
+        "marketplace.trials",
         "marketplace.gateway",
     ]
 )

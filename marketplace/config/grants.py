@@ -98,6 +98,8 @@ TABLES = {
     "receipts_head": APPEND,
     "receipts_segment": "SELECT, INSERT, UPDATE",
     "mfa_authenticator": WRITE,
+    "trials_trial": WRITE,
+    "trials_trialrow": WRITE,
     "vault_answerkey": "SELECT, INSERT, DELETE",
     "vault_creatorkey": WRITE,
     "vault_datakey": WRITE,

@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "marketplace.vault",
     "marketplace.receipts",
     "marketplace.promises",
+    "marketplace.trials",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",
