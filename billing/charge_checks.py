@@ -68,6 +68,12 @@ CROSS JOIN LATERAL (
 ) side LEFT JOIN billing_correction c ON c.transaction_id = t.id
 WHERE c.amount_nano_usd IS DISTINCT FROM side.total
 UNION ALL
+SELECT 'charge_mismatch', 'transaction ' || t.id, 'a correction takes from who bears it', sum(-e.amount)::bigint,
+    0::bigint
+FROM ledger t JOIN billing_correction c ON c.transaction_id = t.id AND c.bearer <> 'all'
+JOIN billing_entry e ON e.transaction_id = t.id JOIN billing_account a ON a.id = e.account_id
+WHERE a.kind <> 'customer_credit' AND a.organization_id IS DISTINCT FROM c.bearer_organization_id GROUP BY t.id
+UNION ALL
 SELECT 'charge_mismatch', 'transaction ' || t.id, 'corrections are within their original', sum(abs(off.back))::bigint,
     sum(abs(off.moved))::bigint
 FROM ledger t CROSS JOIN LATERAL (

@@ -50,6 +50,7 @@ WHERE a.kind = 'customer_credit' AND a.organization_id = %s
 RELEASE_HOLD = "SELECT billing_release_hold(%s, %s)"
 EXPIRE_HOLD = "SELECT billing_expire_hold(%s)"
 CORRECT_PREDICTION = "SELECT outcome, amount FROM billing_correct_prediction(%s, %s, %s, %s)"
+CORRECT_BORNE = "SELECT outcome, amount FROM billing_correct_prediction(%s, %s, %s, %s, %s, %s)"
 GATEWAY_BEAT = "SELECT billing_gateway_beat(%s, %s)"
 
 STATEMENT_SECONDS = 5  # of one of these calls; the database cancels it then, and nothing has happened

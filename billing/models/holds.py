@@ -132,6 +132,11 @@ class Hold(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="billing_hold_idempotency",
             ),
+            models.Index(
+                fields=["model_id", "closed_at"],
+                condition=Q(state="released", close_reason="length"),  # an answer that was cut off, and so is free
+                name="billing_hold_cut_off",
+            ),
             models.Index(fields=["settled_in"], condition=Q(settled_in__isnull=False), name="billing_hold_settled_in"),
         ]
 

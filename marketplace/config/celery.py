@@ -95,6 +95,18 @@ app.conf.update(
             "schedule": 60.0,
             "options": {"expires": 55.0},
         },
+        "resume trials": {
+            "task": "marketplace.trials.tasks.resume_trials",
+            "schedule": 15.0,
+            "options": {"expires": 30.0},
+        },
+        "delete old rows of trials": {"task": "marketplace.trials.tasks.delete_old_rows", "schedule": 3600.0},
+        # A month is judged a day after its end; the other rounds find nothing to do.
+        "keep promises": {
+            "task": "marketplace.promises.tasks.keep_promises",
+            "schedule": 3600.0,
+            "options": {"expires": 3000.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -108,6 +120,8 @@ app.autodiscover_tasks(
         "marketplace.vault",
         "marketplace.receipts",
         "marketplace.evals",
+        "marketplace.promises",
+        "marketplace.trials",
         "marketplace.gateway",
         "marketplace.watch",
     ]

@@ -57,6 +57,8 @@ INSTALLED_APPS = [
     "marketplace.receipts",
     "marketplace.watch",
     "marketplace.evals",
+    "marketplace.promises",
+    "marketplace.trials",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",

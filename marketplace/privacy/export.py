@@ -48,7 +48,8 @@ def write_organization_copy(organization: Organization, target: IO[bytes], *, ma
                     written += 1
                     if max_rows is not None and written > max_rows:
                         raise ExportTooLarge("this organization has too much data for a page; ask the platform for it")
-                    file.write(to_json(row).encode() + b"\n")
+                    shown = row if table.opened is None else table.opened(organization, row)
+                    file.write(to_json(shown).encode() + b"\n")
         archive.writestr("export.json", to_json({"format": FORMAT, "organization": organization.pk, "rows": written}))
     return written
 

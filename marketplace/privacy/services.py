@@ -36,6 +36,8 @@ from marketplace.alerts.models import Alert, Seen
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
+from marketplace.trials.models import Trial
+from marketplace.trials.services import delete_rows
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
 
 ERASED = "erased"
@@ -83,6 +85,8 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
     Alert.objects.filter(organization=row).delete()  # they name budgets and models
     Webhook.objects.filter(organization=row).delete()
+    for trial in Trial.objects.filter(organization=row).select_related("purse"):
+        delete_rows(trial=trial)
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()
     BillingProfile.objects.filter(organization=row).update(

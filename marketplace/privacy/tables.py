@@ -34,6 +34,9 @@ from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
+from marketplace.promises.models import Month, Promise, Refund
+from marketplace.trials.models import Trial, TrialRow
+from marketplace.trials.sealing import read_sealed
 from marketplace.vault.models import Release, SigningKey
 from marketplace.watch.models import Threshold, Thumb
 
@@ -45,11 +48,18 @@ class Table:
     name: str
     rows: Callable[[Organization], QuerySet[Any]]
     columns: tuple[str, ...]
+    opened: Callable[[Organization, dict[str, Any]], dict[str, Any]] | None = None  # what is encrypted, in the clear
 
 
-def _of(model: type[Model], columns: str, *, by: str = "organization") -> Table:
+def _of(
+    model: type[Model],
+    columns: str,
+    *,
+    by: str = "organization",
+    opened: Callable[[Organization, dict[str, Any]], dict[str, Any]] | None = None,
+) -> Table:
     return Table(
-        model._meta.db_table, lambda one: model._default_manager.filter(**{by: one.pk}), tuple(columns.split())
+        model._meta.db_table, lambda one: model._default_manager.filter(**{by: one.pk}), tuple(columns.split()), opened
     )
 
 
@@ -73,6 +83,24 @@ EXPORTED = (
         "model_id version_id input_micro_usd_per_mtok cached_input_micro_usd_per_mtok output_micro_usd_per_mtok "
         "per_prediction_nano_usd effective_at",
         by="model__organization",
+    ),
+    _of(Promise, "id model_id kind bound starts_on created_at", by="model__organization"),
+    _of(Month, "id model_id kind month promise_id calls missed value judged_at", by="model__organization"),
+    _of(
+        Refund,
+        "id month__model_id month__kind month__month calls missed spent_nano_usd refund_bps amount_nano_usd "
+        "paid_nano_usd paid_at",
+    ),
+    _of(
+        Trial,
+        "id first second scoring fields budget_nano_usd rows_count state ended_by created_at ended_at rows_deleted_at",
+    ),
+    _of(
+        TrialRow,
+        "id trial_id number sealed answers answered_at winner refused a_cost_nano_usd b_cost_nano_usd a_prediction_id "
+        "b_prediction_id",
+        by="trial__organization",
+        opened=read_sealed,
     ),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),

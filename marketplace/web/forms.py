@@ -199,6 +199,25 @@ class CalculatorForm(PlainForm):
     )
 
 
+class PromiseForm(PlainForm):
+    """The share of valid answers that a creator promises; empty ends the promise."""
+
+    percent = forms.DecimalField(
+        label="Valid answers, %",
+        required=False,
+        min_value=Decimal(50),
+        max_value=Decimal("99.9"),
+        decimal_places=2,
+        help_text="Of the calls of each month, from the next one on. Empty: nothing is promised.",
+    )
+
+    @property
+    def bound(self) -> int | None:
+        """Return the promise in basis points."""
+        percent = self.cleaned_data["percent"]
+        return None if percent is None else int(percent * 100)
+
+
 class RoyaltyForm(PlainForm):
     """The royalty of derived models, and the models that this one is derived from or blended of (said once)."""
 

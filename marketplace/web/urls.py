@@ -13,6 +13,7 @@ from marketplace.web.views import (
     keys,
     papers,
     payouts,
+    promises,
     public,
     receipts,
     saved_cards,
@@ -82,6 +83,7 @@ urlpatterns = [
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/in-use", in_use.in_use, name="in_use"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
+    path("dashboard/models/<slug:slug>/promise", promises.promise, name="promise"),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
     re_path(
         r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",

@@ -21,13 +21,15 @@ from marketplace import publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Version
+from marketplace.promises.selectors import promises_of, refunds_borne
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
-from marketplace.web.forms import RevokeForm, RoyaltyForm
+from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
 from marketplace.web.price_form import PriceForm, price_initial
+from marketplace.web.promise_chart import promise_views
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
 
@@ -36,6 +38,7 @@ MOST_MODELS = 50  # on one page
 PAGE_SIZE = 50
 CUSTODY_ROWS = 200
 PRICE_ROWS = 50
+MOST_REFUNDS = 20
 
 
 @require_safe
@@ -148,6 +151,7 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
         "more_models": count - len(models),
         "chart": build_day_chart(values, last=today, days=DAYS),
         "days": DAYS,
+        "promise_refunds": refunds_borne(acting.organization)[:MOST_REFUNDS],
         "has_models": selectors.models_of(organization=acting.organization).exists(),
     }
     return render(request, "web/earnings.html", context)
@@ -229,6 +233,9 @@ def _model_page(
         "now": timezone.now(),
         "revoke_form": revoke_form,
         "royalty_form": royalty_form or _royalty_form(model, None),
+        "promises": promise_views(promises_of(model=model)),
+        "promise_form": PromiseForm(),
+        "may_promise": bool(facts.newest and (facts.newest.contract or {}).get("output_schema")),
         "is_adapter": model.kind == Model.Kind.ADAPTER,
     }
     return render(request, "web/my_model.html", context, status=status)

@@ -19,6 +19,7 @@ from marketplace.accounts import selectors as accounts
 from marketplace.accounts.errors import InvalidCredentials, NotAllowed
 from marketplace.accounts.playground_tokens import LIFETIME_SECONDS, issue_playground_token
 from marketplace.catalog import selectors as catalog
+from marketplace.promises.selectors import refunds_of
 from marketplace.web import queries
 from marketplace.web.acting import Acting, acting_of, choose_organization, member_page
 from marketplace.web.charts import DayChart, build_day_chart
@@ -26,6 +27,7 @@ from marketplace.web.refusals import as_json
 
 DAYS = 30
 RANGES = (7, 30, 90)
+MOST_REFUNDS = 20
 
 
 @require_safe
@@ -59,6 +61,7 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
         "daily": overview.daily,
         "chart": _chart(overview.daily.costs, days),
         "rows": billing.usage_rows(acting.organization, limit=50),
+        "promise_refunds": refunds_of(acting.organization)[:MOST_REFUNDS],
         "details_kept_since": details_kept_since(),
         "days": days,
         "ranges": RANGES,

@@ -15,12 +15,14 @@ from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
 from marketplace.catalog.models import Model, ModelFacts, Price
+from marketplace.promises.selectors import promises_of
 from marketplace.web.acting import acting_of
 from marketplace.web.call_price import price_of_call
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
+from marketplace.web.promise_chart import promise_views
 from marketplace.web.snippets import build_snippets
 
 PAGE_SIZE = 24
@@ -94,6 +96,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
         "user_message": user_message,
         "owner": owner,
+        "promises": promise_views(promises_of(model=model)),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
         **_calculate(request, facts.price),

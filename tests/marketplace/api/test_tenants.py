@@ -125,6 +125,7 @@ OPERATIONS = [
     ("PATCH", "models/{org}/{slug}", {"title": "Mine now"}),
     ("POST", "models/{org}/{slug}/prices", {"input_micro_usd_per_mtok": 0, "output_micro_usd_per_mtok": 0}),
     ("POST", "models/{org}/{slug}/versions", {"signing_key_id": "{signing_key}", "package_size": 10}),
+    ("POST", "models/{org}/{slug}/promises", {"kind": "valid", "bound": None}),
     ("GET", "models/{org}/{slug}/custody", None),
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
@@ -170,6 +171,7 @@ OWN_OR_PUBLIC = {
     "top-ups",
     "cards",
     "disputes",
+    "promise-refunds",
     "usage",
     "usage-summary",
     "earnings",
@@ -223,7 +225,7 @@ def fill(text: str, victim: Victim) -> str:
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    for app in ("accounts", "catalog", "vault", "billing"):
+    for app in ("accounts", "catalog", "vault", "billing", "promises"):
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
             rows.append(django_serializers.serialize("json", queryset, fields=None))
@@ -272,6 +274,7 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "model",
         "prices",
         "versions",
+        "promises",
         "custody",
         "holders",
         "version",
