@@ -132,6 +132,7 @@ class Hold(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="billing_hold_idempotency",
             ),
+            models.Index(fields=["closed_at"], condition=Q(state="released"), name="billing_hold_released"),
             models.Index(fields=["settled_in"], condition=Q(settled_in__isnull=False), name="billing_hold_settled_in"),
         ]
 
