@@ -1,4 +1,4 @@
-"""The standing of each model in the public catalogue: its place, and the sums and measurements that the place comes from."""
+"""The standing of each model in the public catalogue: its place, and what the place comes from."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ an index finds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -114,7 +114,7 @@ GROUP BY h.model_id
 class Found:
     """The evidence about one model, and in how many weeks its payers paid."""
 
-    evidence: Evidence = Evidence()
+    evidence: Evidence = field(default_factory=Evidence)
     weeks: int = 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import log2
 
+from billing.pricing import NANO_PER_CENT
 from marketplace.catalog.intervals import wilson
 
 QUALITY_POINTS, UPTIME_POINTS, DEMAND_POINTS = 50.0, 20.0, 30.0
@@ -27,7 +28,7 @@ CARD_RIPENS = timedelta(days=14)  # after its first use on the platform
 HALF_LIFE_WEEKS = 12.0  # of paid money
 MEMORY_WEEKS = 52  # older money counts no more
 UPTIME_DAYS = 28
-NANO_USD = 1_000_000_000
+NANO_PER_USD = 100 * NANO_PER_CENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def uptime(served: int, lost: int) -> float:
 
 def demand(payers: Sequence[Payer]) -> float:
     """Return Σ min(log₂(1 + paid $), 5) over the payers."""
-    return sum(min(log2(1 + payer.paid_nano_usd / NANO_USD), PAYER_CEILING) for payer in payers)
+    return sum(min(log2(1 + payer.paid_nano_usd / NANO_PER_USD), PAYER_CEILING) for payer in payers)
 
 
 def _share(value: float, half: float) -> float:

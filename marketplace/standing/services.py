@@ -30,12 +30,13 @@ _COLUMNS = {
     "weeks": "integer",
     "shelf": "smallint",
 }
+_OLD, _NEW = (", ".join(f"{row}.{name}" for name in _COLUMNS) for row in ("s", "new"))
 _WRITE = f"""
-UPDATE catalog_standing s SET ({", ".join(_COLUMNS)}) = ({", ".join(f"new.{name}" for name in _COLUMNS)})
+UPDATE catalog_standing s SET ({", ".join(_COLUMNS)}) = ({_NEW})
 FROM unnest(%(model_id)s::uuid[], {", ".join(f"%({name})s::{kind}[]" for name, kind in _COLUMNS.items())})
     AS new (model_id, {", ".join(_COLUMNS)})
 WHERE s.model_id = new.model_id
-    AND ({", ".join(f"s.{name}" for name in _COLUMNS)}) IS DISTINCT FROM ({", ".join(f"new.{name}" for name in _COLUMNS)})
+    AND ({_OLD}) IS DISTINCT FROM ({_NEW})
 """
 
 
@@ -59,7 +60,7 @@ def rank_models(*, now: datetime | None = None) -> int:
 def _standings(
     listed: list[tuple[UUID, UUID, datetime]], evidence: dict[UUID, Found], now: datetime
 ) -> list[dict[str, Any]]:
-    """Return the row of each listed model, in the order of their places. Of equal scores, the older listing is first."""
+    """Return the rows of listed models, in the order of their places. Of equal scores, the older listing is first."""
     scored = []
     for model_id, organization_id, listed_at in listed:
         found = evidence.get(model_id, Found())
