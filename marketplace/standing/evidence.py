@@ -72,7 +72,7 @@ WITH linked AS MATERIALIZED (
     GROUP BY 1, 2, 3 HAVING sum(p.paid_nano_usd) > 0
 ), payer AS MATERIALIZED (
     SELECT model_id, payer, count(*) AS weeks,
-        round(sum(paid::float8 * power(0.5::float8, (%(this_week)s::date - week) / (7 * %(half_life)s::float8))))::bigint
+        round(sum(paid::float8 * power(0.5::float8, (%(this_week)s::date - week) / 7 / %(half_life)s::float8)))::bigint
             AS paid
     FROM spent GROUP BY 1, 2
 ), week AS (
