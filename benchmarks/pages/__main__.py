@@ -39,12 +39,17 @@ def main() -> int:
 
     from benchmarks.pages.books import fill, make_market
     from benchmarks.pages.requests import PAGES, SUMS, Visitor
+    from marketplace.standing.services import rank_models
 
     administrators = [psycopg.connect(os.environ["DATABASE_ADMIN_URL"], autocommit=True) for _ in range(2)]
     market = make_market(models=options.models, customers=options.customers)
     start = time.perf_counter()
     counted, seconds = fill(market, administrators, rows=options.rows, days=options.days)
     print(f"{options.rows:,} rows were written in {time.perf_counter() - start:.0f} s, {counted:,} of them of today")
+    start = time.perf_counter()
+    ranked = rank_models()
+    ranking_s = time.perf_counter() - start
+    print(f"{ranked:,} models were ranked in {ranking_s:.1f} s")
     visitor = Visitor(market)
     found = [_measure(name, lambda page=page: visitor.visit(page), options.requests) for name, page in PAGES.items()]
     for row in found:
@@ -58,6 +63,7 @@ def main() -> int:
         "books": {"models": options.models, "predictions": options.rows, "days": options.days},
         "requests": options.requests,
         "bar_ms": BAR_MS,
+        "ranking_s": round(ranking_s, 1),
         "summed_up_per_s": round(counted / seconds),
         "pages": found,
         "from_predictions_s": raw,

@@ -1,4 +1,4 @@
-"""A listed model has a standing, and no other model has one: whatever is published, withdrawn or hidden, and by whom."""
+"""A listed model has a standing, and no other model has one, whatever is published, withdrawn or hidden."""
 
 from __future__ import annotations
 
@@ -78,10 +78,7 @@ def test_a_model_that_was_published_a_moment_ago_is_behind_the_others() -> None:
 
 def test_the_platform_may_neither_add_nor_invent_a_standing() -> None:
     model = make_model()
-    with (
-        pytest.raises(ProgrammingError, match="permission denied"),
-        transaction.atomic(),
-        connection.cursor() as cursor,
-    ):
+    refused = pytest.raises(ProgrammingError, match="permission denied")
+    with refused, transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("INSERT INTO catalog_standing (model_id) VALUES (%s)", [model.pk])
     assert not Standing.objects.exists()

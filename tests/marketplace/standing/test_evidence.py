@@ -1,4 +1,4 @@
-"""The evidence about a model, from real payments and predictions: the money that counts, and the money that does not."""
+"""The evidence about a model, from real payments and predictions: which money counts, and which does not."""
 
 from __future__ import annotations
 
@@ -205,13 +205,8 @@ def test_uptime_is_of_answered_and_lost_calls_and_callers_cannot_lower_it(double
     top_up(double, buyer)
     for _ in range(3):
         call(buyer, model, 100)
-    for reason in (
-        *LOST_REASONS,
-        "refused",
-        "the answer was not delivered",
-        "the budget ends",
-        "the answer was cut off",
-    ):
+    of_callers = ("refused", "the answer was not delivered", "the budget ends", "the answer was cut off")
+    for reason in (*LOST_REASONS, *of_callers):
         request = place(hold_request(buyer, model.organization, model_id=model.pk))
         release_hold_sync(prediction_id=request.prediction_id, reason=reason)
     roll_up()
