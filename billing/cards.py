@@ -1,4 +1,5 @@
-"""Saved cards: a customer saves one on Stripe's page, and removes it here. We know its last four digits alone."""
+"""Saved cards: a customer saves one on Stripe's page, and removes it here. We know its last four digits
+and Stripe's fingerprint of it, never its number."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models.functions import Now
+from django.utils import timezone
 
+from billing.card_uses import note_use
 from billing.errors import CardInUse, CardNotFound
 from billing.locks import lock_auto_top_up
 from billing.models import AutoTopUp, SavedCard, StripeCustomer
@@ -82,8 +85,10 @@ def keep_card(*, page: SetupPage) -> SavedCard | None:
             "last4": page.card.last4,
             "exp_month": page.card.exp_month,
             "exp_year": page.card.exp_year,
+            "fingerprint": page.card.fingerprint,
         },
     )
+    note_use(organization_id=organization_id, fingerprint=page.card.fingerprint, at=timezone.now())
     return card
 
 

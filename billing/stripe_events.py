@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from billing.auto_top_ups import take_card_payment
+from billing.card_uses import note_payment
 from billing.cards import save_card
 from billing.cash import record_stripe_fee
 from billing.disputes.services import refresh_dispute
@@ -38,8 +39,11 @@ def _failed_session_event(session_id: str, gateway: StripeGateway) -> None:
 
 def _charge_event(charge_id: str, gateway: StripeGateway) -> None:
     charge = gateway.charges.retrieve(charge_id)
-    ours = TopUp.objects.filter(payment_intent_id=charge.payment_intent_id, state=TopUp.State.CREDITED).exists()
-    if ours and charge.fee is not None:
+    ours = TopUp.objects.filter(payment_intent_id=charge.payment_intent_id, state=TopUp.State.CREDITED).first()
+    if ours is None:
+        return
+    note_payment(top_up=ours, charge=charge)
+    if charge.fee is not None:
         record_stripe_fee(fee=charge.fee)
 
 

@@ -15,6 +15,7 @@ from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from billing import card_uses
 from billing.auto_top_ups import charge_if_low, due_organizations, refresh_card_top_up
 from billing.disputes.selectors import open_disputes
 from billing.disputes.services import refresh_dispute, take_what_came_back
@@ -43,6 +44,7 @@ LAST_RETRY = timedelta(hours=1)
 ATTEMPTS_UNTIL_INCIDENT = 8  # half an hour: then a person should look, and the retries go on
 EVENT_BATCH = 200
 TOP_UP_BATCH = 200
+CARD_BATCH = 50  # one call to Stripe each
 CATCH_UP_SECONDS = 3 * 24 * 3600  # as long as Stripe itself retries a webhook
 OUTBOX_BATCH = 500
 OUTBOX_STREAM = "intarsia:billing:events"
@@ -136,6 +138,14 @@ def catch_up_top_ups() -> None:
     for top_up_id, checks in due.values_list("id", "checks")[:TOP_UP_BATCH]:
         TopUp.objects.filter(pk=top_up_id).update(checks=checks + 1, next_check_at=_later(checks + 1))
         check_top_up.delay(str(top_up_id))
+
+
+@shared_task
+def learn_cards() -> None:
+    """Ask Stripe for the cards of payments whose events said nothing of them, and of cards saved long ago."""
+    learned = card_uses.learn_cards(gateway=stripe_gateway(), limit=CARD_BATCH)
+    if learned:
+        logger.info("the cards of %d payments and saved cards are known now", learned)
 
 
 def _later(attempts: int) -> CombinedExpression:

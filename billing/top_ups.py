@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from billing.card_uses import note_payment
 from billing.cash import record_stripe_fee
 from billing.errors import InvalidTopUpAmount, PaymentMismatch, RequestIdReused
 from billing.ledger import Line, get_account, post_transaction, record_incident
@@ -140,6 +141,8 @@ def _move_forward(top_up_id: UUID, session: CheckoutSession) -> TopUp | None:
     top_up.checkout_session_id = session.id
     top_up.payment_intent_id = session.payment_intent_id
     top_up.save()
+    if top_up.state == TopUp.State.CREDITED:
+        note_payment(top_up=top_up, charge=session.charge)
     if top_up.card_id is not None and top_up.state not in TopUp.WAITING:
         # The page stood in for a card whose bank asked its holder: automatic top-ups go on, or stop.
         paid = top_up.state == TopUp.State.CREDITED
@@ -172,6 +175,8 @@ def credit_card_payment(*, payment: CardPayment) -> TopUp | None:
                 top_up.save()
             if payment.succeeded and top_up.payment_intent_id != payment.intent_id:
                 raise PaymentMismatch(f"top-up {top_up.pk} was paid twice, also by {payment.intent_id}")
+            if payment.succeeded:
+                note_payment(top_up=top_up, charge=payment.charge)
             if payment.charge is not None and payment.charge.fee is not None:
                 record_stripe_fee(fee=payment.charge.fee)
             return top_up

@@ -2,7 +2,7 @@
 
 from billing.models.alerts import BudgetAlert, Webhook
 from billing.models.budgets import Allowance, BudgetNode
-from billing.models.cards import AutoTopUp, SavedCard, StripeCustomer
+from billing.models.cards import AutoTopUp, CardUse, SavedCard, StripeCustomer
 from billing.models.corrections import Correction
 from billing.models.holds import GatewayProcess, Hold
 from billing.models.kept_answers import KeptAnswer
@@ -14,7 +14,7 @@ from billing.models.payments import StripeEvent, TopUp
 from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
 from billing.models.refunds import Dispute, StripeMovement, TopUpRefund
-from billing.models.rollups import EarningsDay, RollupMark, RollupQueue, SpanCustomer, SpanTotal, UsageDay
+from billing.models.rollups import EarningsDay, PaidWeek, RollupMark, RollupQueue, SpanCustomer, SpanTotal, UsageDay
 from billing.models.splits import Split, SplitPart
 from billing.models.usage import DroppedUsage, Usage
 
@@ -26,6 +26,7 @@ __all__ = [
     "BillingProfile",
     "BudgetAlert",
     "BudgetNode",
+    "CardUse",
     "Correction",
     "Dispute",
     "DroppedUsage",
@@ -40,6 +41,7 @@ __all__ = [
     "LedgerTransaction",
     "Lot",
     "Outbox",
+    "PaidWeek",
     "Paper",
     "PaperFile",
     "PaperNumber",

@@ -10,7 +10,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
+from billing.models.payments import MAX_FINGERPRINT, MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from marketplace.accounts.models import Organization
 
 
@@ -34,6 +34,7 @@ class SavedCard(models.Model):
     last4 = models.CharField(max_length=4)
     exp_month = models.PositiveSmallIntegerField()
     exp_year = models.PositiveSmallIntegerField()
+    fingerprint = models.CharField(max_length=MAX_FINGERPRINT, null=True)  # null until it is known; "": it has none
     created_at = models.DateTimeField(db_default=Now())
     removed_at = models.DateTimeField(null=True)
 
@@ -46,6 +47,23 @@ class SavedCard(models.Model):
         """Return whether the last month that is printed on the card is over (UTC)."""
         today = timezone.now()
         return (self.exp_year, self.exp_month) < (today.year, today.month)
+
+
+class CardUse(models.Model):
+    """A card that an organization saved or paid with, known by Stripe's fingerprint: equal cards have equal ones.
+
+    It says which organizations belong together, and since when a card is known. The number never reaches the platform.
+    """
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="card_uses")
+    fingerprint = models.CharField(max_length=MAX_FINGERPRINT)
+    first_used_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "fingerprint"], name="billing_card_use_unique")
+        ]
+        indexes: ClassVar = [models.Index(fields=["fingerprint"], name="billing_card_use_fingerprint")]
 
 
 class AutoTopUp(models.Model):

@@ -137,6 +137,7 @@ class Hold(models.Model):
                 condition=Q(state="released", close_reason="length"),  # an answer that was cut off, and so is free
                 name="billing_hold_cut_off",
             ),
+            models.Index(fields=["closed_at"], condition=Q(state="released"), name="billing_hold_released"),
             models.Index(fields=["settled_in"], condition=Q(settled_in__isnull=False), name="billing_hold_settled_in"),
         ]
 

@@ -14,6 +14,7 @@ from marketplace.accounts.models import Organization
 
 MIN_TOP_UP_CENTS = 100
 MAX_TOP_UP_CENTS = 1_000_000
+MAX_FINGERPRINT = 64  # characters of a card's fingerprint at Stripe
 
 
 class TopUp(models.Model):
@@ -41,6 +42,8 @@ class TopUp(models.Model):
     # The saved card that is charged while its holder is away; null: the customer pays on a page.
     card = models.ForeignKey("billing.SavedCard", on_delete=models.PROTECT, null=True, related_name="top_ups")
     failure = models.CharField(max_length=64, blank=True, default="", db_default="")  # Stripe's code of a refusal
+    # Of the card that paid: null until it is known, "" where no card paid that counts (billing/card_uses.py).
+    card_fingerprint = models.CharField(max_length=MAX_FINGERPRINT, null=True)
     tax_cents = models.PositiveIntegerField(default=0, db_default=0)  # paid on top of the amount; no credit
     created_at = models.DateTimeField(db_default=Now())
     credited_at = models.DateTimeField(null=True)
@@ -54,7 +57,12 @@ class TopUp(models.Model):
                 fields=["next_check_at"],
                 condition=Q(state__in=["created", "pending"]) & Q(next_check_at__isnull=False),
                 name="billing_top_up_waiting",
-            )
+            ),
+            models.Index(
+                fields=["credited_at"],
+                condition=Q(state="credited", card_fingerprint__isnull=True),
+                name="billing_top_up_card_unknown",
+            ),
         ]
         constraints: ClassVar = [
             models.CheckConstraint(

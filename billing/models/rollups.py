@@ -103,6 +103,20 @@ class SpanCustomer(models.Model):
     customer_id = models.UUIDField()
 
 
+class PaidWeek(models.Model):
+    """Paid credit that one organization spent on one model in a week (from Monday, UTC), by the lot that it came from.
+
+    Promotional credit and free allowances are in no row. The lot leads to the top-up, and so to card and disputes.
+    """
+
+    pk = models.CompositePrimaryKey("model_id", "week", "organization_id", "lot_id")
+    model_id = models.UUIDField()
+    week = models.DateField()
+    organization_id = models.UUIDField()
+    lot_id = models.BigIntegerField()
+    paid_nano_usd = models.BigIntegerField()
+
+
 class RollupQueue(models.Model):
     """A usage row or a correction that no sum has counted yet: written by triggers, in the same transaction."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from billing.stripe.calls import CURRENCY, pages, reference_id, translated
-from billing.stripe.charges import Charge, parse_charge
+from billing.stripe.charges import Charge, parse_charge, read_fingerprint
 
 if TYPE_CHECKING:
     import stripe
@@ -26,6 +26,7 @@ class Card:
     last4: str
     exp_month: int
     exp_year: int
+    fingerprint: str  # the same for the same number
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,11 @@ class Cards:
         """Fetch the page with the card that was saved on it."""
         expand = ["setup_intent.payment_method"]
         return _parse_page(self._client.v1.checkout.sessions.retrieve(session_id, {"expand": expand}))
+
+    @translated
+    def retrieve(self, card_id: str) -> Card:
+        """Fetch a saved card."""
+        return _parse_card(self._client.v1.payment_methods.retrieve(card_id))
 
     @translated
     def remove(self, card_id: str) -> None:
@@ -178,7 +184,14 @@ def _parse_page(session: Any) -> SetupPage:
 
 def _parse_card(method: Any) -> Card:
     card = method.card
-    return Card(method.id, str(card.brand)[:32], str(card.last4)[:4], int(card.exp_month), int(card.exp_year))
+    return Card(
+        method.id,
+        str(card.brand)[:32],
+        str(card.last4)[:4],
+        int(card.exp_month),
+        int(card.exp_year),
+        read_fingerprint(card),
+    )
 
 
 def _parse_payment(intent: Any) -> CardPayment:

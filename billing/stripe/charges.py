@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from billing.models.payments import MAX_FINGERPRINT
 from billing.stripe.calls import reference_id, translated
 
 if TYPE_CHECKING:
@@ -20,12 +21,24 @@ class StripeFee:
 
 
 @dataclass(frozen=True, slots=True)
+class PaidWith:
+    """The card of a payment, by Stripe's fingerprint; "" for a payment without a card.
+
+    `counts` says that it stands for its holder: neither prepaid, nor a wallet's token of some card.
+    """
+
+    fingerprint: str
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Charge:
     """A successful payment; `fee` is None until Stripe has booked it."""
 
     id: str
     payment_intent_id: str | None
     fee: StripeFee | None
+    card: PaidWith
 
 
 class Charges:
@@ -44,4 +57,21 @@ def parse_charge(charge: Any) -> Charge:
     """Read a charge whose balance transaction may be expanded."""
     balance = charge.balance_transaction
     fee = StripeFee(balance.id, balance.fee) if balance is not None and not isinstance(balance, str) else None
-    return Charge(id=charge.id, payment_intent_id=reference_id(charge.payment_intent), fee=fee)
+    return Charge(
+        id=charge.id,
+        payment_intent_id=reference_id(charge.payment_intent),
+        fee=fee,
+        card=_paid_with(getattr(charge, "payment_method_details", None)),
+    )
+
+
+def read_fingerprint(card: Any) -> str:
+    """Return the fingerprint of a card of a charge or of a payment method; "" where Stripe gives none."""
+    return str(getattr(card, "fingerprint", None) or "")[:MAX_FINGERPRINT]
+
+
+def _paid_with(details: Any) -> PaidWith:
+    card = getattr(details, "card", None)
+    fingerprint = read_fingerprint(card)
+    own = getattr(card, "wallet", None) is None and getattr(card, "funding", None) != "prepaid"
+    return PaidWith(fingerprint, counts=bool(fingerprint) and own)

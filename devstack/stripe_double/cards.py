@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,22 @@ class TestCard:
     asks: str = ""
     disputed: bool = False
     brand: str = "visa"
+    funding: str = "credit"
 
     @property
     def last4(self) -> str:
         return self.number[-4:]
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the number, as at Stripe: equal for equal numbers, whoever saves the card or pays with it."""
+        return hashlib.sha256(f"stripe double {self.number}".encode()).hexdigest()[:16]
+
 
 TEST_CARDS = {
     "pm_card_visa": TestCard("4242424242424242", "works"),
     "pm_card_mastercard": TestCard("5555555555554444", "works", brand="mastercard"),
+    "pm_card_mastercard_prepaid": TestCard("5105105105105100", "prepaid", brand="mastercard", funding="prepaid"),
     "pm_card_authenticationRequired": TestCard("4000002760003184", "asks at every payment", asks="always"),
     "pm_card_authenticationRequiredSetupForOffSession": TestCard("4000002500003155", "asks once", asks="once"),
     "pm_card_chargeCustomerFail": TestCard("4000000000000341", "is declined", decline="generic_decline"),
@@ -64,8 +72,8 @@ def make(double: StripeDouble, test_card: str, customer: str | None = None) -> J
             "display_brand": card.brand,
             "exp_month": 12,
             "exp_year": 2034,
-            "fingerprint": f"double{card.last4}",
-            "funding": "credit",
+            "fingerprint": card.fingerprint,
+            "funding": card.funding,
             "generated_from": None,
             "last4": card.last4,
             "networks": None,

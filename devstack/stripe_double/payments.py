@@ -133,9 +133,15 @@ def _charge(double: StripeDouble, intent: JsonObject, method: JsonObject) -> Jso
         paid=True,
         payment_intent=intent["id"],
         payment_method=method["id"],
+        payment_method_details={"type": "card", "card": _card_details(method["card"])},
         refunded=False,
         status="succeeded",
     )
+
+
+def _card_details(card: JsonObject) -> JsonObject:
+    shown = ("brand", "country", "exp_month", "exp_year", "fingerprint", "funding", "last4", "wallet")
+    return {name: card[name] for name in shown}
 
 
 def _create(double: StripeDouble, _id: str, parameters: JsonObject, _key: str | None) -> JsonObject:

@@ -16,8 +16,9 @@ from marketplace import publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
 from marketplace.catalog.intervals import wilson
-from marketplace.catalog.models import Evaluation, Version
+from marketplace.catalog.models import Evaluation, Model, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
+from marketplace.standing.public import PublicStanding, public_standing
 from sealed_weights.wrap import fingerprint
 
 
@@ -147,6 +148,19 @@ class ModelSource(serializers.Serializer):
     royalty_bps = serializers.IntegerField(help_text="basis points of the earnings that go to this model's creator")
 
 
+class ModelStanding(serializers.Serializer):  # the place of a Model in the catalogue, and what it stands on
+    place = serializers.IntegerField(allow_null=True, help_text="1 is the first; null: published a moment ago")
+    quality_low = serializers.FloatField(allow_null=True, help_text="lower 95 % bound of the measured accuracy")
+    quality_rows = serializers.IntegerField(allow_null=True)
+    uptime = serializers.FloatField(allow_null=True, help_text="answered calls of four weeks; null: too few calls")
+    payers_at_least = serializers.IntegerField(help_text="paying cards; 0: fewer than 5")
+    weeks_at_least = serializers.IntegerField(help_text="weeks in which they paid; 0 with fewer than 5 cards")
+
+    def get_attribute(self, instance: Model) -> PublicStanding | None:
+        """Return what everybody may see."""
+        return public_standing(instance)
+
+
 class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.listed` loads it
     id = serializers.UUIDField()
     name = serializers.CharField(source="full_name", help_text="org/slug: what `model` is in a request to /v1")
@@ -169,6 +183,7 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
     )
     newest_version = serializers.IntegerField(source="facts.newest.number", allow_null=True)
     evaluation = ModelEvaluation(source="facts.evaluation", allow_null=True)
+    standing = ModelStanding(allow_null=True, help_text="null: the model is not in the public catalogue")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 

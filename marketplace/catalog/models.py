@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from billing import pricing
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
+from marketplace.catalog.standings import Standing as Standing  # one of this app's tables
 
 MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
 MAX_PER_PREDICTION_NANO_USD = 10**11  # $100

@@ -13,20 +13,20 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog import policies
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
 
-ORDERINGS = ("relevance", "newest", "updated", "price", "name")
+ORDERINGS = ("ranked", "relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
 _PLAIN_WORDS = re.compile(r"\w+(?:(?:\s+|-)\w+)*")  # with an operator of the web search, a half word is none
 _LATEST = ("-effective_at", "-id")  # the order in which a later price precedes an earlier one
 
 
 def published_models(
-    *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "newest"
+    *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "ranked"
 ) -> QuerySet[Model]:
     """Return the public catalogue: public models with a published version, with everything that `Model.facts` needs.
 
     `query` is a web search over title, slug, tags, organization and summary (PostgreSQL full text, plus the beginning
     of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
-    one of ORDERINGS (`relevance` without a query is `newest`).
+    one of ORDERINGS: `ranked` is by standing (marketplace/standing), and so is `relevance` without a query.
     """
     published = Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED))
     found = listed(Model.objects.filter(published, visibility=Model.Visibility.PUBLIC))
@@ -45,7 +45,15 @@ def published_models(
         return found.order_by(F("output_price").asc(nulls_last=True), "id")
     if ordering == "name":
         return found.order_by("organization__slug", "slug")
-    return found.order_by("-updated_at" if ordering == "updated" else "-created_at", "-id")
+    if ordering in ("newest", "updated"):
+        return found.order_by("-updated_at" if ordering == "updated" else "-created_at", "-id")
+    # Each listed model has its standing, so an index gives the order.
+    return found.filter(standing__isnull=False).order_by("standing__place", "standing__model_id")
+
+
+def new_models(*, limit: int) -> QuerySet[Model]:
+    """Return the new models that have their turn on the shelf today, at most `limit` of them."""
+    return published_models().filter(standing__shelf__isnull=False).order_by("standing__shelf")[:limit]
 
 
 def models_of(*, organization: Organization) -> QuerySet[Model]:
@@ -154,7 +162,7 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
         .order_by(F("version").desc(nulls_last=True), *_LATEST)
     )
     return (
-        models.select_related("organization", "base_model")
+        models.select_related("organization", "base_model", "standing")
         .prefetch_related(
             Prefetch("sources", queryset=Source.objects.select_related("upstream__organization").order_by("place")),
             Prefetch("prices", queryset=price, to_attr="current_prices"),

@@ -52,6 +52,7 @@ app.conf.update(
         },
         "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
+        "ask Stripe about unknown cards": {"task": "billing.tasks.learn_cards", "schedule": 600.0},
         "ask Stripe about open refunds": {"task": "billing.tasks.advance_refunds", "schedule": 15.0},
         "take disputed credit": {"task": "billing.tasks.take_disputed_credit", "schedule": 15.0},
         "ask Stripe about open disputes": {"task": "billing.tasks.ask_about_disputes", "schedule": 3600.0},
@@ -66,6 +67,12 @@ app.conf.update(
         "start scheduled payouts": {"task": "billing.payouts.tasks.start_scheduled_payouts", "schedule": 3600.0},
         "settle creators' balances": {"task": "billing.payouts.tasks.settle_creators", "schedule": 3600.0},
         "check payouts": {"task": "billing.payouts.tasks.check_payouts", "schedule": 3600.0},
+        "rank models": {"task": "marketplace.standing.tasks.rank_models", "schedule": 3600.0},
+        "rank new models": {
+            "task": "marketplace.standing.tasks.rank_new_models",
+            "schedule": 60.0,
+            "options": {"expires": 55.0},
+        },
         "resume stuck verifications": {
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
@@ -122,6 +129,7 @@ app.autodiscover_tasks(
         "marketplace.evals",
         "marketplace.promises",
         "marketplace.trials",
+        "marketplace.standing",
         "marketplace.gateway",
         "marketplace.watch",
     ]

@@ -39,6 +39,7 @@ TABLES = {
     "billing_budgetnode": "SELECT, INSERT, DELETE, UPDATE (parent_id, name, path, per_request_limit_nano_usd, "
     "daily_limit_nano_usd, monthly_limit_nano_usd, total_limit_nano_usd, end_user_per_request_limit_nano_usd, "
     "end_user_daily_limit_nano_usd, end_user_monthly_limit_nano_usd, end_user_total_limit_nano_usd)",
+    "billing_carduse": "SELECT, INSERT, UPDATE (first_used_at), DELETE",
     "billing_correction": READ,
     "billing_billingprofile": "SELECT, INSERT, UPDATE",
     "billing_dispute": "SELECT, INSERT, UPDATE",
@@ -60,6 +61,7 @@ TABLES = {
     "billing_paperfile": APPEND,
     "billing_papernumber": READ,
     "billing_paymentdetail": APPEND,
+    "billing_paidweek": READ,
     "billing_period": READ,
     "billing_periodbalance": READ,
     "billing_periodmovement": READ,
@@ -86,6 +88,7 @@ TABLES = {
     "catalog_price": APPEND,
     "catalog_source": APPEND,
     "catalog_searchtext": "SELECT, DELETE",  # triggers write it
+    "catalog_standing": "SELECT, UPDATE, DELETE",  # triggers add and delete
     "catalog_version": WRITE,
     "django_content_type": READ,
     "evals_evalcall": APPEND,
@@ -157,6 +160,7 @@ CALLED = {
     "billing_shares_of",
     "billing_roll_up",
     "billing_split_id",
+    "catalog_list_models",
 }
 # Functions that functions call. (Functions of triggers need no rule: nobody can call them.)
 INTERNAL = {

@@ -19,6 +19,7 @@ from billing.models import (
     BillingProfile,
     BudgetAlert,
     BudgetNode,
+    CardUse,
     Dispute,
     Hold,
     KeptAnswer,
@@ -93,7 +94,10 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
         legal_name=ERASED, email="", line1=ERASED, line2="", postal_code="", city=ERASED, region="", tax_id=""
     )
     PayoutAccount.objects.filter(organization=row).update(bank_name="", bank_last4="", requirements=[])
-    TopUp.objects.filter(organization=row).update(checkout_url="")
+    # What it paid has no card any more, so it stands for nobody in the ranking of models.
+    TopUp.objects.filter(organization=row).update(checkout_url="", card_fingerprint="")
+    SavedCard.objects.filter(organization=row).update(fingerprint="")
+    CardUse.objects.filter(organization=row).delete()
     Membership.objects.filter(organization=row).delete()
     row.slug, row.name = f"{ERASED}-{row.pk.hex}", "Erased organization"
     row.save(update_fields=["slug", "name"])

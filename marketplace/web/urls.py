@@ -29,6 +29,7 @@ urlpatterns = [
     path("models/", public.catalogue, name="catalogue"),
     path("models/<slug:org>/<slug:slug>", public.model_page, name="model"),
     path("models/<slug:org>/<slug:slug>/price", public.price_calculator, name="price_calculator"),
+    path("ranking", public.ranking, name="ranking"),
     path("download/<str:name>", public.download, name="download"),
     path("playground/token", dashboard.playground_token, name="playground_token"),
     path("dashboard/", dashboard.home, name="dashboard"),

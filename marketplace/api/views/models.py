@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.db import transaction
+from django.db.models import F
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -76,6 +77,12 @@ class ModelsView(ControlView):
         base = serializers.CharField(max_length=100, required=False, default="", allow_blank=True)
         tag = serializers.CharField(max_length=30, required=False, default="", allow_blank=True)
         mine = serializers.BooleanField(required=False, default=False)
+        order = serializers.ChoiceField(
+            ("newest", "ranked"),
+            required=False,
+            default="newest",
+            help_text="newest first, or by standing: measured quality and uptime, then demand (docs/ranking.md)",
+        )
 
     class CreateModel(ListingFields):
         slug = SlugField()
@@ -87,7 +94,7 @@ class ModelsView(ControlView):
 
     @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
-        """The public catalogue, newest first; with `mine=true` the caller's own models, drafts too."""
+        """The public catalogue, newest first or by standing; with `mine=true` the caller's own models, drafts too."""
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:
@@ -99,6 +106,10 @@ class ModelsView(ControlView):
             found = selectors.published_models(
                 query=wanted["q"], industry=wanted["industry"], base=wanted["base"], tag=wanted["tag"]
             )
+            if wanted["order"] == "ranked":
+                # A cursor needs its column by a name of the row.
+                found = found.annotate(place=F("standing__place"))
+                return self.page(found, Listing, ordering=("place", "standing__model_id"))
         return self.page(found, Listing)
 
     @extend_schema(operation_id="create_model", request=CreateModel, responses={201: ModelPage})

@@ -24,16 +24,26 @@ from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.snippets import build_snippets
+from marketplace.web.standing import picture_of, ranking_page
 
 PAGE_SIZE = 24
-ORDERINGS = {"relevance": "Best match", "newest": "Newest", "price": "Lowest price", "name": "Name"}
+LANDING_SIZE = 6
+SHELF = 3  # new models on a page of others
+ORDERINGS = {
+    "ranked": "Standing",
+    "relevance": "Best match",
+    "newest": "Newest",
+    "price": "Lowest price",
+    "name": "Name",
+}
 
 
 @require_safe
 def landing(request: HttpRequest) -> HttpResponse:
-    """The front page, with a few models of the catalogue."""
-    models = [(model, model.facts) for model in selectors.published_models(ordering="newest")[:4]]
-    return render(request, "web/landing.html", {"cards": [_card(model, facts) for model, facts in models]})
+    """The front page: the first models of the catalogue, and a few new ones."""
+    models = list(selectors.published_models()[:LANDING_SIZE])
+    context = {"cards": [_card(model) for model in models], "new_cards": _shelf(models)}
+    return render(request, "web/landing.html", context)
 
 
 @require_safe
@@ -43,11 +53,12 @@ def catalogue(request: HttpRequest) -> HttpResponse:
     industry = request.GET.get("industry", "")[:40].replace("\x00", "")
     ordering = request.GET.get("order", "")
     if ordering not in ORDERINGS:
-        ordering = "relevance"
+        ordering = "relevance" if query.strip() else "ranked"
     found = selectors.published_models(query=query, industry=industry, ordering=ordering)
     page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
     parameters = request.GET.copy()
     parameters.pop("page", None)
+    first = page.number == 1 and not query.strip() and not industry and ordering == "ranked"
     context = {
         "query": query,
         "industry": industry,
@@ -55,7 +66,8 @@ def catalogue(request: HttpRequest) -> HttpResponse:
         "orderings": ORDERINGS,
         "industries": selectors.industries(),
         "page": page,
-        "cards": [_card(model, model.facts) for model in page],
+        "cards": [_card(model) for model in page],
+        "new_cards": _shelf(list(page)) if first else [],
         "parameters": parameters.urlencode(),
     }
     partial = bool(getattr(request, "htmx", False))
@@ -83,6 +95,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "card": render_card(model.card_markdown, title=model.title),
         "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
         "accuracy": _accuracy(facts.evaluation) if facts.evaluation else None,
+        "standing": picture_of(model),
         "evaluations": [(row, _accuracy(row)) for row in evaluations[:10]],
         "contract": contract,
         "answer_schema": json.dumps(contract["output_schema"], indent=2, ensure_ascii=False) if contract else "",
@@ -102,6 +115,12 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         **_calculate(request, facts.price),
     }
     return render(request, "web/model.html", context)
+
+
+@require_safe
+def ranking(request: HttpRequest) -> HttpResponse:
+    """The formula by which the catalogue is put in order."""
+    return render(request, "web/ranking.html", ranking_page())
 
 
 @require_safe
@@ -167,6 +186,19 @@ def _accuracy(evaluation: Any) -> AccuracyBar:
     return AccuracyBar(evaluation.dataset, evaluation.rows, evaluation.correct, evaluation.base_correct)
 
 
-def _card(model: Model, facts: ModelFacts) -> dict[str, Any]:
+def _card(model: Model) -> dict[str, Any]:
+    facts = model.facts
     accuracy = _accuracy(facts.evaluation) if facts.evaluation else None
-    return {"model": model, "price": facts.price, "version": facts.newest, "accuracy": accuracy}
+    return {
+        "model": model,
+        "price": facts.price,
+        "version": facts.newest,
+        "accuracy": accuracy,
+        "standing": picture_of(model),
+    }
+
+
+def _shelf(shown: list[Model]) -> list[dict[str, Any]]:
+    """Return the cards of the new models that have their turn and are not on the page anyway."""
+    there = {model.pk for model in shown}
+    return [_card(model) for model in selectors.new_models(limit=SHELF) if model.pk not in there]

@@ -1,0 +1,1 @@
+"""Attacks on the order of the catalogue, on the platform's own task and tables: `python -m benchmarks.ranking`."""
