@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
-    _start_django()
+    start_django()
 
     from benchmarks.pages.books import fill, make_market
     from benchmarks.pages.requests import PAGES, SUMS, Visitor
@@ -66,7 +66,8 @@ def main() -> int:
     return int(any(row["p95_ms"] > BAR_MS for row in found))
 
 
-def _start_django() -> None:
+def start_django() -> None:
+    """Make the database that the environment names, migrate it and set Django up."""
     name = os.environ["DATABASE_URL"].rpartition("/")[2]
     with psycopg.connect(os.environ["DATABASE_ADMIN_URL"].rpartition("/")[0] + "/postgres", autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")

@@ -6,6 +6,7 @@ an arm is worth 1 / (60 + r) (Cormack, Clarke and Büttcher, SIGIR 2009): arms n
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -15,13 +16,16 @@ from marketplace.catalog.search import vectors
 from marketplace.catalog.search.meaning import meaning
 from marketplace.catalog.search.text import Query, parse
 
+ARMS = ("words", "spelling", "meaning")
 K = 60
 CANDIDATES = 100  # of an arm
 _PASSAGES = 200  # the nearest, of which several may be of one listing
 # Below, two spellings are different words; half of a query's words must be found by theirs (benchmarks/search.py).
 WORD_SIMILARITY = 0.5
 LEAST_SHARE = 0.4
-LEAST_COSINE = 0.3
+# A question's best listing has at least this cosine, and its others so much of that: nonsense finds nothing.
+LEAST_COSINE = 0.2
+LEAST_OF_BEST = 0.5
 _ROWS_OF_A_WORD = 500  # a word with more is in the arm of words, which ranks them all
 
 _SETTINGS = f"""
@@ -47,12 +51,14 @@ SELECT model_id, row_number() OVER (ORDER BY share DESC, model_id) AS place, 'sp
     ORDER BY share DESC, near.model_id LIMIT {CANDIDATES}) found
 """
 _MEANING = f"""
-SELECT model_id, row_number() OVER (ORDER BY distance, model_id) AS place, 'meaning' AS arm FROM (
-    SELECT model_id, min(distance) AS distance FROM (
+SELECT model_id, row_number() OVER (ORDER BY cosine DESC, model_id) AS place, 'meaning' AS arm FROM (
+    SELECT model_id, max(cosine) AS cosine FROM (
+        SELECT model_id, 1 - distance AS cosine, max(1 - distance) OVER () AS best FROM (
         SELECT s.model_id, s.embedding OPERATOR(extensions.<=>) %(vector)s::extensions.halfvec AS distance
         FROM catalog_passage s WHERE true{{filter}}
-        ORDER BY s.embedding OPERATOR(extensions.<=>) %(vector)s::extensions.halfvec LIMIT {_PASSAGES}) near
-    WHERE distance <= {1 - LEAST_COSINE} GROUP BY model_id ORDER BY min(distance), model_id LIMIT {CANDIDATES}) found
+        ORDER BY s.embedding OPERATOR(extensions.<=>) %(vector)s::extensions.halfvec LIMIT {_PASSAGES}) nearest) near
+    WHERE best >= {LEAST_COSINE} AND cosine >= {LEAST_OF_BEST} * best
+    GROUP BY model_id ORDER BY max(cosine) DESC, model_id LIMIT {CANDIDATES}) found
 """
 _FUSED = f"""
 SELECT model_id, array_agg(arm) FROM ({{arms}}) ranked
@@ -88,37 +94,45 @@ class Hit:
         return self.arms == {"meaning"}
 
 
-def find(query: str, filters: Filters = Filters()) -> list[Hit]:  # noqa: B008  frozen
-    """Return what the query finds of the public catalogue, the best first; nothing for an empty query."""
+def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = ARMS) -> list[Hit]:  # noqa: B008  frozen
+    """Return what the query finds of the public catalogue, the best first; nothing for an empty query.
+
+    `arms` leaves others out: for measurements and tests of each.
+    """
     asked = parse(query)
     if not asked.text:
         return []
-    arms, parameters = _arms(asked)
+    statements, parameters = _statements(asked, arms)
     wanted = {name: value for name in _CONDITIONS if (value := _clean(getattr(filters, name)))}
     condition = ""
     if wanted:
         join = " JOIN catalog_basemodel b ON b.id = m.base_model_id" if "base" in wanted else ""
         condition = _FILTER.format(join=join, conditions="".join(f" AND {_CONDITIONS[name]}" for name in wanted))
-    united = " UNION ALL ".join(f"({arm.format(filter=condition)})" for arm in arms)
+    united = " UNION ALL ".join(f"({statement.format(filter=condition)})" for statement in statements)
+    if not united:
+        return []
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_SETTINGS)
         cursor.execute(_FUSED.format(arms=united), parameters | wanted)
         return [Hit(model_id, frozenset(found)) for model_id, found in cursor.fetchall()]
 
 
-def _arms(asked: Query) -> tuple[list[str], dict[str, object]]:
-    """Return the arms that answer a query, and their parameters."""
-    parameters: dict[str, object] = {"text": asked.text, "beginning": asked.beginning}
-    arms = [_WORDS]
+def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[str, object]]:
+    """Return the statements of those `arms` that can answer the query, and their parameters."""
+    statements: list[str] = []
+    parameters: dict[str, object] = {}
+    if "words" in arms:
+        statements.append(_WORDS)
+        parameters |= {"text": asked.text, "beginning": asked.beginning}
     if asked.is_exact:
-        return arms, parameters
-    if asked.words:
-        arms.append(_SPELLING)
+        return statements, parameters
+    if "spelling" in arms and asked.words:
+        statements.append(_SPELLING)
         parameters["spelled"] = list(asked.words)
-    if vectors.has_vectors() and (vector := meaning.vector_of(asked.text)) is not None:
-        arms.append(_MEANING)
+    if "meaning" in arms and vectors.has_vectors() and (vector := meaning.vector_of(asked.text)) is not None:
+        statements.append(_MEANING)
         parameters["vector"] = vector
-    return arms, parameters
+    return statements, parameters
 
 
 def _clean(value: str) -> str:

@@ -1,8 +1,8 @@
-"""A listing cut into passages: title and summary first, then the card, a few hundred characters each. Pure."""
+"""A listing cut into passages: title, summary, industry and tags first, then the card, a few hundred characters each. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from markdown_it import MarkdownIt
 
@@ -11,9 +11,9 @@ PASSAGE_CHARACTERS = 480  # about 110 tokens: the encoder reads 128
 _MAX_CARD = 20_000  # characters of a card that are read
 
 
-def cut(*, title: str, summary: str, card_markdown: str) -> list[str]:
+def cut(*, title: str, summary: str, industry: str, tags: Sequence[str], card_markdown: str) -> list[str]:
     """Return the passages of a listing, at most MAX_PASSAGES; short paragraphs share one, a long one is divided."""
-    passages = [f"{title}. {summary}".strip()]
+    passages = [" ".join(f"{title}. {summary} {', '.join(filter(None, (industry, *tags)))}".split())]
     rest = ""
     for piece in _pieces(card_markdown[:_MAX_CARD]):
         if rest and len(rest) + len(piece) >= PASSAGE_CHARACTERS:

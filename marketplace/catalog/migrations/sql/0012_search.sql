@@ -15,7 +15,7 @@ BEGIN
                 array_to_string(m.tags, ' ')))),
             m.visibility = 'public' AND EXISTS (
                 SELECT FROM catalog_version v WHERE v.model_id = m.id AND v.state = 'published'),
-            md5(m.title || E'\n' || m.summary || E'\n' || m.card_markdown),
+            md5(concat_ws(E'\n', m.title, m.summary, m.industry, m.tags::text, m.card_markdown)),
             ''
         FROM catalog_model m JOIN accounts_organization o ON o.id = m.organization_id WHERE m.id = ANY (p_models)
     ON CONFLICT (model_id) DO UPDATE SET
