@@ -95,6 +95,7 @@ def _start() -> None:
             "STRIPE_API_KEY": "sk_test_tests",
             "STRIPE_API_BASE": "http://127.0.0.1:9",
             "STRIPE_WEBHOOK_SECRET": "whsec_tests",
+            "SEARCH_ENCODER": "off",  # tests of search turn it on: loading it takes a second of a core
             "LOG_LEVEL": "WARNING",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }

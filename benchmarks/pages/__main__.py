@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def start_django() -> None:
-    """Make the database that the environment names, and let Django use it, with every table."""
+    """Make the database that the environment names, migrate it and set Django up."""
     name = os.environ["DATABASE_URL"].rpartition("/")[2]
     with psycopg.connect(os.environ["DATABASE_ADMIN_URL"].rpartition("/")[0] + "/postgres", autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")

@@ -97,17 +97,35 @@ class Model(models.Model):
 
 
 class SearchText(models.Model):
-    """The words by which a listing is found. Triggers of migration 0006 keep them; nothing else writes here."""
+    """The words by which a listing is found. Triggers of migration 0012 keep them; `passages_of` is a task's."""
 
     model = models.OneToOneField(Model, on_delete=models.CASCADE, primary_key=True, related_name="search_text")
     words = SearchVectorField()  # stems, with weights
     beginnings = SearchVectorField()  # words of title and slug as they are written
+    names = models.TextField(default="")  # of listing, organization, industry and tags: small letters without accents
+    listed = models.BooleanField(default=False)  # public, with a published version
+    text_digest = models.CharField(max_length=32, default="")  # of what passages are cut from
+    passages_of = models.CharField(max_length=80, default="")  # the encoder and text_digest of the stored passages
 
     class Meta:
         indexes: ClassVar = [
             GinIndex(fields=["words"], name="catalog_search_words"),
             GinIndex(fields=["beginnings"], name="catalog_search_beginnings"),
+            GinIndex(fields=["names"], opclasses=["extensions.gin_trgm_ops"], name="catalog_search_names"),
         ]
+
+
+class Passage(models.Model):
+    """A stretch of a listing's text, as the vector of its meaning; only listed models have any.
+
+    The vector is the column `embedding`, unknown to Django: a database without pgvector has none (`search/vectors.py`).
+    """
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="passages", db_index=False)
+    place = models.PositiveSmallIntegerField()  # 0: title and summary; then the card's
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["model", "place"], name="passage_place_unique")]
 
 
 class Version(models.Model):

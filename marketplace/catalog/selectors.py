@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from uuid import UUID
 
-from django.contrib.postgres.search import SearchQuery, SearchRank
-from django.db.models import Exists, F, Manager, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.contrib.postgres.fields import ArrayField
+from django.db.models import (
+    Exists,
+    F,
+    Func,
+    IntegerField,
+    Manager,
+    OuterRef,
+    Prefetch,
+    Q,
+    QuerySet,
+    Subquery,
+    UUIDField,
+    Value,
+)
 from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
-from marketplace.catalog import policies
+from marketplace.catalog import policies, search
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
 
 ORDERINGS = ("ranked", "relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
-_PLAIN_WORDS = re.compile(r"\w+(?:(?:\s+|-)\w+)*")  # with an operator of the web search, a half word is none
 _LATEST = ("-effective_at", "-id")  # the order in which a later price precedes an earlier one
 
 
@@ -24,9 +35,9 @@ def published_models(
 ) -> QuerySet[Model]:
     """Return the public catalogue: public models with a published version, with everything that `Model.facts` needs.
 
-    `query` is a web search over title, slug, tags, organization and summary (PostgreSQL full text, plus the beginning
-    of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
-    one of ORDERINGS: `ranked` is by standing (marketplace/standing), and so is `relevance` without a query.
+    `query` is searched by words, spelling and meaning (`catalog.search`): at most 100 models for each, annotated with
+    their `place` and `found_by_meaning`. `base` is a base's name or fingerprint; `ordering` is one of ORDERINGS:
+    `ranked` is by standing (marketplace/standing), and so is `relevance` without a query.
     """
     published = Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED))
     found = listed(Model.objects.filter(published, visibility=Model.Visibility.PUBLIC))
@@ -36,11 +47,10 @@ def published_models(
         found = found.filter(Q(base_model__name=base) | Q(base_model__fingerprint=base))
     if tag:
         found = found.filter(tags__contains=[tag.lower()])
-    query = query.strip()[:200]
-    if query:
-        found = _search(found, query)
-    if ordering == "relevance" and query:
-        return found.order_by(F("rank").desc(), "-created_at", "id")
+    if query.strip():
+        found = _search(found, search.find(query, search.Filters(industry=industry, base=base, tag=tag)))
+        if ordering == "relevance":
+            return found.order_by("place")
     if ordering == "price":
         return found.order_by(F("output_price").asc(nulls_last=True), "id")
     if ordering == "name":
@@ -174,10 +184,12 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
     )
 
 
-def _search(models: QuerySet[Model], query: str) -> QuerySet[Model]:
-    words = SearchQuery(query, config="english", search_type="websearch")
-    found = Q(search_text__words=words)
-    if _PLAIN_WORDS.fullmatch(query):
-        beginning = " <-> ".join(re.findall(r"\w+", query)) + ":*"
-        found |= Q(search_text__beginnings=SearchQuery(beginning, config="simple", search_type="raw"))
-    return models.annotate(rank=SearchRank(F("search_text__words"), words)).filter(found)
+def _search(models: QuerySet[Model], hits: list[search.Hit]) -> QuerySet[Model]:
+    """Keep what was found, with its `place` (1 is the best) and whether its meaning alone was."""
+    ids = [hit.model_id for hit in hits]
+    places = Value(ids, output_field=ArrayField(UUIDField()))
+    by_meaning = [hit.model_id for hit in hits if hit.by_meaning_alone]
+    return models.filter(pk__in=ids).annotate(
+        place=Func(places, F("pk"), function="array_position", output_field=IntegerField()),
+        found_by_meaning=Q(pk__in=by_meaning) if by_meaning else Value(False),
+    )

@@ -22,6 +22,7 @@ from django.urls import get_resolver  # noqa: E402
 _application = get_asgi_application()
 
 from marketplace.api.body_limit import App, BodyLimit  # noqa: E402  these need the app registry
+from marketplace.catalog.search.meaning import meaning  # noqa: E402
 from marketplace.gateway.app import Gateway  # noqa: E402
 
 # Django spools a request body to disk before any view can refuse it: the limit has to stand in front.
@@ -34,6 +35,8 @@ gc.enable()
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Dispatch one connection by path; the lifespan belongs to the gateway, which owns the async pools."""
+    if scope["type"] == "lifespan":
+        meaning.warm_up()  # beside the start of the rest, so that the first search is as quick as the next
     if scope["type"] == "lifespan" or scope["path"].startswith("/v1/") or scope["path"] == "/healthz":
         await _gateway(scope, receive, send)
     else:

@@ -104,6 +104,7 @@ class Env:
         int  # REFERRAL_BPS: what a referrer gets of each prediction, out of the platform's share; basis points
     )
     usage_months_kept: int  # USAGE_MONTHS_KEPT: whole months of single predictions, 25 by default; 0: all of them
+    search_encoder: str  # SEARCH_ENCODER: folder of model.onnx and tokenizer.json; empty: the packages'; off: words alone
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
@@ -141,6 +142,7 @@ class Env:
             payout_minimum_cents=_integer(source, "PAYOUT_MINIMUM_CENTS", 2_500, 1, 100_000),
             referral_bps=_integer(source, "REFERRAL_BPS", 500, 0, 10_000),
             usage_months_kept=_usage_months(source),
+            search_encoder=source.get("SEARCH_ENCODER", ""),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,

@@ -87,7 +87,8 @@ TABLES = {
     "catalog_model": WRITE,
     "catalog_price": APPEND,
     "catalog_source": APPEND,
-    "catalog_searchtext": "SELECT, DELETE",  # triggers write it
+    "catalog_passage": "SELECT, INSERT, DELETE",
+    "catalog_searchtext": "SELECT, DELETE, UPDATE (passages_of)",  # triggers write the rest
     "catalog_standing": "SELECT, UPDATE, DELETE",  # triggers add and delete
     "catalog_version": WRITE,
     "django_content_type": READ,

@@ -95,5 +95,5 @@ def test_a_search_finds_what_a_listing_says_now() -> None:
     assert slugs(query="otters") == []
     Model.objects.filter(pk=model.pk).update(summary="Counts otters.", title="River-life census")
     assert slugs(query="otters") == slugs(query="river-li") == slugs(query="life cen") == [model.slug]
-    Organization.objects.filter(pk=model.organization_id).update(slug="erased-organization")
+    Organization.objects.filter(pk=model.organization_id).update(slug="erased-organization", name="Erased")
     assert slugs(query="erased-organization") == [model.slug] and slugs(query=model.organization.slug) == []

@@ -2,6 +2,7 @@
 
 It logs in by `DATABASE_ADMIN_URL`; no other command and no process of the platform knows that login. The roles come
 first of all: Django's checks already ask the database, and on a new server the application's role does not exist yet.
+The extensions come second, because a migration may use them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from django.core.management.commands.migrate import Command as DjangoMigrate
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from marketplace.catalog.search.vectors import add_vectors
+from marketplace.config.extensions import ExtensionMissing, prepare_extensions
 from marketplace.config.grants import RuleMissing, apply_grants
 from marketplace.config.roles import OWNER, Login, RolesError, prepare_roles
 
@@ -32,15 +35,19 @@ class Command(DjangoMigrate):
         try:
             with _logged_in(connection, administrator):
                 connection.ensure_connection()
-                prepare_roles(connection.connection, application=Login.of(settings.ENV.database_url))
+                application = Login.of(settings.ENV.database_url)
+                prepare_roles(connection.connection, application=application)
+                prepare_extensions(connection.connection, application=application.user)
             with _logged_in(connection, administrator, role=OWNER):
                 return super().execute(*args, **options)
-        except (RolesError, RuleMissing) as error:
+        except (RolesError, ExtensionMissing, RuleMissing) as error:
             raise CommandError(str(error)) from None
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Migrate and grant, as the owner. Raises RuleMissing."""
+        """Migrate, add the vectors of search where pgvector is new, and grant, as the owner. Raises RuleMissing."""
         super().handle(*args, **options)
+        with connections[options["database"]].cursor() as cursor:
+            add_vectors(cursor)
         apply_grants(connections[options["database"]], application=Login.of(settings.ENV.database_url).user)
 
 
