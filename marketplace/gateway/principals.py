@@ -19,11 +19,13 @@ from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
 from marketplace.accounts.playground_tokens import verify_playground_token
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
+from marketplace.guards.policies import NO_POLICY, Policy
 
 logger = logging.getLogger(__name__)
 
 _KEY_SQL = """
-SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at
+SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at,
+    k.guards
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
@@ -43,6 +45,7 @@ class Principal:
     organization_id: uuid.UUID
     organization_slug: str
     api_key_id: uuid.UUID | None  # None: the playground
+    guards: Policy = NO_POLICY  # of the key
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class _KeyRow:
     scopes: tuple[str, ...]
     expires_at: datetime | None
     revoked_at: datetime | None
+    guards: Policy
 
 
 class Authenticator:
@@ -90,7 +94,7 @@ class Authenticator:
             raise unauthorized("This API key has expired.")
         if "predict" not in row.scopes:
             raise NotAllowed("This API key may not make predictions.", code="missing_scope")
-        return Principal(row.organization_id, row.organization_slug, row.id)
+        return Principal(row.organization_id, row.organization_slug, row.id, row.guards)
 
     async def keep_fresh(self, database: AsyncConnectionPool[Any]) -> None:
         """Load the keys that are in use every second, in one statement, until cancelled: no request waits for that."""
@@ -110,7 +114,10 @@ class Authenticator:
             minute_ago = datetime.now(UTC) - timedelta(minutes=1)
             if used := [row[1] for row in rows if row[8] is None or row[8] < minute_ago]:
                 await connection.execute(_TOUCH_SQL, (used,))
-        return {row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7]) for row in rows}
+        return {
+            row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7], Policy.of(row[9]))
+            for row in rows
+        }
 
     async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)

@@ -1,7 +1,10 @@
-"""Writes. `listings`: models and evaluations; `prices`: their prices; `derivation`: royalties; `bases`: base models."""
+"""Writes. `listings`: models and evaluations; `prices`: their prices; `derivation`: royalties; `bases`: base models;
+`guards`: policies about personal data.
+"""
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
 from marketplace.catalog.services.derivation import DeclaredSource, derive_from, offer_derivation
+from marketplace.catalog.services.guards import set_model_guards
 from marketplace.catalog.services.listings import create_model, record_evaluation, update_model
 from marketplace.catalog.services.prices import set_price
 
@@ -14,6 +17,7 @@ __all__ = [
     "record_evaluation",
     "register_base",
     "register_base_directory",
+    "set_model_guards",
     "set_price",
     "update_model",
 ]
