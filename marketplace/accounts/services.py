@@ -101,8 +101,9 @@ def create_api_key(
 ) -> tuple[ApiKey, str]:
     """Create a key and return it with its text, which exists nowhere else and is shown once.
 
-    A rotation names the first key of its line. `guards`: what is done about personal data (`checked_guards`). Whether the caller may hand out `scopes` is for the caller to check
-    (`policies.may_grant`). Raises InvalidInput, NotAllowed past the limit per organization.
+    A rotation names the first key of its line. Whether the caller may hand out `scopes` is for the caller to check
+    (`policies.may_grant`). `guards`: what is done about personal data (`checked_guards`). Raises InvalidInput,
+    NotAllowed past the limit per organization.
     """
     if not scopes or not set(scopes) <= set(ApiKey.Scope.values):
         raise InvalidInput(f"must name at least one of {', '.join(ApiKey.Scope.values)}", field="scopes")

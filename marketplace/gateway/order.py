@@ -119,7 +119,10 @@ class Order:
 
 
 def order_of(principal: Principal, offer: Offer, outgoing: Outgoing, *, came: bytes) -> Order:
-    """Return the order of what goes out for a body that `came`. Raises Refusal 404 for embeddings of a model that sells none."""
+    """Return the order of what goes out for a body that `came`.
+
+    Raises Refusal 404 for embeddings of a model that sells none.
+    """
     request = outgoing.request
     price = offer.terms.price(request.latency_class, embedding=request.embedding)
     max_prompt_tokens, max_tokens = worst_tokens(request, offer)

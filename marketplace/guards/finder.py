@@ -1,4 +1,4 @@
-"""The gateway's side of the process that finds personal data: started by the first text, stopped when it takes too long.
+"""The gateway's side of the process that finds personal data: started by a first text, ended when it is late.
 
 One text is searched at a time, in the order in which requests came. The queue is short, and shorter for each
 organization: whoever fills it is asked to come again.

@@ -7,6 +7,7 @@ event after which nothing was held.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -150,7 +151,7 @@ def _index(one: Any, at: int) -> int:
 def _put(choice: dict[str, Any], path: Path, text: str) -> None:
     """Append text at a path, and make what is missing on the way."""
     at: Any = choice
-    for name, following in zip(path, path[1:], strict=False):
+    for name, following in itertools.pairwise(path):
         at = _step(at, name, [] if isinstance(following, int) else {})
     last = path[-1]
     at[last] = (at.get(last) or "") + text

@@ -156,3 +156,12 @@ async def test_nothing_is_started_before_the_first_text() -> None:
     finder = Finder()
     assert finder._process is None
     finder.close()
+
+
+async def test_a_telephone_number_right_behind_another_number_is_found_whole(finder: Finder) -> None:
+    text = "card 4111 1111 1111 1111, or call +44 20 7946 0958 or (415) 555-2671; 12 3456789, +49 30 901820 end"
+    assert [value for kind, value in await found(finder, text) if kind == "phone"] == [
+        "+44 20 7946 0958",
+        "(415) 555-2671",
+        "+49 30 901820",
+    ]
