@@ -21,7 +21,8 @@ EMAIL, CARD, PHONE = "bob.smith@example.com", "4111 1111 1111 1111", "+44 20 794
 SECRETS = (EMAIL, CARD, PHONE)
 TEXT = f"Mail {EMAIL} about {CARD}, or call {PHONE}. Again: {EMAIL}"
 _TABLES = """
-SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+SELECT relname FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
 """
 MASKED = "Mail <EMAIL_1> about <CARD_1>, or call <PHONE_1>. Again: <EMAIL_1>"
 ALL = {"email": "mask", "card": "mask", "phone": "mask"}
