@@ -8,6 +8,7 @@ from marketplace.web.views import (
     dashboard,
     data,
     disputes,
+    guards,
     keys,
     papers,
     payouts,
@@ -36,6 +37,7 @@ urlpatterns = [
     path("dashboard/budgets/<uuid:node_id>", budgets.budget, name="budget"),
     path("dashboard/webhooks", budgets.add_webhook, name="add_webhook"),
     path("dashboard/webhooks/<uuid:webhook_id>/delete", budgets.delete_webhook, name="delete_webhook"),
+    path("dashboard/keys/<uuid:key_id>", guards.key, name="key"),
     path("dashboard/keys/<uuid:key_id>/revoke", keys.revoke_key, name="revoke_key"),
     path("dashboard/usage", dashboard.usage, name="usage"),
     path("dashboard/receipts/<uuid:prediction_id>", receipts.receipt, name="receipt"),
@@ -76,6 +78,7 @@ urlpatterns = [
     path("dashboard/data/delete-organization", data.delete_organization, name="delete_organization"),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
+    path("dashboard/models/<slug:slug>/guards", guards.model, name="model_guards"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
     re_path(

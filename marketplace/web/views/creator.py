@@ -27,9 +27,11 @@ from marketplace.web.acting import Acting, member_page
 from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import RevokeForm, RoyaltyForm
+from marketplace.web.guard_forms import GuardsForm
 from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
+from marketplace.web.views.guards import guards_context
 
 DAYS = 30
 MOST_MODELS = 50  # on one page
@@ -230,6 +232,7 @@ def _model_page(
         "revoke_form": revoke_form,
         "royalty_form": royalty_form or _royalty_form(model, None),
         "is_adapter": model.kind == Model.Kind.ADAPTER,
+        "guards": guards_context("model", model.pk, GuardsForm(policy=model.guards)),
     }
     return render(request, "web/my_model.html", context, status=status)
 

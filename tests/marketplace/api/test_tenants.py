@@ -291,6 +291,8 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "paper-pdf",
         "paper-csv",
         "key-budget",
+        "key-guards",
+        "model-guards",
         "budget",
         "end-users",
         "webhook",
