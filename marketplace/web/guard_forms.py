@@ -11,11 +11,11 @@ from django.utils.text import capfirst
 from marketplace.guards.policies import KINDS
 from marketplace.web.forms import PlainForm
 
-_CHOICES = [("pass", "Passes"), ("mask", "Is masked"), ("refuse", "Refuses the request")]
+_CHOICES = [("pass", "Passes"), ("mask", "Is masked"), ("refuse", "Is refused")]
 EXAMPLES = {
     "card": "4111 1111 1111 1111",
     "iban": "GB82 WEST 1234 5698 7654 32",
-    "wallet": "1BoatSLRHtKNngkdXEeobR76b53LETtpyT",
+    "wallet": "1BoatSLR…LETtpyT",
     "email": "ada@example.com",
     "ip": "192.0.2.7, 2001:db8::1",
     "id": "NHS, PESEL, Aadhaar, NIF and others",
