@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,10 +26,16 @@ def create_limited_key(
     created_by: User | None,
     expires_at: datetime | None,
     limits: Limits,
+    guards: Mapping[str, str] | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key with a budget from its first moment on. Raises what `accounts.services.create_api_key` does."""
     key, text = accounts.create_api_key(
-        organization=organization, name=name, scopes=scopes, created_by=created_by, expires_at=expires_at
+        organization=organization,
+        name=name,
+        scopes=scopes,
+        created_by=created_by,
+        expires_at=expires_at,
+        guards=guards,
     )
     if limits != Limits():
         set_limits(key_node(key), limits)

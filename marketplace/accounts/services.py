@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from marketplace.accounts import policies, selectors
@@ -19,6 +20,7 @@ from marketplace.accounts.api_keys import digest_api_key, generate_api_key, pars
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_api_key, lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.guards.policies import PolicyError, check_policy
 
 MAX_ORGANIZATIONS_PER_USER = 20
 MAX_ACTIVE_KEYS = 100
@@ -95,11 +97,13 @@ def create_api_key(
     created_by: User | None,
     expires_at: datetime | None = None,
     first_key: ApiKey | None = None,
+    guards: Mapping[str, str] | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key and return it with its text, which exists nowhere else and is shown once.
 
     A rotation names the first key of its line. Whether the caller may hand out `scopes` is for the caller to check
-    (`policies.may_grant`). Raises InvalidInput, NotAllowed past the limit per organization.
+    (`policies.may_grant`). `guards`: what is done about personal data (`checked_guards`). Raises InvalidInput,
+    NotAllowed past the limit per organization.
     """
     if not scopes or not set(scopes) <= set(ApiKey.Scope.values):
         raise InvalidInput(f"must name at least one of {', '.join(ApiKey.Scope.values)}", field="scopes")
@@ -125,6 +129,7 @@ def create_api_key(
             created_by=created_by,
             expires_at=expires_at,
             first_key=first_key,
+            guards=checked_guards(guards or {}) if first_key is None else dict(guards or {}),
         )
     return key, text
 
@@ -133,6 +138,29 @@ def revoke_api_key(*, key: ApiKey) -> ApiKey:
     """Revoke a key at once. Revoking twice keeps the first time."""
     ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=timezone.now())
     key.refresh_from_db()
+    return key
+
+
+def checked_guards(guards: Mapping[str, str]) -> dict[str, str]:
+    """Return a policy about personal data as rows hold it. Raises InvalidInput."""
+    try:
+        return check_policy(guards)
+    except PolicyError as fault:
+        raise InvalidInput(fault.message, field=fault.field or "guards") from None
+
+
+@transaction.atomic
+def set_key_guards(*, key: ApiKey, guards: Mapping[str, str]) -> ApiKey:
+    """Mask or refuse personal data in the requests of a key and of all its rotations. Gateways follow within 2 s.
+
+    Raises InvalidInput.
+    """
+    checked = checked_guards(guards)
+    lock_organization(key.organization_id)  # a rotation at the same time copies what is there
+    ApiKey.objects.filter(Q(pk=key.line_id) | Q(first_key=key.line_id), organization=key.organization_id).update(
+        guards=checked
+    )
+    key.guards = checked
     return key
 
 
@@ -157,6 +185,7 @@ def rotate_api_key(
         created_by=created_by,
         expires_at=old.expires_at,
         first_key=old.first_key or old,
+        guards=old.guards,  # never fewer than before: the policy was judged when it was set
     )
     old.expires_at = min(now + overlap, old.expires_at) if old.expires_at else now + overlap
     old.save(update_fields=["expires_at"])

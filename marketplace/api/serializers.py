@@ -18,6 +18,7 @@ from marketplace.api.fields import Base64UrlField
 from marketplace.catalog.intervals import wilson
 from marketplace.catalog.models import Evaluation, Model, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
+from marketplace.guards.policies import ACTIONS, KINDS
 from marketplace.standing.public import PublicStanding, public_standing
 from sealed_weights.wrap import fingerprint
 
@@ -42,6 +43,13 @@ class LineBudget(Budget):  # the budget that a key shares with its rotations
         return budget_of(instance)
 
 
+class GuardsField(serializers.DictField):
+    """A policy about personal data: what is done about each kind that does not pass."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(child=serializers.ChoiceField(["pass", *ACTIONS]), **settings)
+
+
 class Key(serializers.Serializer):  # shows an ApiKey
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -51,6 +59,7 @@ class Key(serializers.Serializer):  # shows an ApiKey
     expires_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
+    guards = GuardsField(help_text=f"what is done about personal data: kinds are {', '.join(KINDS)}")
     budget = LineBudget(
         allow_null=True, help_text="shared by all rotations of the key; null: they may spend what the wallet holds"
     )
@@ -181,6 +190,7 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
     derivative_royalty_bps = serializers.IntegerField(
         allow_null=True, help_text="what models derived from this one owe; null: none may be declared"
     )
+    guards = GuardsField(help_text="what the model does about personal data in requests; a key's own policy adds to it")
     newest_version = serializers.IntegerField(source="facts.newest.number", allow_null=True)
     evaluation = ModelEvaluation(source="facts.evaluation", allow_null=True)
     standing = ModelStanding(allow_null=True, help_text="null: the model is not in the public catalogue")

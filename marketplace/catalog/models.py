@@ -66,6 +66,7 @@ class Model(models.Model):
     example_messages = models.JSONField(default=list, blank=True)  # prefilled in the playground
     # The royalty of models derived from this one, of what they earn; null: nobody may declare it.
     derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
+    guards = models.JSONField(default=dict, blank=True)  # `marketplace.guards.policies`: kind → mask or refuse
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

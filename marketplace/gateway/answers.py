@@ -17,6 +17,7 @@ from marketplace.gateway.http import Client
 from marketplace.gateway.open_hold import SignedReceipt
 from marketplace.gateway.prediction import Prediction
 from marketplace.gateway.replicas import Answer
+from marketplace.guards.restoring import Restorer
 from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import take_prediction_extra
@@ -53,11 +54,13 @@ async def relay_whole(prediction: Prediction, response: Answer, client: Client, 
 
 
 def _opened(prediction: Prediction, raw: bytes) -> tuple[dict[str, Any], SignedReceipt]:
-    """Return the answer without the replica's addition, and the receipt in it. Raises ProtocolError."""
+    """Return the answer as the client gets it, without the receipt in it, and that. Raises ProtocolError."""
     answer = orjson.loads(raw)
     extra = take_prediction_extra(answer)
     if extra is None:
         raise ProtocolError("the replica sent no receipt")
     if prediction.validity is not None:
         prediction.validity.read(answer)
+    if prediction.order.mask is not None:
+        Restorer(prediction.order.mask).answer(answer)
     return answer, prediction.receipt(extra.receipt)

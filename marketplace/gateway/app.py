@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
 from typing import Any
@@ -21,6 +22,7 @@ from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
+from marketplace.gateway.guarding import Guarding, Outgoing
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.order import order_of
@@ -62,6 +64,7 @@ class Gateway:
         self._valkey: Redis | None = None
         self._limiter: RateLimiter | None = None
         self._refusals: Refusals | None = None
+        self._guarding: Guarding | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -142,7 +145,7 @@ class Gateway:
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         parts = self._ready
-        assert self._limiter is not None
+        assert self._limiter is not None and self._guarding is not None
         principal = await self._principal(scope)
         headers |= (await self._limiter.check(principal.organization_id)).headers()
         body = await read_body(scope, receive)
@@ -150,7 +153,8 @@ class Gateway:
         quoting = path == "/v1/quote"
         chat = path == "/v1/chat/completions" or b'"messages"' in body
         embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
-        request = parse_prediction_request(body, headers_of(scope), chat=chat and not embedding, embedding=embedding)
+        parse = functools.partial(parse_prediction_request, chat=chat and not embedding, embedding=embedding)
+        request = parse(body, headers_of(scope))
         database = parts.books.database
         key = None if quoting else await self._replays.key_of(database, scope, principal.organization_id)
         if key is not None:
@@ -163,7 +167,9 @@ class Gateway:
         if not quoting:
             note_asked(scope, principal, offer)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
-        order = order_of(principal, offer, request, body)
+        outgoing = Outgoing(body, request)
+        outgoing = await self._guarding.outgoing(principal, offer, outgoing, headers_of(scope), parse)
+        order = order_of(principal, offer, outgoing, came=body)
         if quoting:
             await send_json(send, 200, await self._quotes.quote(database, order), headers)
             return
@@ -231,6 +237,7 @@ class Gateway:
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
         self._refusals = Refusals(self._valkey)
+        self._guarding = Guarding(self._valkey)
         self._tasks = [
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),
@@ -245,6 +252,8 @@ class Gateway:
             self._parts.log.close()
             await self._parts.books.database.close()
             self._parts = None
+        if self._guarding is not None:
+            self._guarding.close()
         if self._valkey is not None:
             await self._valkey.aclose()
 

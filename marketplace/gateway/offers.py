@@ -18,13 +18,14 @@ from marketplace.accounts.errors import NotFound
 from marketplace.catalog.shares import Royalty, Share, shares
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
+from marketplace.guards.policies import NO_POLICY, Policy
 from protocol.contracts import PublicContract, read_public_contract
 from protocol.names import ModelName
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 
 _OFFER_SQL = """
-SELECT m.id AS model_id, m.kind, m.visibility, m.organization_id AS creator_organization_id,
+SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
        coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*, r.*
 FROM catalog_model m
@@ -102,6 +103,7 @@ class Offer:
     terms: Terms
     split_id: int  # who is paid when this customer buys
     contract: PublicContract | None = None  # None: callers bring their own instructions
+    guards: Policy = NO_POLICY  # of the model
 
     @property
     def price(self) -> Price:
@@ -156,6 +158,7 @@ class Offers:
             price_id=row["price_id"],
             terms=row["terms"],
             contract=row["contract"],
+            guards=row["guards"],
             split_id=await self._splits.get(parts, lambda: self._load_split(database, parts)),
         )
 
@@ -167,7 +170,7 @@ class Offers:
             row = await cursor.fetchone()
         if row is not None:
             row["contract"] = None if row["contract"] is None else read_public_contract(row["contract"])
-            row |= {"terms": _terms(row), "royalties": _royalties(row)}
+            row |= {"terms": _terms(row), "royalties": _royalties(row), "guards": Policy.of(row["guards"])}
         return row
 
     async def _load_referrer(self, database: AsyncConnectionPool[Any], organization_id: uuid.UUID) -> uuid.UUID | None:

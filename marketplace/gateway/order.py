@@ -14,9 +14,11 @@ from datetime import UTC, datetime, timedelta
 from billing.hotpath import HoldRequest
 from billing.pricing import Price, worst_case_nano_usd
 from marketplace.gateway.contracts import worst_tokens
+from marketplace.gateway.guarding import Outgoing
 from marketplace.gateway.offers import Offer
 from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import PredictionRequest
+from marketplace.guards.masking import Mask
 from protocol.receipts import Grant
 from protocol.tickets import Ticket, prediction_ticket
 
@@ -30,15 +32,20 @@ def _deadline() -> float:
 
 @dataclass(frozen=True, repr=False)  # its body is a customer's prompt
 class Order:
-    """`id` is that of the prediction, `deadline` in unix seconds; a hold covers at most the two numbers of tokens."""
+    """`id` is that of the prediction, `deadline` in unix seconds; a hold covers at most the two numbers of tokens.
+
+    `body` is the one that goes out, `came_sha256` is of the one that the caller sent (`guarding.py`).
+    """
 
     principal: Principal
     offer: Offer
     request: PredictionRequest
     body: bytes
+    came_sha256: bytes
     price: Price
     max_prompt_tokens: int
     max_tokens: int
+    mask: Mask | None = None  # what was taken out of the body, and is put back into the answer
     stops_at_grant: bool = False  # fewer tokens are granted than the request asked for
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     deadline: float = field(default_factory=_deadline)
@@ -74,7 +81,7 @@ class Order:
             version_id=self.offer.version_id,
             creator_organization_id=self.offer.creator_organization_id,
             idempotency_key=idempotency_key,
-            request_hash=hashlib.sha256(self.body).digest(),
+            request_hash=self.came_sha256,
             replica_id=replica_id,
             expires_at=datetime.fromtimestamp(self.deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
             gateway_id=gateway_id,
@@ -117,8 +124,15 @@ class Order:
         )
 
 
-def order_of(principal: Principal, offer: Offer, request: PredictionRequest, body: bytes) -> Order:
-    """Return the order of a request as it came. Raises Refusal 404 for embeddings of a model that sells none."""
+def order_of(principal: Principal, offer: Offer, outgoing: Outgoing, *, came: bytes) -> Order:
+    """Return the order of what goes out for a body that `came`.
+
+    Raises Refusal 404 for embeddings of a model that sells none.
+    """
+    request = outgoing.request
     price = offer.terms.price(request.latency_class, embedding=request.embedding)
     max_prompt_tokens, max_tokens = worst_tokens(request, offer)
-    return Order(principal, offer, request, body, price, max_prompt_tokens, max_tokens)
+    digest = hashlib.sha256(came).digest()
+    return Order(
+        principal, offer, request, outgoing.body, digest, price, max_prompt_tokens, max_tokens, mask=outgoing.mask
+    )

@@ -21,11 +21,13 @@ from marketplace.accounts.run_tokens import PREFIX as RUN_PREFIX
 from marketplace.accounts.run_tokens import verify_run_token
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
+from marketplace.guards.policies import NO_POLICY, Policy
 
 logger = logging.getLogger(__name__)
 
 _KEY_SQL = """
-SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at
+SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at,
+    k.guards
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
@@ -49,6 +51,7 @@ class Principal:
     organization_slug: str
     api_key_id: uuid.UUID | None  # None: the playground
     bare_base: bool = False
+    guards: Policy = NO_POLICY  # of the key
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class _KeyRow:
     scopes: tuple[str, ...]
     expires_at: datetime | None
     revoked_at: datetime | None
+    guards: Policy
 
 
 class Authenticator:
@@ -118,7 +122,10 @@ class Authenticator:
             minute_ago = datetime.now(UTC) - timedelta(minutes=1)
             if used := [row[1] for row in rows if row[8] is None or row[8] < minute_ago]:
                 await connection.execute(_TOUCH_SQL, (used,))
-        return {row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7]) for row in rows}
+        return {
+            row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7], Policy.of(row[9]))
+            for row in rows
+        }
 
     async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)
@@ -139,4 +146,4 @@ def _principal_of(row: _KeyRow, *, bare_base: bool = False) -> Principal:
         raise unauthorized("This API key has expired.")
     if "predict" not in row.scopes:
         raise NotAllowed("This API key may not make predictions.", code="missing_scope")
-    return Principal(row.organization_id, row.organization_slug, row.id, bare_base)
+    return Principal(row.organization_id, row.organization_slug, row.id, bare_base, row.guards)

@@ -14,6 +14,7 @@ from marketplace.gateway.http import Client
 from marketplace.gateway.open_hold import SignedReceipt
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction
 from marketplace.gateway.replicas import Answer
+from marketplace.guards.restoring import StreamRestorer
 from protocol.errors import ProtocolError
 from protocol.events import DONE, event_data, event_tokens
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
@@ -57,6 +58,8 @@ class _Stream:
         self._last: dict[str, Any] = {}
         self._sent = self._safe = 0
         self._left = False
+        mask = prediction.order.mask
+        self._restorer = None if mask is None else StreamRestorer(mask)
 
     async def read(self) -> SignedReceipt:
         """Forward events until the one with the receipt, and return it. Raises StreamBroken and ProtocolError."""
@@ -64,20 +67,28 @@ class _Stream:
             if _EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
                 self._last = orjson.loads(data)
                 if (extra := take_prediction_extra(self._last)) is not None:
+                    if self._restorer is not None and (rest := self._restorer.end()):
+                        await self._relay(rest)
                     return self._prediction.receipt(extra.receipt)
                 # Generated text may spell our key's name; only a real key ends the stream.
             if self._prediction.validity is not None:
                 self._prediction.validity.read_event(raw)
-            if raw == DONE or self._left or self._client.gone:
+            if raw == DONE:
                 continue
-            if self._prediction.keeper is not None:
-                self._prediction.keeper.add(raw, event_tokens(raw) or 0)
-            await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
-            if not self._client.gone and not self._client.closing:
-                self._sent = max(self._sent, event_tokens(raw) or 0)
-                # The server writes at the end of the loop's turn: only then may the log say so.
-                self._loop.call_soon(self._note, self._sent)
+            await self._relay(raw if self._restorer is None else self._restorer.event(raw))
         raise sse.StreamBroken("the stream ended before its receipt")
+
+    async def _relay(self, raw: bytes) -> None:
+        """Hand an event to the client, and keep it where a retry may ask for it."""
+        if self._left or self._client.gone:
+            return
+        if self._prediction.keeper is not None:
+            self._prediction.keeper.add(raw, event_tokens(raw) or 0)
+        await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
+        if not self._client.gone and not self._client.closing:
+            self._sent = max(self._sent, event_tokens(raw) or 0)
+            # The server writes at the end of the loop's turn: only then may the log say so.
+            self._loop.call_soon(self._note, self._sent)
 
     def _note(self, tokens: int) -> None:
         if not self._left and not self._client.unsent_bytes():

@@ -69,10 +69,12 @@ EXPORTED = (
     _of(Membership, "user__email role created_at"),
     _of(
         ApiKey,
-        "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id",
+        "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards",
     ),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
-    _of(Listing, "id slug kind title summary card_markdown industry tags visibility example_messages created_at"),
+    _of(
+        Listing, "id slug kind title summary card_markdown industry tags visibility example_messages guards created_at"
+    ),
     _of(
         Version,
         "id model_id number state changelog package_digest package_size report contract published_at created_at",

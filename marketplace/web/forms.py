@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.utils import timezone
+from django.utils.text import capfirst
 
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.models.payouts import MAX_MINIMUM_CENTS, MAX_PAYOUT_CENTS
@@ -16,6 +17,7 @@ from billing.papers.tax_ids import countries
 from marketplace.accounts.models import ApiKey, User
 from marketplace.catalog.models import MAX_SOURCES
 from marketplace.catalog.services import DeclaredSource
+from marketplace.guards.policies import KINDS
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
 NANO_PER_USD = 10**9
@@ -109,6 +111,14 @@ class KeyForm(PlainForm):
         help_text="Optional. Predictions beyond it are refused before they cost anything.",
     )
 
+    mask = forms.MultipleChoiceField(
+        label="Mask personal data",
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        choices=[(kind, capfirst(name)) for kind, name in KINDS.items()],
+        help_text="Optional. Models get a placeholder; answers come back with the value. Changed on the key's page.",
+    )
+
     def __init__(self, *args: Any, allowed: frozenset[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         choices = [(scope.value, SCOPE_LABELS[scope]) for scope in ApiKey.Scope if scope.value in allowed]
@@ -118,6 +128,10 @@ class KeyForm(PlainForm):
     def expires_at(self) -> datetime | None:
         days = self.cleaned_data["days"]
         return timezone.now() + timedelta(days=days) if days else None
+
+    @property
+    def guards(self) -> dict[str, str]:
+        return dict.fromkeys(self.cleaned_data["mask"], "mask")
 
     @property
     def monthly_limit_nano_usd(self) -> int | None:

@@ -16,7 +16,7 @@ from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.models import ApiKey
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
-from marketplace.api.serializers import CreatorSigningKey, Key, NewKey
+from marketplace.api.serializers import CreatorSigningKey, GuardsField, Key, NewKey
 from marketplace.api.views.base import ControlView
 from marketplace.vault import selectors as vault_selectors
 from marketplace.vault import services as vault_services
@@ -55,6 +55,7 @@ class KeysView(KeyView):
             min_value=0, max_value=MAX_LIMIT, allow_null=True, default=None
         )
         total_limit_nano_usd = serializers.IntegerField(min_value=0, max_value=MAX_LIMIT, allow_null=True, default=None)
+        guards = GuardsField(default=dict, help_text="what is done about personal data in its requests")
 
     @extend_schema(operation_id="list_keys", responses=Key(many=True))
     def get(self, request: Request) -> Response:
@@ -76,6 +77,7 @@ class KeysView(KeyView):
             limits=Limits(
                 monthly_nano_usd=wanted["monthly_limit_nano_usd"], total_nano_usd=wanted["total_limit_nano_usd"]
             ),
+            guards=wanted["guards"],
         )
         return Response(self.show(NewKey, key, text=text), status=201)
 

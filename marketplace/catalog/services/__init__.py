@@ -1,7 +1,10 @@
-"""Writes. `listings`: models; `prices`: their prices; `derivation`: royalties; `bases`: base models."""
+"""Writes. `listings`: models; `prices`: their prices; `derivation`: royalties; `bases`: base models;
+`guards`: policies about personal data.
+"""
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
 from marketplace.catalog.services.derivation import DeclaredSource, derive_from, offer_derivation
+from marketplace.catalog.services.guards import set_model_guards
 from marketplace.catalog.services.listings import create_model, update_model
 from marketplace.catalog.services.prices import set_price
 
@@ -13,6 +16,7 @@ __all__ = [
     "offer_derivation",
     "register_base",
     "register_base_directory",
+    "set_model_guards",
     "set_price",
     "update_model",
 ]

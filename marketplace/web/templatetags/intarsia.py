@@ -7,6 +7,8 @@ from typing import Any
 
 from django import template
 
+from marketplace.guards.policies import KINDS
+
 register = template.Library()
 
 # The colour of a state's tag, as a class of components.css.
@@ -172,3 +174,13 @@ def bps(points: Any) -> str:
 def percent_bps(points: Any) -> str:
     """A share in basis points, exactly: 8050 → 80.5%."""
     return f"{int(points) / 100:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+@register.filter
+def guard_sentence(policy: dict[str, str]) -> str:
+    """Return in words what a policy does: "refuses card numbers; masks e-mail addresses"."""
+    parts = []
+    for action, verb in (("refuse", "refuses"), ("mask", "masks")):
+        if kinds := [name for kind, name in KINDS.items() if policy.get(kind) == action]:
+            parts.append(f"{verb} {', '.join(kinds)}")
+    return "; ".join(parts)

@@ -28,10 +28,12 @@ from marketplace.web.acting import Acting, member_page
 from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
+from marketplace.web.guard_forms import GuardsForm
 from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
+from marketplace.web.views.guards import guards_context
 
 DAYS = 30
 MOST_MODELS = 50  # on one page
@@ -237,6 +239,7 @@ def _model_page(
         "promise_form": PromiseForm(),
         "may_promise": bool(facts.newest and (facts.newest.contract or {}).get("output_schema")),
         "is_adapter": model.kind == Model.Kind.ADAPTER,
+        "guards": guards_context("model", model.pk, GuardsForm(policy=model.guards)),
     }
     return render(request, "web/my_model.html", context, status=status)
 

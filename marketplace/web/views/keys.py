@@ -43,9 +43,10 @@ def keys(request: HttpRequest, acting: Acting) -> HttpResponse:
             created_by=acting.user,
             expires_at=form.expires_at,
             limits=Limits(monthly_nano_usd=form.monthly_limit_nano_usd),
+            guards=form.guards,
         )
     except Refusal as refusal:
-        show_in_form(form, refusal)
+        show_in_form(form, refusal, field_names={"guards": "mask"})
         return _page(request, acting, form, status=400)
     return render(request, "web/key_created.html", {"key": key, "text": text}, status=201)
 

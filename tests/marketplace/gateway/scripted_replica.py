@@ -52,6 +52,7 @@ class ScriptedReplica:
         self.abandoned: set[str] = set()  # predictions whose connection was closed before their answer
         self.served: list[dict[str, Any]] = []
         self.request_ids: list[str] = []
+        self.received: list[str] = []  # head and body of every request
         self.journal: dict[str, dict[str, Any]] = {}  # prediction id → what /admin/journal answers
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -100,6 +101,7 @@ class ScriptedReplica:
         return jwt.encode(body | self.lies | changes, key, algorithm="EdDSA", headers={"kid": str(self.id)})
 
     async def _cancel(self, request: web.Request) -> web.Response:
+        self._record(request, await request.read())
         order = await request.json()
         self.cancelled[order["jti"]] = order["delivered_tokens"]
         return web.json_response({"jti": order["jti"]})
@@ -111,6 +113,7 @@ class ScriptedReplica:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
+        self._record(request, raw)
         claims = jwt.decode(request.headers[TICKET_HEADER], options={"verify_signature": False})
         assert claims["body_sha256"] == body_sha256(raw)
         assert claims["replica_id"] == str(self.id)
@@ -122,6 +125,9 @@ class ScriptedReplica:
         except asyncio.CancelledError:
             self.abandoned.add(claims["jti"])
             raise
+
+    def _record(self, request: web.Request, body: bytes) -> None:
+        self.received.append(f"{request.path_qs}\n{dict(request.headers)}\n{body.decode()}")
 
     async def _answer(
         self, request: web.Request, mode: str, body: dict[str, Any], claims: dict[str, Any]

@@ -47,6 +47,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("home-empty", world.stranger, "/dashboard/"),
         ("keys", world.consumer, "/dashboard/keys"),
         ("keys-empty", world.stranger, "/dashboard/keys"),
+        ("key", world.consumer, f"/dashboard/keys/{world.key.pk}"),
         ("budgets", world.consumer, "/dashboard/budgets"),
         ("budgets-empty", world.stranger, "/dashboard/budgets"),
         ("budget", world.consumer, f"/dashboard/budgets/{add_budgets(world).pk}"),

@@ -1,0 +1,15 @@
+"""The policy of a model about personal data in requests."""
+
+from typing import ClassVar
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """A column with a constant default: no table is rewritten."""
+
+    dependencies: ClassVar = [("catalog", "0007_contract")]
+
+    operations: ClassVar = [
+        migrations.AddField("model", "guards", models.JSONField(blank=True, default=dict)),
+    ]

@@ -1,0 +1,69 @@
+"""How often guards acted, for the owner of a key and for the creator of a model: numbers in Valkey, no text anywhere.
+
+One hash for each key or model and month, `{"refuse:card": 3, "mask:email": 120}`: requests, not values. They are no
+money: where Valkey is away, nothing is counted and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+import redis
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from marketplace.guards.policies import KINDS
+
+logger = logging.getLogger(__name__)
+
+Owner = Literal["key", "model"]
+KEPT_SECONDS = 70 * 86_400  # this month's and the last one's
+
+
+@dataclass(frozen=True)
+class Count:
+    """Requests of a month in which a kind was masked, and those that were refused for it."""
+
+    kind: str
+    masked: int
+    refused: int
+
+
+def _month() -> str:
+    return time.strftime("%Y-%m", time.gmtime())
+
+
+def _name(owner: Owner, owner_id: UUID) -> str:
+    return f"guards:{owner}:{owner_id}:{_month()}"
+
+
+async def add_counts(valkey: Redis, owners: Iterable[tuple[Owner, UUID]], acts: Iterable[str]) -> None:
+    """Count `acts`, such as `mask:email`, for each of the owners."""
+    pipeline = valkey.pipeline(transaction=False)
+    acts = list(acts)
+    for owner, owner_id in owners:
+        name = _name(owner, owner_id)
+        for act in acts:
+            pipeline.hincrby(name, act, 1)
+        pipeline.expire(name, KEPT_SECONDS)
+    try:
+        await pipeline.execute()
+    except RedisError as error:
+        logger.warning("guards not counted: %s", type(error).__name__)
+
+
+def counts_of(valkey_url: str, owner: Owner, owner_id: UUID) -> list[Count] | None:
+    """Return this month's counts (UTC) of the kinds that have any; None while Valkey is away."""
+    try:
+        with redis.Redis.from_url(valkey_url, socket_timeout=2, socket_connect_timeout=2) as valkey:
+            found = {name.decode(): int(value) for name, value in valkey.hgetall(_name(owner, owner_id)).items()}
+    except RedisError as error:
+        logger.warning("counts of guards not read: %s", type(error).__name__)
+        return None
+    counts = [Count(kind, found.get(f"mask:{kind}", 0), found.get(f"refuse:{kind}", 0)) for kind in KINDS]
+    return [count for count in counts if count.masked or count.refused]

@@ -1,0 +1,84 @@
+"""A gateway whose key masks personal data, for tests, and a look into everything that outlives a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import psycopg
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from redis.asyncio import Redis
+
+from marketplace.accounts.services import set_key_guards
+from marketplace.catalog.services import set_model_guards
+from marketplace.guards.counts import Count, Owner, counts_of
+from marketplace.guards.finder import Finder, Span
+from tests.marketplace.gateway.conftest import World
+
+EMAIL, CARD, PHONE = "bob.smith@example.com", "4111 1111 1111 1111", "+44 20 7946 0958"
+SECRETS = (EMAIL, CARD, PHONE)
+TEXT = f"Mail {EMAIL} about {CARD}, or call {PHONE}. Again: {EMAIL}"
+_TABLES = """
+SELECT relname FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+"""
+MASKED = "Mail <EMAIL_1> about <CARD_1>, or call <PHONE_1>. Again: <EMAIL_1>"
+ALL = {"email": "mask", "card": "mask", "phone": "mask"}
+
+
+class SharedFinder(Finder):
+    """One process for all tests of a module: a gateway that stops does not end it. `asked` counts searches."""
+
+    asked = 0
+
+    async def find(self, kinds: Sequence[str], texts: Sequence[str], *, asker: Hashable) -> list[list[Span]]:
+        """Count, and search."""
+        self.asked += 1
+        return await super().find(kinds, texts, asker=asker)
+
+    def close(self) -> None:
+        """Go on."""
+
+
+def use(world: World, finder: Finder) -> None:
+    """Let the gateway ask this finder."""
+    assert world.gateway._guarding is not None
+    world.gateway._guarding.finder = finder
+
+
+async def guard_key(world: World, guards: dict[str, str]) -> None:
+    """Set the policy of the consumer's key, and let the gateway know it at once."""
+    await sync_to_async(set_key_guards)(key=world.key, guards=guards)
+    world.gateway._authenticator._keys._entries.clear()
+
+
+async def guard_model(world: World, guards: dict[str, str]) -> None:
+    """Set the policy of the creator's model, and let the gateway know it at once."""
+    await sync_to_async(set_model_guards)(model=world.model, guards=guards)
+    world.gateway._offers._rows._entries.clear()
+
+
+def chat(world: World, content: Any = TEXT, **changes: Any) -> dict[str, object]:
+    return world.body(**{"messages": [{"role": "user", "content": content}], "max_tokens": 64, **changes})
+
+
+async def counted(world: World, owner: Owner) -> list[Count] | None:
+    owner_id = world.key.pk if owner == "key" else world.model.pk
+    return await asyncio.to_thread(counts_of, settings.ENV.valkey_url, owner, owner_id)
+
+
+async def everything_kept() -> str:
+    """Return all rows of all tables, and all keys and values of Valkey, as text."""
+    found = []
+    async with await psycopg.AsyncConnection.connect(settings.ENV.database_url) as connection:
+        names = await connection.execute(_TABLES)
+        for (name,) in await names.fetchall():
+            rows = await connection.execute(f'SELECT t::text FROM "{name}" t')  # type: ignore[arg-type]
+            found += [row[0] for row in await rows.fetchall()]
+    valkey = Redis.from_url(settings.ENV.valkey_url)
+    async for key in valkey.scan_iter():
+        found.append(repr(key) + repr(await valkey.dump(key)))
+    await valkey.aclose()
+    return "\n".join(found)

@@ -1,0 +1,167 @@
+"""The process that finds personal data: what it finds, and that it can be killed, busy or missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marketplace.guards import finder as finder_module
+from marketplace.guards.finder import (
+    MAX_CHARACTERS,
+    MAX_WAITING,
+    MAX_WAITING_OF_ONE,
+    Finder,
+    FinderBusy,
+    FinderFailed,
+    FinderMissing,
+)
+from marketplace.guards.policies import KINDS
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def finder() -> Iterator[Finder]:
+    """One process for the module: presidio takes seconds to import."""
+    one = Finder()
+    yield one
+    one.close()
+
+
+async def found(finder: Finder, text: str, kinds: tuple[str, ...] = tuple(KINDS)) -> list[tuple[str, str]]:
+    (spans,) = await finder.find(kinds, [text], asker="a")
+    return [(kind, text[start:end]) for start, end, kind in spans]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("card", "4111 1111 1111 1111"),
+        ("card", "378282246310005"),
+        ("iban", "GB82 WEST 1234 5698 7654 32"),
+        ("wallet", "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"),
+        ("email", "bob.smith+tag@example.co.uk"),
+        ("ip", "10.0.0.7"),
+        ("ip", "2001:db8::1"),
+        ("id", "78051401071"),
+        ("phone", "+44 20 7946 0958"),
+        ("phone", "(415) 555-2671"),
+    ],
+)
+async def test_each_kind_is_found_in_the_middle_of_a_text(finder: Finder, kind: str, value: str) -> None:
+    assert await found(finder, f"Please note {value}, and answer.") == [(kind, value)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4111 1111 1111 1112",  # the checksum is wrong
+        "GB82 WEST 1234 5698 7654 33",
+        "version 1.2.3 of 2026-11-26 costs $1,234.56",
+        "see bob@localhost, or @channel",
+        "999.1.1.1 and :: and a::b::c",
+    ],
+)
+async def test_what_only_looks_like_it_is_left_alone(finder: Finder, text: str) -> None:
+    assert await found(finder, text) == []
+
+
+async def test_kinds_that_nobody_asked_for_are_not_found(finder: Finder) -> None:
+    assert await found(finder, "bob@example.com 10.0.0.7", ("ip",)) == [("ip", "10.0.0.7")]
+
+
+async def test_findings_that_share_characters_are_one_of_the_first_kind(finder: Finder) -> None:
+    assert [kind for kind, _ in await found(finder, "card 4111-1111-1111-1111 here")] == ["card"]
+
+
+async def test_texts_are_searched_apart(finder: Finder) -> None:
+    assert await finder.find(["email"], ["bob@", "example.com"], asker="a") == [[], []]
+
+
+async def test_the_longest_text_of_digits_is_searched_in_time(finder: Finder) -> None:
+    numbers = ("020 7946 0958 " * MAX_CHARACTERS)[:MAX_CHARACTERS]
+    (spans,) = await finder.find(list(KINDS), [numbers], asker="a")
+    assert len(spans) > MAX_CHARACTERS // 20
+
+
+async def test_a_search_that_takes_too_long_ends_its_process_and_the_next_one_works(
+    finder: Finder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await found(finder, "bob@example.com", ("email",))
+    process = finder._process
+    assert process is not None
+    monkeypatch.setattr(finder_module, "SEARCH_SECONDS", 0.01)
+    with pytest.raises(FinderFailed):
+        await finder.find(list(KINDS), ["+44 20 7946 0958 " * 1500], asker="a")
+    assert process.poll() is not None, "the process that was at work is dead"
+    monkeypatch.undo()
+    assert await found(finder, "bob@example.com", ("email",)) == [("email", "bob@example.com")]
+
+
+async def test_an_unknown_kind_is_no_empty_finding(finder: Finder) -> None:
+    with pytest.raises(FinderFailed):
+        await finder.find(["secret"], ["text 1"], asker="a")
+
+
+def program(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "finder_process.py"
+    path.write_text(text)
+    return path
+
+
+async def test_a_missing_package_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = finder_module._PROGRAM.read_text()
+    without = program(tmp_path, source.replace("    from presidio_analyzer import p", "    from nowhere import p"))
+    monkeypatch.setattr(finder_module, "_PROGRAM", without)
+    finder = Finder()
+    with pytest.raises(FinderMissing):
+        await finder.find(["email"], ["bob@example.com"], asker="a")
+    assert finder._process is None
+    finder.close()
+
+
+async def test_the_queue_is_short_and_shorter_for_each_organization(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_module, "_PROGRAM", program(tmp_path, "import time; time.sleep(60)"))
+    finder = Finder()
+    waiting = []
+
+    def start(asker: int) -> None:
+        waiting.append(asyncio.ensure_future(finder.find(["email"], ["bob@example.com"], asker=asker)))
+
+    for _ in range(MAX_WAITING_OF_ONE):
+        start(0)
+    await asyncio.sleep(0)
+    with pytest.raises(FinderBusy):
+        await finder.find(["email"], ["bob@example.com"], asker=0)
+    for number in range(MAX_WAITING - MAX_WAITING_OF_ONE):
+        start(1 + number)
+    await asyncio.sleep(0)
+    with pytest.raises(FinderBusy):
+        await finder.find(["email"], ["bob@example.com"], asker="another")
+    for one in waiting[1:]:
+        one.cancel()
+    await asyncio.sleep(0.01)
+    assert finder._waiting.total() == 1, "only the search in progress keeps its place"
+    finder.close()
+    with pytest.raises(FinderFailed):
+        await waiting[0]
+
+
+async def test_nothing_is_started_before_the_first_text() -> None:
+    finder = Finder()
+    assert finder._process is None
+    finder.close()
+
+
+async def test_a_telephone_number_right_behind_another_number_is_found_whole(finder: Finder) -> None:
+    text = "card 4111 1111 1111 1111, or call +44 20 7946 0958 or (415) 555-2671; 12 3456789, +49 30 901820 end"
+    assert [value for kind, value in await found(finder, text) if kind == "phone"] == [
+        "+44 20 7946 0958",
+        "(415) 555-2671",
+        "+49 30 901820",
+    ]
