@@ -12,7 +12,7 @@ from rest_framework.reverse import reverse
 
 from billing.limited_keys import budget_of
 from billing.models import BudgetNode
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
 from marketplace.catalog.models import Version

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "marketplace.accounts",
     "marketplace.catalog",
     "marketplace.vault",
+    "marketplace.publishing",
     "marketplace.receipts",
     "marketplace.privacy",
     "marketplace.api",

@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from billing.rollups import earnings as billing
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Version

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.api.urls import urlpatterns
 from marketplace.catalog.models import Version
 from marketplace.vault import services as vault_services

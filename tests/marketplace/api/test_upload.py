@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
 from marketplace.publishing import uploads

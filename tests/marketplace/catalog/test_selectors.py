@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, ModelFacts

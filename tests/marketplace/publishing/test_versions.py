@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.catalog.errors import TooLarge
 from marketplace.catalog.models import Version

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.accounts.models import User
 from marketplace.catalog.models import BaseModel, Version
 from marketplace.web.cli_wheel import build_wheel, wheel_name
