@@ -52,7 +52,9 @@ class Adapter:
             pair = []
             for factor in "AB":
                 info = layout.tensors[f"base_model.model.{path}.lora_{factor}.weight"]
-                raw = np.frombuffer(data[info.start : info.end], {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[info.dtype])
+                raw = np.frombuffer(
+                    data[info.start : info.end], {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[info.dtype]
+                )
                 values = (raw.astype(np.uint32) << 16).view(np.float32) if info.dtype == "BF16" else raw
                 pair.append(values.astype(np.float32).reshape(info.shape))
             found[path] = (pair[0], pair[1])
@@ -77,7 +79,9 @@ class Adapter:
         data = memoryview(tensors)
         return sketch_of(check_layout(config, data, base()), data)
 
-    def changed(self, change: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]], **config: Any) -> Adapter:
+    def changed(
+        self, change: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]], **config: Any
+    ) -> Adapter:
         """Return an adapter with `change` applied to each module's factors."""
         return Adapter(self.config | config, {path: change(a, b) for path, (a, b) in self.factors.items()})
 

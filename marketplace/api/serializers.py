@@ -12,13 +12,13 @@ from rest_framework.reverse import reverse
 
 from billing.limited_keys import budget_of
 from billing.models import BudgetNode
-from marketplace.publishing import services as publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
 from marketplace.catalog import copying
 from marketplace.catalog.call_price import cost_of_copy
 from marketplace.catalog.models import Price, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
+from marketplace.publishing import services as publishing
 from sealed_weights.wrap import fingerprint
 
 

@@ -6,10 +6,9 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from billing.pricing import Price
 from marketplace.catalog import selectors as catalog
-from marketplace.catalog.call_lengths import length_of_call
-from marketplace.catalog.copying import copy_price_nano_usd
+from marketplace.catalog.call_price import example_message, usual_call
+from marketplace.catalog.copying import copy_price_of
 from marketplace.catalog.models import Evaluation, Model, Version
 from marketplace.publishing import checks
 from marketplace.publishing.checks import Finding, Name, Score
@@ -74,7 +73,9 @@ def inspect_words(model: Model) -> list[Finding]:
     """Return what the checks of the listing's words find: its names and its card."""
     own = Name(model.organization.slug, model.slug, model.title)
     others = (
-        catalog.published_names().exclude(organization=model.organization_id).values_list("organization__slug", "slug", "title")
+        catalog.published_names()
+        .exclude(organization=model.organization_id)
+        .values_list("organization__slug", "slug", "title")
     )
     host = urlsplit(settings.PUBLIC_URL).hostname or ""
     return [
@@ -102,9 +103,5 @@ def _score(row: Evaluation, number: int) -> Score:
 def _copy_price(version: Version, model: Model) -> int | None:
     """Return what enough calls for a copy cost in nano-dollars, None where the price of a call is not known."""
     price = catalog.price_of(version=version)
-    message = next((one["content"] for one in model.example_messages if one.get("role") == "user"), "")
-    call = length_of_call(model=model, version=version, message=message)
-    if price is None or call is None:
-        return None
-    point: Price = price.point()
-    return copy_price_nano_usd(price=point, call=call.usage)
+    call = usual_call(model=model, version=version, message=example_message(model))
+    return None if price is None or call is None else copy_price_of(price, call[0])

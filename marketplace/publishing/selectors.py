@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Prefetch, QuerySet
@@ -84,6 +85,13 @@ def standing_refusal(*, model: Model, version: Version | None) -> Review | None:
     refused = Review.objects.filter(model=model, state=Review.State.REFUSED).order_by("-decided_at")
     of_model = refused.filter(kind=Review.Kind.REPORTS).first()
     return of_model or (refused.filter(version=version).first() if version is not None else None)
+
+
+def refused_change(model: Model, change: dict[str, Any]) -> Review | None:
+    """Return the refusal of this very change of the listing, or None."""
+    return Review.objects.filter(
+        model=model, kind=Review.Kind.LISTING, state=Review.State.REFUSED, change=change
+    ).first()
 
 
 def members_of(organizations: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:

@@ -11,7 +11,6 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.publishing import services as publishing
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
@@ -19,6 +18,7 @@ from marketplace.api.parsers import RawParser
 from marketplace.api.serializers import OwnVersion, PublicVersion, StartedVersion
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors
+from marketplace.publishing import services as publishing
 from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
 from marketplace.vault import selectors as vault_selectors
 from protocol.names import DIGEST_PATTERN

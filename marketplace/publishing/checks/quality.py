@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from marketplace.catalog.copying import CHEAP_COPY_NANO_USD
 from marketplace.catalog.intervals import wilson
 from marketplace.publishing.checks.findings import PRICE, Finding
-
-CHEAP_COPY_NANO_USD = 5 * 10**9  # $5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def score_findings(new: Score | None, old: Score | None) -> list[Finding]:
 
 
 def price_findings(copy_nano_usd: int | None) -> list[Finding]:
-    """Return a finding if enough answers for a copy of the model cost less than $5; None: no call has a price yet."""
+    """Return a finding if the answers that are enough for a copy cost less than $5; None: no call has a price yet."""
     if copy_nano_usd is None or copy_nano_usd >= CHEAP_COPY_NANO_USD:
         return []
     cost = f"${copy_nano_usd / 1e9:.2f}" if copy_nano_usd >= 10**7 else "less than a cent"

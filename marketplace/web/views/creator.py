@@ -17,11 +17,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from billing.rollups import earnings as billing
-from marketplace.publishing import services as publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import copying, selectors, services
 from marketplace.catalog.call_price import call_to_copy, cost_of_copy
 from marketplace.catalog.models import Model, Version
+from marketplace.publishing import services as publishing
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page

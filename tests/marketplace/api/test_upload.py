@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace.publishing import services as publishing
 from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
+from marketplace.publishing import services as publishing
 from marketplace.publishing import uploads
 from marketplace.vault.models import DataKey
 from protocol.encoding import encode_base64url

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from marketplace.publishing import services as publishing
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.catalog.errors import TooLarge
 from marketplace.catalog.models import Version
+from marketplace.publishing import services as publishing
 from marketplace.publishing import uploads
 from tests.marketplace.catalog.factories import Creator, make_model, make_version, set_price
 
