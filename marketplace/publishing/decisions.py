@@ -26,7 +26,7 @@ State = Version.State
 
 @transaction.atomic
 def approve_review(*, review: Review, user: User, seen: str) -> Review:
-    """Let it become public. `seen` is the `listing_digest` of what the person read: words changed since are not approved.
+    """Let it become public. `seen` is the `listing_digest` of what the person read: later words are not approved.
 
     Raises NotAllowed, Conflict (`listing_changed`, `review_closed`, `wrong_state`).
     """
@@ -106,7 +106,7 @@ def pull_from_sale(*, review: Review, user: User, reason: str) -> Review:
 
 
 def require_text(text: str, field: str) -> str:
-    """Return the text without the blanks around it. Raises InvalidInput for none, and for more than 1,000 characters."""
+    """Return the text without blanks around it. Raises InvalidInput for none, and for more than 1,000 characters."""
     text = text.strip()
     if not text or len(text) > MAX_TEXT:
         raise InvalidInput(f"must have 1 to {MAX_TEXT} characters", field=field)

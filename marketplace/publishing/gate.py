@@ -22,7 +22,7 @@ from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ListingText, apply_text
 from marketplace.publishing import inspection
-from marketplace.publishing.checks import COPY, Finding
+from marketplace.publishing.checks.findings import COPY, Finding
 from marketplace.publishing.errors import RefusedByReview
 from marketplace.publishing.models import Act, Review
 from marketplace.publishing.policies import bars_sale, reasons_for_review, sentences
@@ -95,7 +95,10 @@ def _refuse_copy(version: Version, model: Model, by: UUID | None) -> Review | No
 
 
 def _refused(version: Version, model: Model, findings: Sequence[Finding], by: UUID | None) -> Review:
-    """Refuse without a person; the creator's appeal brings it before one."""
+    """Refuse without a person, once; the creator's appeal brings it before one."""
+    before = Review.objects.filter(version=version, state=Review.State.REFUSED).order_by("-decided_at").first()
+    if before is not None and before.findings == [finding.to_fields() for finding in findings]:
+        return before
     review = open_review(
         model=model,
         version=version,
@@ -118,8 +121,8 @@ def _refused(version: Version, model: Model, findings: Sequence[Finding], by: UU
 def change_listing(*, model: Model, text: ListingText, by: UUID | None = None) -> Review | None:
     """Change the fields of `text` that are not None; return the review in which a part of them waits, if one does.
 
-    Title, summary, card and visibility of a model that is for sale in public, or would be, pass the gate; the rest never
-    waits. Raises InvalidInput, RefusedByReview for a model whose weights may not be for sale.
+    Title, summary, card and visibility of a model that is for sale in public, or would be, pass the gate; the rest
+    never waits. Raises InvalidInput, RefusedByReview for a model whose weights may not be for sale.
     """
     with transaction.atomic():
         locked = _locked(model.pk)

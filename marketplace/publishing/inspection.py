@@ -10,10 +10,11 @@ from marketplace.catalog import selectors as catalog
 from marketplace.catalog.call_price import example_message, usual_call
 from marketplace.catalog.copying import copy_price_of
 from marketplace.catalog.models import Evaluation, Model, Version
-from marketplace.publishing import checks
-from marketplace.publishing.checks import Finding, Name, Score
-from marketplace.publishing.checks.findings import not_accepted
-from marketplace.publishing.checks.lineage import Known
+from marketplace.publishing.checks.cards import card_findings
+from marketplace.publishing.checks.findings import Finding, not_accepted
+from marketplace.publishing.checks.lineage import Known, lineage_findings
+from marketplace.publishing.checks.names import Name, name_findings
+from marketplace.publishing.checks.quality import Score, example_findings, price_findings, score_findings
 from marketplace.publishing.models import Sketch
 from marketplace.publishing.selectors import accepted_findings
 from protocol.contracts import EXAMPLES_KEY
@@ -30,9 +31,9 @@ def inspect_version(version: Version, model: Model) -> list[Finding]:
     """Return what the checks of the version itself find: weights, examples, score and price."""
     return [
         *lineage(version, model),
-        *checks.example_findings(version.report.get(EXAMPLES_KEY)),
-        *checks.score_findings(*_scores(version)),
-        *checks.price_findings(_copy_price(version, model)),
+        *example_findings(version.report.get(EXAMPLES_KEY)),
+        *score_findings(*_scores(version)),
+        *price_findings(_copy_price(version, model)),
     ]
 
 
@@ -43,7 +44,7 @@ def lineage(version: Version, model: Model) -> list[Finding]:
     """
     own = Sketch.objects.filter(version=version).first()
     if own is None:
-        return checks.lineage_findings(None, []) if version.package_digest else []
+        return lineage_findings(None, []) if version.package_digest else []
     earlier = (
         Sketch.objects.filter(version__model__base_model=model.base_model_id, created_at__lt=own.created_at)
         .exclude(version__model__organization=model.organization_id)
@@ -66,7 +67,7 @@ def lineage(version: Version, model: Model) -> list[Finding]:
         )
         for pk, values, number, state, visibility, slug, org in earlier
     ]
-    return checks.lineage_findings(bytes(own.values), known)
+    return lineage_findings(bytes(own.values), known)
 
 
 def inspect_words(model: Model) -> list[Finding]:
@@ -79,8 +80,8 @@ def inspect_words(model: Model) -> list[Finding]:
     )
     host = urlsplit(settings.PUBLIC_URL).hostname or ""
     return [
-        *checks.name_findings(own, (Name(*names) for names in others)),
-        *checks.card_findings(model.card_markdown, own_host=host),
+        *name_findings(own, (Name(*names) for names in others)),
+        *card_findings(model.card_markdown, own_host=host),
     ]
 
 

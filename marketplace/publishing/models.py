@@ -128,7 +128,7 @@ class Report(models.Model):
 
 
 class Sketch(models.Model):
-    """256 numbers by which a copy of a version's weights is known (`protocol.lineage`). No page and no answer has it."""
+    """256 numbers by which a copy of a version's weights is known (`protocol.lineage`). No page or answer has it."""
 
     version = models.OneToOneField(Version, on_delete=models.PROTECT, primary_key=True)
     values = models.BinaryField(max_length=256)  # int8

@@ -14,7 +14,7 @@ from django.utils import timezone
 from marketplace.accounts.errors import Conflict
 from marketplace.alerts.services import tell
 from marketplace.catalog.models import Model, Version
-from marketplace.publishing.checks import Finding
+from marketplace.publishing.checks.findings import Finding
 from marketplace.publishing.models import Act, Review
 from marketplace.publishing.working_days import due_after
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 
 from marketplace.accounts.models import Membership, Organization
 from marketplace.catalog.models import Model, Version
@@ -81,8 +81,12 @@ def accepted_findings(model: Model) -> list[Finding]:
 
 
 def standing_refusal(*, model: Model, version: Version | None) -> Review | None:
-    """Return the refusal that keeps the version, or the whole model, from the public; None if none does."""
+    """Return a person's refusal that keeps the version, or the whole model, from the public; None if none does.
+
+    What the checks alone refused they check again: a source that was declared since makes it no copy any more.
+    """
     refused = Review.objects.filter(model=model, state=Review.State.REFUSED).order_by("-decided_at")
+    refused = refused.filter(Exists(Act.objects.filter(review=OuterRef("pk"), kind=Act.Kind.REFUSED, by__isnull=False)))
     of_model = refused.filter(kind=Review.Kind.REPORTS).first()
     return of_model or (refused.filter(version=version).first() if version is not None else None)
 
@@ -101,6 +105,6 @@ def members_of(organizations: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
 
 
 def listing_digest(model: Model) -> str:
-    """Return 16 hex digits that change with the words that a person decides about: what was read is what is approved."""
+    """Return 16 hex digits that change with the words that a person decides about: what was read is approved."""
     shown = [str(getattr(model, name)) for name in SHOWN_FIELDS]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""One working day, in which a review is answered: 24 hours of Monday to Friday, in UTC. Public holidays are not known."""
+"""One working day, in which a review is answered: 24 hours of Monday to Friday, in UTC. It knows no holidays."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The sketch of an adapter's weight updates, computed in the confined child that verifies it.
 
 Every number is a sum over modules of uᵀ ΔW v, with u and v of signs that follow from the module's path alone, so that
-ΔW = scale · B · A is never formed and each layout of the same ΔW gives the same numbers: other factors (B·R, R⁻¹·A), other
-scales, permuted or padded ranks. An update counts by the root of its size, so that neither one large module nor many
-tiny ones hide the others. A group of modules has 64 numbers of its own: leaving out or adding a group changes no other.
+ΔW = scale · B · A is never formed and each layout of the same ΔW gives the same numbers: other factors (B·R, R⁻¹·A),
+other scales, permuted or padded ranks. An update counts by the root of its size, so that neither one large module nor
+many tiny ones hide the others. A group of modules has 64 numbers of its own: leaving out one changes no other.
 """
 
 from __future__ import annotations

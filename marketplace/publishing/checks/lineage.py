@@ -1,8 +1,8 @@
 """Weights that are another organization's, known by their sketches (`protocol.lineage`).
 
 A sketch holds random projections of each weight update ΔW = scale · B · A, so it does not see how ΔW was factorised,
-which rank its factors were padded to, or how often they were sealed: two adapters with the same ΔW have the same sketch,
-and independent ones have sketches at nearly right angles. `benchmarks/lineage.py` prints both.
+which rank its factors were padded to, or how often they were sealed: two adapters with the same ΔW have one sketch, and
+independent ones have sketches at nearly right angles. `benchmarks/lineage.py` prints both.
 """
 
 from __future__ import annotations

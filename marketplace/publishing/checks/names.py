@@ -82,7 +82,8 @@ def fold(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
     plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
     # A digit within a word stands for a letter; a number stays a number, so that v1 and v2 are two versions.
-    return re.sub(r"[a-z]*(?:[a-z][0-9]+[a-z]|[0-9]+[a-z]{2,})[a-z0-9]*", lambda m: m[0].translate(_DIGITS), plain)
+    plain = re.sub(r"[a-z]*(?:[a-z][0-9]+[a-z]|[0-9]+[a-z]{2,})[a-z0-9]*", lambda m: m[0].translate(_DIGITS), plain)
+    return plain.replace("rn", "m").replace("vv", "w").replace("i", "l")  # a capital I is drawn like a small l
 
 
 @lru_cache(maxsize=65_536)
