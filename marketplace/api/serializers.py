@@ -12,13 +12,16 @@ from rest_framework.reverse import reverse
 
 from billing.limited_keys import budget_of
 from billing.models import BudgetNode
-from marketplace import publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
+from marketplace.api.review_shapes import ListingReview, VersionReview
+from marketplace.catalog import copying
+from marketplace.catalog.call_price import cost_of_copy
 from marketplace.catalog.intervals import wilson
-from marketplace.catalog.models import Evaluation, Model, Version
+from marketplace.catalog.models import Evaluation, Model, Price, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
 from marketplace.guards.policies import ACTIONS, KINDS
+from marketplace.publishing import services as publishing
 from marketplace.standing.public import PublicStanding, public_standing
 from sealed_weights.wrap import fingerprint
 
@@ -131,6 +134,22 @@ class Interval(serializers.FloatField):
         return round(wilson(getattr(value, self._column), value.rows)[self._end], 6)
 
 
+class CopyCost(serializers.Serializer):
+    calls = serializers.IntegerField(help_text="answers that are enough for a copy of a narrow model")
+    nano_usd = serializers.IntegerField(help_text="what they cost by the cheapest tier, after what is free")
+    predictions = serializers.IntegerField(
+        allow_null=True, help_text="of how many a call's cost is the median; null: the most that it can cost"
+    )
+
+    def get_attribute(self, instance: Price) -> copying.CopyCost | None:
+        """Return what a copy costs at this price, for the typical call of the context."""
+        return cost_of_copy(instance, self.context["call"])
+
+
+class PriceOfModel(ModelPrice):
+    copy = CopyCost(allow_null=True, help_text="what a copy made from answers costs; null: no call can be priced yet")
+
+
 class ModelEvaluation(serializers.Serializer):  # shows an Evaluation
     run_id = serializers.UUIDField(help_text="evaluations/{run_id}/calls lists its receipts")
     version = serializers.IntegerField(source="version.number")
@@ -203,6 +222,10 @@ class ModelPage(Listing):
     example_messages = Example(many=True)
 
 
+class ChangedModel(ModelPage):
+    review = ListingReview(allow_null=True, help_text="in which a part of the change waits for a person; null: none")
+
+
 class ContractField(serializers.Serializer):
     """How a version wants to be called: `protocol.contracts.PublicContract`."""
 
@@ -239,6 +262,7 @@ class UploadedBytes(serializers.IntegerField):
 
 
 class OwnVersion(PublicVersion):
+    review = VersionReview(allow_null=True, help_text="the last time that a person was asked about it; null: never")
     creator_id = serializers.UUIDField(source="model.organization_id")
     uploaded_bytes = UploadedBytes(source="*")
     report = serializers.DictField(help_text="What verification measured, or `refusal: {field, rule, message}`")

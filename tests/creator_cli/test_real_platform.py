@@ -34,8 +34,8 @@ def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_platform")
 def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
-    from marketplace import publishing
     from marketplace.catalog.models import Model, Version
+    from marketplace.publishing import services as publishing
 
     environment = {
         "INTARSIA_CONFIG_DIR": str(tmp_path / "config"),

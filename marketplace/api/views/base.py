@@ -87,6 +87,11 @@ class ControlView(APIView):
             raise organization_required()
         return self.caller.organization
 
+    @property
+    def person(self) -> uuid.UUID | None:
+        """Return the id of the user who acts, in person or by a key that they made; None if they are gone."""
+        return None if self.caller.user is None else self.caller.user.pk
+
     def parse(self, serializer: type[serializers.Serializer], *, query: bool = False, partial: bool = False) -> Any:
         """Validate the body (or the query string) and return the typed values; raises ValidationError."""
         data = self.request.query_params if query else self.request.data
@@ -99,14 +104,19 @@ class ControlView(APIView):
         return shape(row, many=many, context={"request": self.request, **context}).data
 
     def page(
-        self, rows: QuerySet[Any], shape: type[serializers.Serializer], *, ordering: tuple[str, ...] | None = None
+        self,
+        rows: QuerySet[Any],
+        shape: type[serializers.Serializer],
+        *,
+        ordering: tuple[str, ...] | None = None,
+        **context: Any,
     ) -> Response:
         """Return one page of `rows`, newest first."""
         paginator = self.pagination_class()
         if ordering:
             paginator.ordering = ordering
         found = paginator.paginate_queryset(rows, self.request, view=self) or []
-        return paginator.get_paginated_response(self.show(shape, found, many=True))
+        return paginator.get_paginated_response(self.show(shape, found, many=True, **context))
 
     def owned_model(self, org: str, slug: str) -> Model:
         """Return the model `org/slug` of the caller's organization; any other is not found."""

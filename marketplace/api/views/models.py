@@ -15,9 +15,10 @@ from billing.pricing import BASIS_POINTS
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelPage, ModelPrice
+from marketplace.api.serializers import BaseWithConfig, ChangedModel, Example, Listing, ModelPage, PriceOfModel
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
+from marketplace.catalog.call_price import call_to_copy
 from marketplace.catalog.models import (
     MAX_CLASS_BPS,
     MAX_FREE_NANO_USD,
@@ -30,6 +31,8 @@ from marketplace.catalog.models import (
 )
 from marketplace.catalog.services import DeclaredSource
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
+from marketplace.publishing import services as publishing
+from marketplace.publishing.errors import RefusedByReview
 
 DERIVED_FROM = "the model that this one is derived from, or those blended in it; declared once, all together"
 ROYALTY = serializers.IntegerField(
@@ -146,15 +149,26 @@ class ModelView(ControlView):
             raise not_found("model")
         return Response(self.show(ModelPage, model))
 
-    @extend_schema(operation_id="update_model", request=UpdateModel, responses=ModelPage)
+    @extend_schema(operation_id="update_model", request=UpdateModel, responses=ChangedModel)
     def patch(self, request: Request, org: str, slug: str) -> Response:
-        """Change what the listing says; fields left out stay."""
+        """Change what the listing says; fields left out stay.
+
+        Title, summary, card and visibility of a model for sale in public may have to wait for a person: they are then
+        in `review.change`, and the rest holds at once.
+        """
         model = self.owned_model(org, slug)
         wanted = self.parse(self.UpdateModel)
+        review, refusal = None, None
         with transaction.atomic():
-            services.update_model(model=model, text=_listing_text(wanted))
-            _set_royalties(model, wanted)
-        return Response(self.show(ModelPage, self.owned_model(org, slug)))
+            try:
+                review = publishing.change_listing(model=model, text=_listing_text(wanted), by=self.person)
+            except RefusedByReview as error:
+                refusal = error  # raised outside: the refusal itself is kept
+            else:
+                _set_royalties(model, wanted)
+        if refusal is not None:
+            raise refusal
+        return Response(self.show(ChangedModel, self.owned_model(org, slug), review=review))
 
 
 class PricesView(ControlView):
@@ -188,15 +202,16 @@ class PricesView(ControlView):
             required=False, allow_null=True, help_text="when the price begins; from the next prediction on if left out"
         )
 
-    @extend_schema(operation_id="list_prices", responses=ModelPrice(many=True), auth=[])
+    @extend_schema(operation_id="list_prices", responses=PriceOfModel(many=True), auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
         """Every price that the model had, has or will have, the last to begin first."""
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
         if model is None:
             raise not_found("model")
-        return self.page(selectors.prices_of(model=model), ModelPrice, ordering=("-effective_at", "-id"))
+        prices = selectors.prices_of(model=model)
+        return self.page(prices, PriceOfModel, ordering=("-effective_at", "-id"), call=call_to_copy(model))
 
-    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: ModelPrice})
+    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: PriceOfModel})
     def post(self, request: Request, org: str, slug: str) -> Response:
         """Set the price from the next prediction on, or announce one. Micro-dollars per million tokens."""
         model, wanted = self.owned_model(org, slug), self.parse(self.SetPrice)
@@ -206,7 +221,7 @@ class PricesView(ControlView):
             if version is None:
                 raise not_found("version")
         price = services.set_price(model=model, version=version, **wanted)
-        return Response(self.show(ModelPrice, price), status=201)
+        return Response(self.show(PriceOfModel, price, call=call_to_copy(model)), status=201)
 
 
 class BasesView(ControlView):

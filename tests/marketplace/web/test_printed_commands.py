@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from marketplace import publishing
 from marketplace.accounts.models import User
 from marketplace.catalog.models import BaseModel, Version
+from marketplace.publishing import services as publishing
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from tests.creator_cli.adapters import BASE_CONFIG
 from tests.marketplace.catalog.factories import PASSWORD
