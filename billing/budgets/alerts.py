@@ -1,21 +1,20 @@
-"""Alerts at 50, 80 and 100 % of a limit: found in the nodes' counters, written once, then announced.
+"""Alerts at 50, 80 and 100 % of a limit: found in the nodes' counters, written once; `marketplace.alerts` tells them.
 
 The nodes of end users alert nobody: they may be many, and `end_users_of` shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import date
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models.functions import Now
 from psycopg import AsyncConnection
 
-from billing.models import AlertDelivery, BudgetAlert, Webhook
+from billing.models import BudgetAlert
 
-BATCH = 500  # alerts announced in one round
+BATCH = 500  # alerts told in one round
 
 _COLUMNS = """organization_id, node_id, node_kind, node_name, period, period_start, percent, refused, limit_nano_usd,
     spent_nano_usd"""
@@ -64,30 +63,21 @@ async def note_refusal(conn: AsyncConnection, node_id: UUID, period: str) -> Non
     await conn.execute(NOTE_REFUSAL, (node_id, period))
 
 
-def announce_alerts() -> int:
-    """Write the deliveries of new alerts, by e-mail and to each webhook; return how many alerts were announced.
-
-    Of several parts of one limit that were reached together, the highest is announced.
-    """
-    new = list(BudgetAlert.objects.filter(announced_at=None).order_by("id")[:BATCH])
+def new_alerts() -> list[tuple[BudgetAlert, bool]]:
+    """Return alerts that nobody was told of, and of each whether it is the highest part of its limit among them."""
+    new = list(BudgetAlert.objects.filter(announced_at=None).select_related("organization").order_by("id")[:BATCH])
     highest: dict[tuple[UUID, str, date, int], BudgetAlert] = {}
     for alert in sorted(new, key=lambda one: one.percent):
         highest[alert.node_id, alert.period, alert.period_start, alert.limit_nano_usd] = alert
     told = {alert.pk for alert in highest.values()}
-    return sum(_announce(alert, deliver=alert.pk in told) for alert in new)
+    return [(alert, alert.pk in told) for alert in new]
 
 
-@transaction.atomic
-def _announce(alert: BudgetAlert, *, deliver: bool) -> bool:
-    """Claim the alert and write its deliveries. False: another worker has claimed it, or it is not told."""
-    if not BudgetAlert.objects.filter(pk=alert.pk, announced_at=None).update(announced_at=Now()) or not deliver:
-        return False
-    targets: Iterable[Webhook | None] = (None, *Webhook.objects.filter(organization_id=alert.organization_id))
-    AlertDelivery.objects.bulk_create([AlertDelivery(alert=alert, webhook=target) for target in targets])
-    return True
+def claim_alert(alert: BudgetAlert) -> bool:
+    """Mark the alert as told, in the caller's transaction. False: another worker has."""
+    return bool(BudgetAlert.objects.filter(pk=alert.pk, announced_at=None).update(announced_at=Now()))
 
 
 def alerts_of(organization_id: UUID) -> list[BudgetAlert]:
-    """Return the organization's last hundred alerts, newest first, with their deliveries."""
-    found = BudgetAlert.objects.filter(organization_id=organization_id).order_by("-id")
-    return list(found.prefetch_related("deliveries__webhook")[:100])
+    """Return the organization's last hundred alerts, newest first."""
+    return list(BudgetAlert.objects.filter(organization_id=organization_id).order_by("-id")[:100])

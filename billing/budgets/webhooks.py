@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from billing.budgets.addresses import Address, AddressRefused, Network, check_url, checked_addresses
-from billing.models import BudgetAlert, Webhook
+from billing.models import Webhook
 from marketplace.accounts.errors import Conflict, InvalidInput
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
@@ -55,26 +55,6 @@ def secret_of(webhook: Webhook) -> str:
 
 def _key_of(webhook: Webhook) -> bytes:
     return hmac.digest(settings.ENV.secret_key.encode(), _SECRET_PURPOSE + webhook.pk.bytes, "sha256")
-
-
-def message_of(alert: BudgetAlert) -> dict[str, Any]:
-    """Return the JSON that is posted for an alert."""
-    return {
-        "type": "budget.alert",
-        "timestamp": alert.created_at.isoformat(),
-        "data": {
-            "alert_id": alert.pk,
-            "budget_id": str(alert.node_id),
-            "kind": alert.node_kind,
-            "name": alert.node_name,
-            "period": alert.period,
-            "period_start": None if alert.period == BudgetAlert.Period.TOTAL else alert.period_start.isoformat(),
-            "percent": alert.percent,
-            "refused": alert.refused,
-            "limit_nano_usd": alert.limit_nano_usd,
-            "spent_nano_usd": alert.spent_nano_usd,
-        },
-    }
 
 
 def signed_headers(webhook: Webhook, message_id: str, body: bytes, now: int) -> dict[str, str]:
@@ -114,13 +94,15 @@ class _Pinned(AbstractResolver):
         pass
 
 
-async def post(webhook: Webhook, alert: BudgetAlert, *, networks: Sequence[Network]) -> str | None:
-    """Post one alert; return None when the receiver answered 2xx, else why it is not delivered. Never raises for that.
+async def post(
+    webhook: Webhook, *, message_id: str, message: dict[str, Any], networks: Sequence[Network]
+) -> str | None:
+    """Post one message; return None when the receiver answered 2xx, else why it is not delivered, without an exception.
 
-    The same alert has the same `webhook-id` however often it is posted.
+    A message that is posted again has the same `message_id`.
     """
-    body = json.dumps(message_of(alert)).encode()
-    headers = signed_headers(webhook, f"alert_{alert.pk}", body, int(time.time()))
+    body = json.dumps(message).encode()
+    headers = signed_headers(webhook, message_id, body, int(time.time()))
     try:
         async with asyncio.timeout(POST_SECONDS):
             addresses = await asyncio.to_thread(checked_addresses, webhook.url, networks=networks)

@@ -1,6 +1,6 @@
 """Tables of billing, one module per noun. The rules of money are constraints and triggers of the database."""
 
-from billing.models.alerts import AlertDelivery, BudgetAlert, Webhook
+from billing.models.alerts import BudgetAlert, Webhook
 from billing.models.budgets import Allowance, BudgetNode
 from billing.models.cards import AutoTopUp, SavedCard, StripeCustomer
 from billing.models.corrections import Correction
@@ -21,7 +21,6 @@ from billing.models.usage import DroppedUsage, Usage
 __all__ = [
     "Account",
     "AccountKind",
-    "AlertDelivery",
     "Allowance",
     "AutoTopUp",
     "BillingProfile",

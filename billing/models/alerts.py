@@ -1,4 +1,4 @@
-"""Alerts about budgets, the addresses of webhooks, and what of each alert was delivered where."""
+"""Alerts about budgets, and the addresses of webhooks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BudgetAlert(models.Model):
     limit_nano_usd = models.BigIntegerField()
     spent_nano_usd = models.BigIntegerField()  # with what was set aside, where a request was refused
     created_at = models.DateTimeField(db_default=Now())
-    announced_at = models.DateTimeField(null=True)  # its deliveries were written
+    announced_at = models.DateTimeField(null=True)  # the organization was told
 
     class Meta:
         constraints: ClassVar = [
@@ -61,24 +61,4 @@ class Webhook(models.Model):
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["organization", "url"], name="billing_webhook_unique_url")
-        ]
-
-
-class AlertDelivery(models.Model):
-    """One alert on its way to one webhook, or by e-mail to the organization's members where `webhook` is null."""
-
-    alert = models.ForeignKey(BudgetAlert, on_delete=models.CASCADE, related_name="deliveries")
-    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, null=True, related_name="+")
-    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
-    next_attempt_at = models.DateTimeField(db_default=Now(), null=True)  # null: delivered, or given up
-    delivered_at = models.DateTimeField(null=True)
-    error = models.CharField(max_length=200, blank=True, default="", db_default="")  # of the last attempt
-
-    class Meta:
-        indexes: ClassVar = [
-            models.Index(
-                fields=["next_attempt_at"],
-                condition=Q(next_attempt_at__isnull=False),
-                name="billing_alert_delivery_waiting",
-            )
         ]

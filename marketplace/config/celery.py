@@ -79,8 +79,8 @@ app.conf.update(
             "schedule": 3600.0,
             "options": {"expires": 3000.0},
         },
-        "alert budgets": {
-            "task": "billing.budgets.tasks.alert_budgets",
+        "send alerts": {
+            "task": "marketplace.alerts.tasks.send_alerts",
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
@@ -91,8 +91,8 @@ app.conf.update(
 app.autodiscover_tasks(
     [
         "billing",
-        "billing.budgets",
         "billing.payouts",
+        "marketplace.alerts",
         "marketplace.publishing",
         "marketplace.vault",
         "marketplace.receipts",

@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "marketplace.config",
     "marketplace.accounts",
+    "marketplace.alerts",
     "marketplace.catalog",
     "marketplace.vault",
     "marketplace.receipts",

@@ -32,6 +32,7 @@ from billing.models import (
 from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.alerts.models import Alert, Seen
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
@@ -56,6 +57,7 @@ def erase_user(*, user: User, by: UUID | None) -> Erasure:
     EmailAddress.objects.filter(user=row).delete()
     Authenticator.objects.filter(user=row).delete()
     Membership.objects.filter(user=row).delete()
+    Seen.objects.filter(user=row).delete()
     row.email = f"{ERASED}-{row.pk.hex}@{ERASED}.invalid"
     row.set_unusable_password()  # which also ends every session
     row.is_active = row.is_staff = row.is_superuser = False
@@ -79,6 +81,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     BudgetNode.objects.filter(organization=row, end_user__isnull=False).delete()
     BudgetNode.objects.filter(organization=row).update(name=ERASED)
     BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
+    Alert.objects.filter(organization=row).delete()  # they name budgets and models
     Webhook.objects.filter(organization=row).delete()
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()

@@ -31,6 +31,7 @@ from billing.models import (
     Webhook,
 )
 from marketplace.accounts.models import ApiKey, Membership, Organization
+from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
 from marketplace.vault.models import Release, SigningKey
@@ -77,6 +78,8 @@ EXPORTED = (
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),
     _of(BudgetAlert, "node_kind node_name period period_start percent limit_nano_usd spent_nano_usd created_at"),
     _of(Webhook, "url created_at"),
+    _of(Alert, "kind subject text data created_at"),
+    _of(Mute, "kind created_at"),
     _of(Allowance, "model_id kind month used_nano_usd", by="organization_id"),
     _of(Account, "kind currency posted held created_at"),
     _of(
@@ -113,6 +116,7 @@ EXPORTED = (
 LEFT_OUT = {
     "account_emailaddress": "a person's: in the copy of the person",
     "accounts_user": "a person's: in the copy of the person",
+    "alerts_seen": "how far each member has read the alerts, which a copy has",
     "billing_keptanswer": "answers of the last day, kept for retries, which whoever asked for them has",
     "billing_hold": "the worst case of predictions whose outcome is in usage",
     "billing_earningsday": "sums of usage and postings, which a copy has",

@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class AlertsConfig(AppConfig):
+    name = "marketplace.alerts"
+    label = "alerts"
