@@ -91,6 +91,8 @@ TABLES = {
     "django_migrations": READ,
     "django_session": WRITE,
     "privacy_erasure": APPEND,
+    "protection_customer": WRITE,
+    "protection_protection": WRITE,
     "receipts_day": "SELECT, INSERT, UPDATE",
     "receipts_head": APPEND,
     "receipts_segment": "SELECT, INSERT, UPDATE",

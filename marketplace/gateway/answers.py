@@ -58,6 +58,6 @@ def _opened(prediction: Prediction, raw: bytes) -> tuple[dict[str, Any], SignedR
     extra = take_prediction_extra(answer)
     if extra is None:
         raise ProtocolError("the replica sent no receipt")
-    if prediction.validity is not None:
-        prediction.validity.read(answer)
+    if prediction.heard is not None:
+        prediction.heard.read(answer)
     return answer, prediction.receipt(extra.receipt)

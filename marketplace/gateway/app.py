@@ -22,11 +22,13 @@ from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
+from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.order import order_of
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
+from marketplace.gateway.protection import Guard
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.replays import Replays, send_replay
@@ -59,6 +61,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []  # for the life of the process
         self._valkey: Redis | None = None
         self._limiter: RateLimiter | None = None
+        self._guard: Guard | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -126,7 +129,7 @@ class Gateway:
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         parts = self._ready
-        assert self._limiter is not None
+        assert self._limiter is not None and self._guard is not None
         principal = await self._principal(scope)
         headers |= (await self._limiter.check(principal.organization_id)).headers()
         body = await read_body(scope, receive)
@@ -144,12 +147,14 @@ class Gateway:
                     await send_replay(client, found, headers)
                 return
         offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
+        check_logprobs(request, offer)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
         order = order_of(principal, offer, request, body)
         if quoting:
             await send_json(send, 200, await self._quotes.quote(database, order), headers)
             return
-        prediction = Prediction(parts, order)
+        admission = await self._guard.admit(principal, offer, request.model)
+        prediction = Prediction(parts, order, heard=admission is not None and admission.counted)
         with Client(receive, send) as client:
             try:
                 await prediction.hold(key=key, replica=candidates[0])
@@ -163,6 +168,8 @@ class Gateway:
                 await asyncio.shield(prediction.abandon())
                 raise
             except Refusal:
+                self._guard.refused(admission)
+                admission = None
                 raise
             except Exception:
                 logger.exception("prediction %s: a fault of the gateway", prediction.id)
@@ -170,7 +177,12 @@ class Gateway:
                     await prediction.abandon()
                     raise
                 fault = unavailable("The gateway failed. Nothing was charged; try again.", code="gateway_fault")
+                self._guard.refused(admission)
+                admission = None
                 raise await prediction.refused(fault, "a fault of the gateway") from None
+            finally:
+                if prediction.replica is not None:
+                    self._guard.answered(admission, body, prediction.heard)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -212,6 +224,7 @@ class Gateway:
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
+        self._guard = Guard(self._valkey, books)
         self._tasks = [
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),

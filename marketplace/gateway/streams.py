@@ -66,8 +66,8 @@ class _Stream:
                 if (extra := take_prediction_extra(self._last)) is not None:
                     return self._prediction.receipt(extra.receipt)
                 # Generated text may spell our key's name; only a real key ends the stream.
-            if self._prediction.validity is not None:
-                self._prediction.validity.read_event(raw)
+            if self._prediction.heard is not None:
+                self._prediction.heard.read_event(raw)
             if raw == DONE or self._left or self._client.gone:
                 continue
             if self._prediction.keeper is not None:

@@ -34,6 +34,7 @@ from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
+from marketplace.protection.models import Customer, Protection
 from marketplace.vault.models import Release, SigningKey
 
 
@@ -72,6 +73,12 @@ EXPORTED = (
         "model_id version_id input_micro_usd_per_mtok cached_input_micro_usd_per_mtok output_micro_usd_per_mtok "
         "per_prediction_nano_usd effective_at",
         by="model__organization",
+    ),
+    _of(Protection, "model_id logprobs_open calls_per_day on_copying updated_at", by="model__organization"),
+    _of(
+        Customer,
+        "model_id first_seen_at trusted_at granted_calls_per_day noticed_at noticed_distinct noticed_calls "
+        "evenness_permille measure asked_at asked_calls_per_day",
     ),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),

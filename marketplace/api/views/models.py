@@ -30,6 +30,7 @@ from marketplace.catalog.models import (
 )
 from marketplace.catalog.services import DeclaredSource
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
+from marketplace.protection.services import protect_new_model
 
 DERIVED_FROM = "the model that this one is derived from, or those blended in it; declared once, all together"
 ROYALTY = serializers.IntegerField(
@@ -114,6 +115,7 @@ class ModelsView(ControlView):
                 text=_listing_text(wanted),
             )
             _set_royalties(model, wanted)
+            protect_new_model(model)
         return Response(self.show(ModelPage, self.owned_model(self.organization.slug, model.slug)), status=201)
 
 
