@@ -124,9 +124,7 @@ class Counters:
         except RedisError as error:
             logger.warning("a refused call stays counted: %s", type(error).__name__)
 
-    async def observe(
-        self, payer: Payer, messages: Sequence[bytes], answer: bytes, *, now: float | None = None
-    ) -> Asked:
+    async def observe(self, payer: Payer, messages: Sequence[str], answer: str, *, now: float | None = None) -> Asked:
         """Count messages and their answer (empty: it was not heard to its end), and return all that are counted.
 
         `answers` of the result stay empty below ALARM_AT messages. Raises RedisError.

@@ -119,7 +119,7 @@ class Guard:
         whole = None if heard is None else heard.whole_text()
         try:
             asked = await self._counters.observe(
-                customer.payer, message_hashes(body), b"" if whole is None else answer_hash(whole)
+                customer.payer, message_hashes(body), "" if whole is None else answer_hash(whole)
             )
             if not customer.standing.noticed and is_copying(asked):
                 await self._notice(customer.payer, asked)

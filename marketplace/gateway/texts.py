@@ -16,7 +16,7 @@ _DIGEST = 12  # bytes: enough for billions of messages
 MAX_MESSAGES = 256  # prompts of one request
 
 
-def message_hashes(body: bytes) -> list[bytes]:
+def message_hashes(body: bytes) -> list[str]:
     """Return one hash for each message of a request: all user texts of a chat together, or each prompt.
 
     Case and spaces make no other message; a system text, which a contract replaces, is none. A body was parsed before.
@@ -25,7 +25,7 @@ def message_hashes(body: bytes) -> list[bytes]:
     return [_hash(text) for text in _messages(data)]
 
 
-def answer_hash(text: str) -> bytes:
+def answer_hash(text: str) -> str:
     """Return the hash of an answer."""
     return _hash(_folded(text))
 
@@ -59,8 +59,8 @@ def _folded(text: str) -> bytes:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).encode("utf-8", "surrogatepass")
 
 
-def _hash(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=_DIGEST, key=_key(settings.ENV.api_key_pepper)).digest()
+def _hash(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=_DIGEST, key=_key(settings.ENV.api_key_pepper)).hexdigest()
 
 
 @lru_cache(maxsize=4)

@@ -62,7 +62,7 @@ async def test_they_are_refused_before_anything_is_held(world: World, path: str,
 
 async def test_the_last_of_repeated_fields_counts_and_escapes_hide_nothing(world: World) -> None:
     for raw in ('"logprobs": false, "logprobs": true', '"log\\u0070robs": true'):
-        body = '{"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], %s}' % raw
+        body = '{"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], ' + raw + "}"
         async with world.http.post(CHAT, data=body.encode()) as answer:
             assert (await answer.json())["error"]["code"] == "logprobs_closed"
     async with world.http.post("/v1/quote", json=world.body(logprobs=True)) as answer:

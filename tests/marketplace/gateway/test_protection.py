@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
+from redis.exceptions import ConnectionError as Away
 
+from billing.models import UsageDay
 from marketplace.accounts.models import Membership, Organization, User
 from marketplace.accounts.services import create_api_key
 from marketplace.gateway import protection
+from marketplace.gateway.counters import Payer
 from marketplace.protection import policies, services
 from marketplace.protection.models import Customer, Protection
+from tests.database import as_owner
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until, until_closed
 
 pytestmark = pytest.mark.asyncio
@@ -43,12 +47,9 @@ async def ask(world: World, text: str = "hi", key: str | None = None, **changes:
     body = world.body(messages=[{"role": "user", "content": text}], **changes)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     async with world.http.post(CHAT, json=body, headers=headers) as answer:
-        read = await answer.read()
-        return (
-            answer.status,
-            None if answer.status == 200 else (await answer.json())["error"],
-            answer.headers if read else {},
-        )
+        await answer.read()
+        error = None if answer.status == 200 else (await answer.json())["error"]
+        return answer.status, error, answer.headers
 
 
 async def counted(world: World, distinct: int) -> None:
@@ -114,10 +115,25 @@ async def test_it_doubles_each_week_and_rises_by_the_creators_click(world: World
 
 
 async def test_an_earlier_customer_is_no_new_one(world: World) -> None:
-    from tests.billing.support import insert_usage_day
-
     day = (timezone.now() - timedelta(days=15)).date()
-    await sync_to_async(insert_usage_day)(day=day, organization_id=world.consumer.pk, model_id=world.model.pk)
+
+    @sync_to_async
+    def bought() -> None:
+        with as_owner():
+            UsageDay.objects.create(
+                day=day,
+                organization_id=world.consumer.pk,
+                model_id=world.model.pk,
+                latency_class="standard",
+                model_name="maker/thing",
+                predictions=1,
+                prompt_tokens=1,
+                cached_tokens=0,
+                completion_tokens=1,
+                charged_nano_usd=1,
+            )
+
+    await bought()
     await protect(world, calls_per_day=1)
     assert [(await ask(world))[0] for _ in range(5)] == [200] * 4 + [429]
     assert (await customer(world)).first_seen_at.date() == day
@@ -156,6 +172,7 @@ async def test_different_messages_are_counted_and_the_same_ones_are_not(world: W
 
 async def test_the_answer_to_each_message_is_counted_whole_or_streamed(world: World) -> None:
     await protect(world, on_copying="tell")
+    world.replica.finish = "stop"
     for stream in (False, True):
         assert (await ask(world, f"message {stream}", stream=stream))[0] == 200
     await counted(world, 2)
@@ -228,18 +245,14 @@ async def test_several_keys_and_organizations_of_one_person_are_one_copier(
     world.gateway._authenticator._keys._entries.clear()
     await ask(world, "no credit there: refused, and not counted")
     assert await distinct_of(world) == 3
-    from marketplace.gateway.counters import Payer
-
     assert world.gateway._guard is not None
     found = await world.gateway._guard._counters.observe(
-        Payer(world.model.pk, twin.pk, (world.consumer.pk,)), [b"another"], b""
+        Payer(world.model.pk, twin.pk, (world.consumer.pk,)), ["another"], ""
     )
     assert found.distinct == 4 and policies.is_copying(found)
 
 
 async def test_calls_pass_while_valkey_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from redis.exceptions import ConnectionError as Away
-
     await protect(world, calls_per_day=1, on_copying="tell")
     assert world.gateway._guard is not None
 
