@@ -17,6 +17,7 @@ ALARM_AT = 350  # different messages: more than an evaluation set has, less than
 EVEN = 0.92  # of the answers that there are, the share that the messages use as if each came equally often
 FEWEST_ANSWERS = 5  # of two to four answers, honest messages are often as even as those of a copier
 MOST_ANSWERS = 64  # a model with more has no closed set of answers
+_STANDARD_ERRORS = 2.0
 _RARE = 0.01  # a smaller share of the answers is a slip of the model rather than an answer of the task
 WINDOW_DAYS = 28  # the window under way and the one before it are counted together
 
@@ -76,15 +77,18 @@ class Gate:
 def evenness(answers: Sequence[int]) -> float | None:
     """Return how evenly the answers came, 1 if each came equally often; None where they are no closed set.
 
-    That is exp(entropy) over the number of answers, with Miller and Madow's correction for a small sample, which
-    otherwise looks less even than what it was drawn from.
+    That is exp(entropy) over the number of answers, with Miller and Madow's correction for a small sample, which looks
+    less even than what it was drawn from, and less two standard errors: a skewed task looks even by chance.
     """
     total = sum(answers)
     common = [count for count in answers if count >= max(2, total * _RARE)]
-    if not len(common) >= FEWEST_ANSWERS or len(answers) > MOST_ANSWERS:
+    if len(common) < FEWEST_ANSWERS or len(answers) > MOST_ANSWERS:
         return None
     total = sum(common)
-    entropy = -sum(count / total * math.log(count / total) for count in common) + (len(common) - 1) / (2 * total)
+    logs = [(count / total, math.log(count / total)) for count in common]
+    entropy = -sum(share * log for share, log in logs)
+    variance = max(0.0, sum(share * log * log for share, log in logs) - entropy**2) / total
+    entropy += (len(common) - 1) / (2 * total) - _STANDARD_ERRORS * math.sqrt(variance)
     return min(1.0, math.exp(entropy) / len(common))
 
 
