@@ -27,6 +27,8 @@ _KNOWN = {
         Kind("model.latency", "Latency of a model", _OF_MODELS),
         Kind("model.valid", "Valid answers of a model", _OF_MODELS),
         Kind("model.drift", "Drift of a model", _OF_MODELS),
+        Kind("model.copying", "A customer who may be copying a model", _OF_MODELS),
+        Kind("model.more_calls", "A customer who asks for more calls", _OF_MODELS),
         Kind("model.spend", "Spending on a model", _OF_MODELS),
     )
 }

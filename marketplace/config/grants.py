@@ -106,6 +106,8 @@ TABLES = {
     "publishing_review": "SELECT, INSERT, UPDATE",
     "publishing_sketch": "SELECT, INSERT, DELETE",
     "publishing_strike": "SELECT, INSERT, UPDATE (lifted_at)",
+    "protection_customer": WRITE,
+    "protection_protection": WRITE,
     "receipts_day": "SELECT, INSERT, UPDATE",
     "receipts_head": APPEND,
     "receipts_segment": "SELECT, INSERT, UPDATE",

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "marketplace.accounts",
     "marketplace.alerts",
     "marketplace.catalog",
+    "marketplace.protection",
     "marketplace.vault",
     "marketplace.publishing",
     "marketplace.receipts",

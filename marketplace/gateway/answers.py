@@ -59,8 +59,8 @@ def _opened(prediction: Prediction, raw: bytes) -> tuple[dict[str, Any], SignedR
     extra = take_prediction_extra(answer)
     if extra is None:
         raise ProtocolError("the replica sent no receipt")
-    if prediction.validity is not None:
-        prediction.validity.read(answer)
+    if prediction.heard is not None:
+        prediction.heard.read(answer)
     if prediction.order.mask is not None:
         Restorer(prediction.order.mask).answer(answer)
     return answer, prediction.receipt(extra.receipt)

@@ -24,11 +24,13 @@ from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.guarding import Guarding, Outgoing
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
+from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.order import order_of
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator, Principal
+from marketplace.gateway.protection import Guard
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.refusals import Refusals, note_asked
@@ -65,6 +67,7 @@ class Gateway:
         self._limiter: RateLimiter | None = None
         self._refusals: Refusals | None = None
         self._guarding: Guarding | None = None
+        self._protection: Guard | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -145,7 +148,7 @@ class Gateway:
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         parts = self._ready
-        assert self._limiter is not None and self._guarding is not None
+        assert self._limiter is not None and self._guarding is not None and self._protection is not None
         principal = await self._principal(scope)
         headers |= (await self._limiter.check(principal.organization_id)).headers()
         body = await read_body(scope, receive)
@@ -166,6 +169,7 @@ class Gateway:
         offer = await self._offers.find(database, request.model, consumer=principal)
         if not quoting:
             note_asked(scope, principal, offer)
+        check_logprobs(request, offer)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
         outgoing = Outgoing(body, request)
         outgoing = await self._guarding.outgoing(principal, offer, outgoing, headers_of(scope), parse)
@@ -173,7 +177,8 @@ class Gateway:
         if quoting:
             await send_json(send, 200, await self._quotes.quote(database, order), headers)
             return
-        prediction = Prediction(parts, order)
+        admission = await self._protection.admit(principal, offer, request.model)
+        prediction = Prediction(parts, order, heard=admission is not None and admission.counted)
         with Client(receive, send) as client:
             try:
                 await prediction.hold(key=key, replica=candidates[0])
@@ -187,6 +192,8 @@ class Gateway:
                 await asyncio.shield(prediction.abandon())
                 raise
             except Refusal:
+                self._protection.refused(admission)
+                admission = None
                 raise
             except Exception:
                 logger.exception("prediction %s: a fault of the gateway", prediction.id)
@@ -194,7 +201,12 @@ class Gateway:
                     await prediction.abandon()
                     raise
                 fault = unavailable("The gateway failed. Nothing was charged; try again.", code="gateway_fault")
+                self._protection.refused(admission)
+                admission = None
                 raise await prediction.refused(fault, "a fault of the gateway") from None
+            finally:
+                if prediction.replica is not None:
+                    self._protection.answered(admission, body, prediction.heard)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -238,6 +250,7 @@ class Gateway:
         self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
         self._refusals = Refusals(self._valkey)
         self._guarding = Guarding(self._valkey)
+        self._protection = Guard(self._valkey, books)
         self._tasks = [
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),

@@ -20,6 +20,7 @@ from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
 from marketplace.gateway.principals import Principal
 from marketplace.guards.policies import NO_POLICY, Policy
+from marketplace.protection.policies import Rules
 from protocol.contracts import PublicContract, read_public_contract
 from protocol.names import ModelName
 
@@ -31,11 +32,13 @@ _FOR_ITS_OWN = [*_FOR_STRANGERS, "in_review"]
 _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
+       g.logprobs_open, g.calls_per_day, g.on_copying,
        coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*, r.*
 FROM catalog_model m
 JOIN accounts_organization o ON o.id = m.organization_id
 JOIN catalog_basemodel b ON b.id = m.base_model_id
 JOIN catalog_version v ON v.model_id = m.id
+LEFT JOIN protection_protection g ON g.model_id = m.id
 JOIN LATERAL (
     SELECT id AS price_id, input_micro_usd_per_mtok, cached_input_micro_usd_per_mtok, output_micro_usd_per_mtok,
         embedding_micro_usd_per_mtok, per_prediction_nano_usd, interactive_bps, batch_bps, monthly_free_nano_usd,
@@ -108,6 +111,8 @@ class Offer:
     split_id: int  # who is paid when this customer buys
     contract: PublicContract | None = None  # None: callers bring their own instructions
     guards: Policy = NO_POLICY  # of the model
+    logprobs_open: bool = False  # callers may ask for log-probabilities
+    rules: Rules | None = None  # against copying; None: the model has none
 
     @property
     def price(self) -> Price:
@@ -167,6 +172,8 @@ class Offers:
             terms=row["terms"],
             contract=row["contract"],
             guards=row["guards"],
+            logprobs_open=row["logprobs_open"],
+            rules=row["rules"],
             split_id=await self._splits.get(parts, lambda: self._load_split(database, parts)),
         )
 
@@ -182,7 +189,8 @@ class Offers:
             row = await cursor.fetchone()
         if row is not None:
             row["contract"] = None if row["contract"] is None else read_public_contract(row["contract"])
-            row |= {"terms": _terms(row), "royalties": _royalties(row), "guards": Policy.of(row["guards"])}
+            row |= {"terms": _terms(row), "royalties": _royalties(row), **_protection(row)}
+            row["guards"] = Policy.of(row["guards"])
         return row
 
     async def _load_referrer(self, database: AsyncConnectionPool[Any], organization_id: uuid.UUID) -> uuid.UUID | None:
@@ -239,6 +247,16 @@ def _terms(row: dict[str, Any]) -> Terms:
         monthly_free_nano_usd=row["monthly_free_nano_usd"],
         intro_free_nano_usd=row["intro_free_nano_usd"],
     )
+
+
+def _protection(row: dict[str, Any]) -> dict[str, Any]:
+    """Return whether log-probabilities are open, and the rules against copying. A contract's word stands."""
+    if row["kind"] == "base":
+        return {"logprobs_open": True, "rules": None}
+    contract: PublicContract | None = row["contract"]
+    is_open = bool(row["logprobs_open"]) if contract is None else contract.logprobs == "open"
+    rules = None if row["on_copying"] is None else Rules(row["calls_per_day"], row["on_copying"])
+    return {"logprobs_open": is_open, "rules": rules}
 
 
 def _royalties(row: dict[str, Any]) -> tuple[Royalty, ...]:

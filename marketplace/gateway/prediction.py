@@ -57,14 +57,15 @@ class Parts:
 class Prediction:
     """One order on its way: `hold()` it, dispatch it, relay its answer, and call one of its ends."""
 
-    def __init__(self, parts: Parts, order: Order) -> None:
-        """Start with nothing held."""
+    def __init__(self, parts: Parts, order: Order, *, heard: bool = False) -> None:
+        """Start with nothing held. `heard`: the answer's text is noted, whatever the contract says."""
         self.id = order.id
         self.order = order
         self.parts = parts
         self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
         self.keeper: Keeper | None = None  # of a request with an idempotency key
         self.validity = Validity() if promises_whole(order.request, order.offer) else None
+        self.heard = self.validity or (Validity() if heard else None)
         self._hold = OpenHold(parts.books, order.id)
 
     @property

@@ -37,6 +37,8 @@ class PredictionRequest:
     `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
     `embedding`: vectors are wanted, no text.
     `steered`: a stop string or a bias ends the answer where the caller wants.
+    `logprobs`: the field that asks for log-probabilities; None: none does. `beside_logprobs`: fields that make them
+    worth more.
     """
 
     model: ModelName
@@ -50,6 +52,8 @@ class PredictionRequest:
     on_budget: OnBudget = "refuse"
     embedding: bool = False
     steered: bool = False
+    logprobs: str | None = None
+    beside_logprobs: tuple[str, ...] = ()
 
     def worst_prompt_tokens(self, context_length: int, instruction_tokens: int = 0) -> int:
         """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once.
@@ -100,6 +104,8 @@ def parse_prediction_request(
         end_user=_end_user(data, headers),
         on_budget=_on_budget(headers),
         steered=bool(data.get("stop") or data.get("logit_bias")),
+        logprobs=_logprobs(data),
+        beside_logprobs=tuple(name for name in ("echo", "logit_bias") if data.get(name)),
     )
 
 
@@ -155,6 +161,14 @@ def _on_budget(headers: Mapping[bytes, bytes]) -> OnBudget:
         case b"stop":
             return "stop"
     raise bad_request(f"`{ON_BUDGET_HEADER}` must be refuse or stop.", ON_BUDGET_HEADER)
+
+
+def _logprobs(data: dict[str, Any]) -> str | None:
+    """Return the field that asks for log-probabilities: 0 alternatives are a token's own, in a completion."""
+    asked = data.get("logprobs")
+    if asked is not None and asked is not False:
+        return "logprobs"
+    return "top_logprobs" if data.get("top_logprobs") else None
 
 
 def _choices(data: dict[str, Any]) -> int:

@@ -71,8 +71,8 @@ class _Stream:
                         await self._relay(rest)
                     return self._prediction.receipt(extra.receipt)
                 # Generated text may spell our key's name; only a real key ends the stream.
-            if self._prediction.validity is not None:
-                self._prediction.validity.read_event(raw)
+            if self._prediction.heard is not None:
+                self._prediction.heard.read_event(raw)
             if raw == DONE:
                 continue
             await self._relay(raw if self._restorer is None else self._restorer.event(raw))

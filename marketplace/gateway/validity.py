@@ -43,10 +43,15 @@ class Validity:
     def _read_choice(self, index: int, choice: dict[str, Any]) -> None:
         message = choice.get("message") or choice.get("delta")
         content = message.get("content") if isinstance(message, dict) else None
+        content = choice.get("text") if message is None else content  # of a completion
         if isinstance(content, str):
             self._texts.setdefault(index, []).append(content)
         if choice.get("finish_reason") is not None:
             self._reasons[index] = choice["finish_reason"]
+
+    def whole_text(self) -> str | None:
+        """Return the text of the first choice; None while it has not ended."""
+        return "".join(self._texts.get(0, [])) if 0 in self._reasons else None
 
     def cut_off(self, finish_reason: str) -> bool:
         """Return whether no choice is whole, by no act of the caller; `finish_reason` is that of the receipt."""

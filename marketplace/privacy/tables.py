@@ -39,6 +39,7 @@ from marketplace.promises.models import Month, Promise, Refund
 from marketplace.publishing.models import Report, Review, Strike
 from marketplace.trials.models import Trial, TrialRow
 from marketplace.trials.sealing import read_sealed
+from marketplace.protection.models import Customer, Protection
 from marketplace.vault.models import Release, SigningKey
 from marketplace.watch.models import Threshold, Thumb
 
@@ -113,6 +114,12 @@ EXPORTED = (
     ),
     _of(Strike, "review_id created_at lifted_at"),
     _of(Report, "model_id reason text created_at"),
+    _of(Protection, "model_id logprobs_open calls_per_day on_copying updated_at", by="model__organization"),
+    _of(
+        Customer,
+        "model_id first_seen_at trusted_at granted_calls_per_day noticed_at noticed_distinct noticed_calls "
+        "evenness_permille measure asked_at asked_calls_per_day",
+    ),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),

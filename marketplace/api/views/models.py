@@ -31,6 +31,7 @@ from marketplace.catalog.models import (
 )
 from marketplace.catalog.services import DeclaredSource
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
+from marketplace.protection.services import protect_new_model
 from marketplace.publishing import services as publishing
 from marketplace.publishing.errors import RefusedByReview
 
@@ -127,6 +128,7 @@ class ModelsView(ControlView):
                 text=_listing_text(wanted),
             )
             _set_royalties(model, wanted)
+            protect_new_model(model)
         return Response(self.show(ModelPage, self.owned_model(self.organization.slug, model.slug)), status=201)
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
-from marketplace import publishing
+from marketplace.publishing import services as publishing
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Standing, Version
 from marketplace.catalog.services.listings import ListingText
