@@ -14,6 +14,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -92,10 +93,8 @@ def _rate(step: int, steps: int, peak: float) -> float:
     return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))))
 
 
-def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
-    """Train adapter ``name`` and write a plain PEFT folder to ``out``; returns the exact share on held-out rows."""
-    task = TASKS[name]
-    recipe = RECIPES[name]
+def adapted(base: Path, recipe: Recipe) -> tuple[Any, Any]:
+    """Return the tokenizer of ``base`` and the base with a new LoRA of the recipe's shape, in fp32."""
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(base)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="sdpa")
@@ -108,11 +107,13 @@ def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    model = get_peft_model(plain, config)
+    return tokenizer, get_peft_model(plain, config)
+
+
+def fit(name: str, model, encoded: list[Encoded], recipe: Recipe) -> None:
+    """Train the LoRA of ``model`` on ``encoded``, each row once, and leave the model in evaluation mode."""
     weights = [p for p in model.parameters() if p.requires_grad]
     print(f"{name}: rank {recipe.rank}, {sum(p.numel() for p in weights):,} trained weights", flush=True)
-
-    encoded = encode(tokenizer, task, train_rows(task, rows or recipe.rows))
     optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     steps = math.ceil(len(encoded) / recipe.batch)
     mean = 0.0
@@ -133,6 +134,14 @@ def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
             left = spent / (step + 1) * (steps - step - 1)
             print(f"{name}: step {step + 1}/{steps}  loss {mean:.4f}  {spent:.0f} s, {left:.0f} s left", flush=True)
     model.eval()
+
+
+def train(name: str, base: Path, out: Path, rows: int | None = None) -> float:
+    """Train adapter ``name`` and write a plain PEFT folder to ``out``; returns the exact share on held-out rows."""
+    task = TASKS[name]
+    recipe = RECIPES[name]
+    tokenizer, model = adapted(base, recipe)
+    fit(name, model, encode(tokenizer, task, train_rows(task, rows or recipe.rows)), recipe)
     save(model, out)
     share = exact_share(model, encode(tokenizer, task, heldout_rows(task, 128)))
     print(f"{name}: {share:.1%} of 128 held-out rows exact (teacher-forced), saved to {out}", flush=True)

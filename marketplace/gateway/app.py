@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import uuid
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
@@ -18,13 +19,16 @@ from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_whole
+from marketplace.gateway.asks import asked
+from marketplace.gateway.attacks import body_of, log_odds, require_guard
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.dispatch import dispatch
-from marketplace.gateway.errors import method_not_allowed, unavailable
+from marketplace.gateway.errors import bad_request, method_not_allowed, unavailable
 from marketplace.gateway.guarding import Guarding, Outgoing
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
 from marketplace.gateway.logprobs import check_logprobs
+from marketplace.gateway.moderations import moderation_answer, parse_moderation_request
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.order import order_of
 from marketplace.gateway.prediction import Parts, Prediction
@@ -104,6 +108,10 @@ class Gateway:
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await self._feedback(scope, receive, send, headers)
+        elif path == "/v1/moderations":
+            if method != "POST":
+                raise method_not_allowed("POST", path)
+            await self._moderate(scope, receive, send, headers)
         elif path == "/healthz":
             async with self._ready.books.database.connection() as connection:
                 await connection.execute("SELECT 1")
@@ -207,6 +215,28 @@ class Gateway:
             finally:
                 if prediction.replica is not None:
                     self._protection.answered(admission, body, prediction.heard)
+
+    async def _moderate(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
+        """Answer `/v1/moderations`: every piece of a text is a prediction of a guard, held and charged as any other."""
+        parts = self._ready
+        assert self._limiter is not None
+        principal = await self._principal(scope)
+        headers |= (await self._limiter.check(principal.organization_id)).headers()
+        if b"idempotency-key" in headers_of(scope):
+            raise bad_request("Idempotency-Key is not supported here: a text is judged anew.", "idempotency-key")
+        request = parse_moderation_request(await read_body(scope, receive))
+        database = parts.books.database
+        offer = await self._offers.find(database, request.guard, consumer=principal)
+        require_guard(offer, request.guard)
+        candidates = await self._offers.replicas(database, offer)
+        bodies = [body_of(request.guard, piece) for piece in request.pieces]
+        outgoing = [Outgoing(body, parse_prediction_request(body, headers_of(scope), chat=True)) for body in bodies]
+        orders = [order_of(principal, offer, one, came=one.body) for one in outgoing]
+        asking = asked(parts, orders, candidates, headers[REQUEST_ID_HEADER], log_odds)
+        with Client(receive, send) as client:
+            async with AsyncExitStack() as stack:
+                found = await client.unless_gone(stack.enter_async_context(asking))
+                await client.send_whole(moderation_answer(request, found), headers)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

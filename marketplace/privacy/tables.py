@@ -36,10 +36,10 @@ from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
 from marketplace.promises.models import Month, Promise, Refund
+from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
 from marketplace.trials.models import Trial, TrialRow
 from marketplace.trials.sealing import read_sealed
-from marketplace.protection.models import Customer, Protection
 from marketplace.vault.models import Release, SigningKey
 from marketplace.watch.models import Threshold, Thumb
 

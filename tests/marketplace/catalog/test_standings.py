@@ -8,11 +8,11 @@ import pytest
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
-from marketplace.publishing import services as publishing
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Standing, Version
 from marketplace.catalog.services.listings import ListingText
 from marketplace.catalog.standings import LAST_PLACE, UNKNOWN_SCORE
+from marketplace.publishing import services as publishing
 from marketplace.standing.services import rank_models
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import jwt
@@ -47,6 +48,7 @@ class ScriptedReplica:
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
         self.texts = TOKENS
+        self.verdict: Callable[[str], float] | None = None  # as a guard: log-odds that a message is an attack
         self.finish: str | None = None  # of the answer's choice, where it is not "stop"; a stream then says it too
         self.cancelled: dict[str, int] = {}  # prediction id → tokens that were delivered, as the gateway said
         self.abandoned: set[str] = set()  # predictions whose connection was closed before their answer
@@ -153,7 +155,22 @@ class ScriptedReplica:
             )
         if body.get("stream"):
             return await self._stream(request, mode, claims)
+        if self.verdict is not None and body.get("logprobs"):
+            return self._judge(self.verdict(body["messages"][-1]["content"]), claims)
         return await self._whole(request, mode, claims)
+
+    def _judge(self, odds: float, claims: dict[str, Any]) -> web.Response:
+        """Answer as a guard does: with one word, and how likely each of the two words was."""
+        words = sorted((("attack", odds), ("safe", 0.0)), key=lambda one: -one[1])
+        top = [{"token": word, "logprob": logprob, "bytes": []} for word, logprob in words]
+        choice = {
+            "index": 0,
+            "finish_reason": "length",
+            "message": {"role": "assistant", "content": words[0][0]},
+            "logprobs": {"content": [top[0] | {"top_logprobs": top}]},
+        }
+        answer = {"id": "chatcmpl-1", "choices": [choice], "usage": USAGE | {"completion_tokens": 1}}
+        return web.json_response(answer | {PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, 1, "length")}})
 
     async def _told_to_stop(self, claims: dict[str, Any]) -> None:
         while claims["jti"] not in self.cancelled:
