@@ -1,4 +1,4 @@
-"""`intarsia eval`: check rows, seal them on this machine, upload ciphertext, run them on the platform, show the figure."""
+"""`intarsia eval`: check rows, seal them on this machine, upload ciphertext, run them on the platform."""
 
 from __future__ import annotations
 

@@ -17,6 +17,12 @@ from devstack.private_file import write_private
 from devstack.state import REPOSITORY, State
 
 EXAMPLES = REPOSITORY / "examples"
+# The scorer of each sample's held-out rows, as options of `intarsia eval push`.
+SCORERS = {
+    "finance": ("--scorer", "label", "--field", "category"),
+    "health": ("--scorer", "fields", "--field", "specialty", "--field", "urgency"),
+    "telecom": ("--scorer", "fields", "--field", "queue", "--field", "priority"),
+}
 ROLES = ("staff", "finance", "health", "telecom", "consumer")
 
 
@@ -62,6 +68,7 @@ class SampleCreator:
             "HOME": str(home),
             "INTARSIA_CONFIG_DIR": str(home),
             "INTARSIA_URL": self.url,
+            "PYTHONPATH": str(REPOSITORY),  # this clone's command, as every other process is this clone's
             "LANG": os.environ.get("LANG", "C.UTF-8"),
         }
         done = subprocess.run(
@@ -87,6 +94,20 @@ class SampleCreator:
         listing = EXAMPLES / self.role / "model.json"
         output = self.cli("push", str(self.adapter), "--listing", str(listing), "--publish", "--json")
         answer: dict[str, Any] = json.loads(output)
+        return answer
+
+    def was_measured(self) -> bool:
+        """Return whether the platform measured the model, or is about to."""
+        return bool(json.loads(self.cli("eval", "list", self.model_name, "--json")))
+
+    def measure(self, *, wait: int) -> dict[str, Any]:
+        """Have the platform measure the newest version with the held-out rows, sealed by the real CLI.
+
+        Returns the object that `eval push --json` prints: within `wait` seconds with its figure, at 0 without one.
+        """
+        rows = EXAMPLES / self.role / "heldout.jsonl"
+        options = ("--model", self.model_name, *SCORERS[self.role], "--wait", str(wait), "--yes", "--json")
+        answer: dict[str, Any] = json.loads(self.cli("eval", "push", str(rows), *options))
         return answer
 
 

@@ -181,6 +181,12 @@ class Services:
         options = ("--concurrency=2", "--loglevel=WARNING", "--without-gossip", "--without-mingle")
         return self._python("worker", [*CELERY, "worker", *options], self.platform_environment(), always_ready)
 
+    def runs(self) -> ProcessSpec:
+        """Return the worker of evaluations: several minutes long, and with rows in the clear in its memory alone."""
+        options = ("--queues=runs", "--hostname=runs@%h", "--concurrency=2", "--loglevel=WARNING")
+        quiet = ("--without-gossip", "--without-mingle")
+        return self._python("runs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
+
     def beat(self) -> ProcessSpec:
         schedule = self.state.run / "beat-schedule"
         options = ("--loglevel=WARNING", f"--schedule={schedule}", "--pidfile=")

@@ -112,7 +112,8 @@ class LocalStack:
                 str(services.credential_file),
             )
         with step("web, worker, scheduler, payments double"):
-            for spec in (services.stripe_double(), services.web(), services.worker(), services.beat()):
+            workers = (services.worker(), services.runs(), services.beat())
+            for spec in (services.stripe_double(), services.web(), *workers):
                 supervisor.start(spec)
             supervisor.wait_ready(["stripe-double", "web"])
         with step("serving replica: base model loaded, registered, warm"):
@@ -132,7 +133,7 @@ class LocalStack:
             raise LocalStackError(f"`manage.py {arguments[0]}` failed:\n{(done.stderr or done.stdout)[-3000:]}")
 
     def _publish_samples(self) -> None:
-        """Push the three sample models with the real CLI, unless they are for sale already."""
+        """Push the three sample models with the real CLI, unless they are for sale already, and have them measured."""
         assert self._services is not None
         creators = SampleCreators(self._state, self._services.web_url)
         for creator in creators.all():
@@ -140,6 +141,8 @@ class LocalStack:
                 with step(f"{creator.model_name}: seal, upload, verify, publish"):
                     creator.push()
                 self._supervisor.check()
+            if not creator.was_measured():
+                creator.measure(wait=0)  # the platform goes on with it
 
     def _announce(self) -> None:
         assert self._services is not None

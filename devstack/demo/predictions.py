@@ -1,21 +1,16 @@
-"""Predictions with the unmodified `openai` package: all models at once, streaming and not, and held-out accuracy."""
+"""Predictions with the unmodified `openai` package: all models at once, streaming and not."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from openai import AsyncOpenAI
 
-from examples.score import is_right, read_heldout
+from examples.score import read_heldout
 
-BASE_NAME = "intarsia/smollm2-135m-instruct"
 MAX_TOKENS = 18  # the longest right answer has 16; the base model would ramble on
-CONCURRENCY = 64
-MAX_ROWS = 60  # held-out rows asked per model
 
 
 @dataclass(frozen=True)
@@ -81,37 +76,6 @@ class Consumer:
                 first = first or time.monotonic() - started
                 parts.append(text)
         return _answer(model, "".join(parts), usage, first or 0.0)
-
-    async def accuracy(
-        self, models: dict[str, str], progress: Callable[[], None]
-    ) -> tuple[dict[str, dict[str, int]], list[Answer]]:
-        """Ask every model (role → name) and the base all held-out rows. Returns role → counts, and all answers."""
-        gate = asyncio.Semaphore(CONCURRENCY)
-        counts = {role: {"rows": 0, "correct": 0, "base_correct": 0} for role in models}
-        answers: list[Answer] = []
-
-        async def one(role: str, name: str, counter: str, row: Row) -> None:
-            # A sample's contract holds its instructions; the base gets them from the row.
-            messages = row.messages if name == BASE_NAME else row.messages[-1:]
-            async with gate:
-                answer = await self.ask(name, messages)
-            answers.append(answer)
-            counts[role][counter] += is_right(answer.text, row.expected)
-            progress()
-
-        jobs = []
-        # Rows of all models in turn, so that every batch holds several adapters, as real traffic does.
-        for rows in zip(*(held_out(role)[:MAX_ROWS] for role in models), strict=True):
-            for (role, name), row in zip(models.items(), rows, strict=True):
-                counts[role]["rows"] += 1
-                jobs += [one(role, name, "correct", row), one(role, BASE_NAME, "base_correct", row)]
-        await asyncio.gather(*jobs)
-        return counts, answers
-
-
-def total_predictions(models: int) -> int:
-    """Return how many predictions `accuracy` makes."""
-    return models * MAX_ROWS * 2
 
 
 def _answer(model: str, text: str, usage: Any, first: float) -> Answer:

@@ -6,25 +6,54 @@ import asyncio
 import json
 import re
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import openai
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from devstack.console import console, fail, heading, line, step
 from devstack.demo.papers import close_last_month, fetch_tax_invoice, show_running_month, write_profiles
 from devstack.demo.payout import pay_out
 from devstack.demo.platform_client import PlatformClient
-from devstack.demo.predictions import Answer, Consumer, held_out, total_predictions
+from devstack.demo.predictions import Answer, Consumer, held_out
 from devstack.demo.process import RunningStack, running_stack
 from devstack.samples import SampleCreator, SampleCreators
 from devstack.state import State
 
 TOP_UP_CENTS = 2_500
 LEAST_GAIN_POINTS = 40
+MEASURE_SECONDS = 240
 REVOKE_LIMIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One evaluation: its figure, how many of its calls were charged, and what they cost in nano-dollars."""
+
+    figure: dict[str, Any]
+    charged: int
+    cost_nano_usd: int
+
+    @classmethod
+    def of(cls, answer: dict[str, Any], operator: PlatformClient) -> Measured:
+        """Read what `intarsia eval push --json` printed, and count the run's receipts."""
+        figure = answer["evaluation"]
+        page: dict[str, Any] = {"next": f"evaluations/{figure['run_id']}/calls?limit=200"}
+        charged = 0
+        while page["next"]:
+            page = operator.get(page["next"])
+            charged += sum(call["receipt_sha256"] is not None for call in page["results"])
+        return cls(figure, charged, answer["run"]["spent_nano_usd"])
+
+    @property
+    def adapter(self) -> float:
+        return float(self.figure["correct"] / self.figure["rows"])
+
+    @property
+    def base(self) -> float:
+        return float(self.figure["base_correct"] / self.figure["rows"])
 
 
 def run_demo(state: State) -> int:
@@ -60,10 +89,8 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     heading("All three models at once, with the unmodified openai package")
     answers = await _ask_all(consumer, models)
 
-    heading("Held-out accuracy, measured through the metered API")
-    counts, measured = await _measure(consumer, models)
-    answers += measured
-    _record(operator, models, counts)
+    heading("Held-out accuracy: rows sealed by each creator, measured by the platform at the creator's expense")
+    runs = await _measure(creators, operator)
 
     batches = _batches(stack)
     line(f"most adapters in one batch: {batches}")
@@ -93,7 +120,7 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
     closed, contradictions = close_last_month(operator, state.root / "papers")
     account.log_out()
     operator.log_out()
-    figures, problems = _figures(before, summary, counts, batches, seconds, answers)
+    figures, problems = _figures(before, summary, runs, batches, seconds, answers)
     problems += missing + wrong + contradictions
     figures["payout"] = {"state": payout["state"], "amount_cents": payout["amount_cents"]}
     if payout["state"] != "paid":
@@ -137,27 +164,27 @@ async def _ask_all(consumer: Consumer, models: dict[str, str]) -> list[Answer]:
     return answers
 
 
-async def _measure(consumer: Consumer, models: dict[str, str]) -> tuple[dict[str, dict[str, int]], list[Answer]]:
-    columns = ("  {task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("predictions", total=total_predictions(len(models)))
-        counts, answers = await consumer.accuracy(models, lambda: progress.advance(task))
-    table = Table("model", "held-out rows", "base", "adapter", box=None, padding=(0, 2))
-    for role, name in models.items():
-        c = counts[role]
+async def _measure(creators: list[SampleCreator], operator: PlatformClient) -> dict[str, Measured]:
+    started = time.monotonic()
+    done = await asyncio.gather(*(asyncio.to_thread(creator.measure, wait=MEASURE_SECONDS) for creator in creators))
+    runs = {creator.role: Measured.of(answer, operator) for creator, answer in zip(creators, done, strict=True)}
+    table = Table("model", "held-out rows", "base", "adapter", "95 % interval", "cost $", box=None, padding=(0, 2))
+    for creator in creators:
+        run = runs[creator.role]
+        figure = run.figure
         table.add_row(
-            name,
-            str(c["rows"]),
-            f"{100 * c['base_correct'] / c['rows']:.1f} %",
-            f"{100 * c['correct'] / c['rows']:.1f} %",
+            creator.model_name,
+            str(figure["rows"]),
+            f"{100 * run.base:.1f} %",
+            f"{100 * run.adapter:.1f} %",
+            f"{100 * figure['low']:.1f} to {100 * figure['high']:.1f} %",
+            f"{run.cost_nano_usd / 1e9:.9f}",
         )
     console.print(table)
-    return counts, answers
-
-
-def _record(operator: PlatformClient, models: dict[str, str], counts: dict[str, dict[str, int]]) -> None:
-    for role, name in models.items():
-        operator.post(f"models/{name}/evaluations", {"dataset": "held-out", **counts[role]})
+    line(
+        f"[dim]{2 * sum(run.figure['rows'] for run in runs.values())} calls in {time.monotonic() - started:.1f} s[/dim]"
+    )
+    return runs
 
 
 def _batches(stack: RunningStack) -> int:
@@ -206,7 +233,7 @@ async def _revoke(consumer: Consumer, creator: SampleCreator, version: dict[str,
 def _figures(
     before: dict[str, Any],
     summary: dict[str, Any],
-    counts: dict[str, dict[str, int]],
+    runs: dict[str, Measured],
     batches: int,
     revoke_seconds: float,
     answers: list[Answer],
@@ -222,17 +249,16 @@ def _figures(
         "creator_nano_usd": during("creator_nano_usd"),
         "platform_nano_usd": during("platform_nano_usd"),
         "ledger_sum_nano_usd": summary["ledger_sum_nano_usd"],
-        "accuracy": {
-            role: {"base": c["base_correct"] / c["rows"], "adapter": c["correct"] / c["rows"]}
-            for role, c in counts.items()
-        },
+        "accuracy": {role: {"base": run.base, "adapter": run.adapter} for role, run in runs.items()},
         "max_adapters_in_one_batch": batches,
         "revoke_seconds": round(revoke_seconds, 3),
     }
     problems = []
-    if figures["predictions"] != len(answers):
-        problems.append(f"{len(answers)} predictions were answered, {figures['predictions']} are on the bill")
-    if figures["charged_nano_usd"] != sum(answer.cost_nano_usd for answer in answers):
+    charged = len(answers) + sum(run.charged for run in runs.values())
+    if figures["predictions"] != charged:
+        problems.append(f"{charged} predictions were answered and not free, {figures['predictions']} are on the bill")
+    told = sum(answer.cost_nano_usd for answer in answers) + sum(run.cost_nano_usd for run in runs.values())
+    if figures["charged_nano_usd"] != told:
         problems.append("the bill is not the sum of what the answers said they cost")
     if figures["charged_nano_usd"] != figures["creator_nano_usd"] + figures["platform_nano_usd"]:
         problems.append("charges are not creators' plus platform's shares")

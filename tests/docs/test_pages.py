@@ -61,16 +61,16 @@ def test_the_structure_page_names_every_package() -> None:
 def test_the_base_install_is_the_light_command_alone() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
-    assert names == {"cryptography", "httpx", "numpy", "platformdirs", "rich", "typer"}
+    assert names == {"cryptography", "httpx", "msgspec", "numpy", "platformdirs", "rich", "typer"}
     assert "torch==2.13.0" in project["optional-dependencies"]["serving"]
 
 
 def test_compose_has_every_role_with_health_and_without_secrets() -> None:
     services = COMPOSE["services"]
     replicas = {"serving-cpu", "serving-gpu", "enrolment-cpu", "enrolment-gpu"}
-    assert {"postgres", "valkey", "migrate", "web", "worker", "beat", *replicas} == set(services)
+    assert {"postgres", "valkey", "migrate", "web", "worker", "runs", "beat", *replicas} == set(services)
     assert services["serving-cpu"]["profiles"] == ["cpu"] and services["serving-gpu"]["profiles"] == ["gpu"]
-    for name in ("postgres", "valkey", "worker", "beat"):
+    for name in ("postgres", "valkey", "worker", "runs", "beat"):
         assert "test" in services[name]["healthcheck"]
     for name, service in services.items():
         for variable, value in (service.get("environment") or {}).items():

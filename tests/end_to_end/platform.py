@@ -27,7 +27,8 @@ START_SECONDS = 540
 _MARKS = {
     "web": "marketplace.config.asgi",
     "serving": "-m serving",
-    "worker": "celery -A marketplace.config.celery worker",
+    "worker": "celery -A marketplace.config.celery worker --concurrency",
+    "runs": "celery -A marketplace.config.celery worker --queues=runs",
     "beat": "celery -A marketplace.config.celery beat",
     "stripe-double": "devstack.stripe_double",
     "valkey": "valkey-server",

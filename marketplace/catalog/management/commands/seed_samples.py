@@ -14,6 +14,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
+from billing.services import credit_promotion
 from marketplace.accounts import services as accounts
 from marketplace.accounts.errors import Refusal
 from marketplace.accounts.models import Membership, Organization, User
@@ -61,6 +62,10 @@ ACCOUNTS = (
     SampleAccount("telecom", "signalbox", "Signalbox"),
     SampleAccount("consumer", "northwind", "Northwind"),
 )
+
+
+_CREATORS = ("finance", "health", "telecom")
+EVAL_CREDIT_NANO_USD = 10**9  # $1
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +138,7 @@ def ensure_account(account: SampleAccount, login: Login) -> Organization:
     membership = Membership.objects.filter(user=user, organization__slug=account.slug).first()
     if membership is not None:
         return membership.organization
-    return accounts.create_organization(owner=user, slug=account.slug, name=account.name, allow_reserved=True)
+    made = accounts.create_organization(owner=user, slug=account.slug, name=account.name, allow_reserved=True)
+    if account.role in _CREATORS:  # they pay for the evaluation of what they publish
+        credit_promotion(organization=made, amount_nano_usd=EVAL_CREDIT_NANO_USD, reference=f"samples:{account.slug}")
+    return made
