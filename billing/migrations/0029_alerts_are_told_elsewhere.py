@@ -10,7 +10,7 @@ WHERE id IN (SELECT alert_id FROM billing_alertdelivery WHERE next_attempt_at IS
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0026_printed_papers")]
+    dependencies = [("billing", "0027_cards_and_paid_weeks")]
 
     operations = [
         migrations.RunSQL(TELL_AGAIN, migrations.RunSQL.noop),

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from billing.pricing import TokenUsage
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog.call_price import example_message, usual_call
 from marketplace.catalog.copying import copy_price_of
@@ -20,6 +21,7 @@ from marketplace.publishing.selectors import accepted_findings
 from protocol.contracts import EXAMPLES_KEY
 
 State = Version.State
+USUAL_CALL = TokenUsage(prompt_tokens=256, cached_tokens=0, completion_tokens=32)  # prices are compared by it
 
 
 def new_findings(findings: list[Finding], model: Model) -> list[Finding]:
@@ -33,7 +35,7 @@ def inspect_version(version: Version, model: Model) -> list[Finding]:
         *lineage(version, model),
         *example_findings(version.report.get(EXAMPLES_KEY)),
         *score_findings(*_scores(version)),
-        *price_findings(_copy_price(version, model)),
+        *price_findings(*_copy_price(version, model)),
     ]
 
 
@@ -101,8 +103,10 @@ def _score(row: Evaluation, number: int) -> Score:
     return Score(number, row.dataset, row.rows, row.correct)
 
 
-def _copy_price(version: Version, model: Model) -> int | None:
-    """Return what enough calls for a copy cost in nano-dollars, None where the price of a call is not known."""
+def _copy_price(version: Version, model: Model) -> tuple[int | None, int]:
+    """Return what enough calls for a copy cost in nano-dollars, None where a call has no price yet, and the rate."""
     price = catalog.price_of(version=version)
     call = usual_call(model=model, version=version, message=example_message(model))
-    return None if price is None or call is None else copy_price_of(price, call[0])
+    if price is None or call is None:
+        return None, 0
+    return copy_price_of(price, call[0]), copy_price_of(price, USUAL_CALL)

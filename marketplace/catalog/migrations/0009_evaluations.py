@@ -10,7 +10,7 @@ NO_POSTED_SCORES = "DELETE FROM catalog_evaluation"
 
 
 class Migration(migrations.Migration):
-    dependencies: ClassVar = [("catalog", "0007_contract")]
+    dependencies: ClassVar = [("catalog", "0008_in_review")]
     operations: ClassVar = [
         migrations.RunSQL(NO_POSTED_SCORES),  # there is no way back: they would be figures that nobody can check
         migrations.RemoveConstraint("evaluation", "evaluation_within_rows"),

@@ -49,7 +49,7 @@ DROP FUNCTION catalog_model_shown(), catalog_version_offered(), catalog_list_mod
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("catalog", "0007_contract"),
+        ("catalog", "0009_evaluations"),
     ]
 
     operations = [

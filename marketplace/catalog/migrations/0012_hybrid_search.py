@@ -19,7 +19,7 @@ DROP FUNCTION catalog_version_offered();
 class Migration(migrations.Migration):
     """The extensions are there: `migrate` makes them first (marketplace/config/extensions.py)."""
 
-    dependencies = [("accounts", "0003_referrals"), ("catalog", "0007_contract")]
+    dependencies = [("accounts", "0003_referrals"), ("catalog", "0010_standing")]
 
     operations = [
         migrations.RunSQL(migrations.RunSQL.noop, BEFORE.KEEP),  # on the way back, after the columns have gone

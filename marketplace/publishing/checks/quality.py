@@ -47,10 +47,13 @@ def score_findings(new: Score | None, old: Score | None) -> list[Finding]:
     return [Finding("score", message, f"{old.version}:{new.version}")]
 
 
-def price_findings(copy_nano_usd: int | None) -> list[Finding]:
-    """Return a finding if the answers that are enough for a copy cost less than $5; None: no call has a price yet."""
+def price_findings(copy_nano_usd: int | None, rate: int = 0) -> list[Finding]:
+    """Return a finding if the answers that are enough for a copy cost less than $5; None: no call has a price yet.
+
+    `rate` grows with the price alone, not with how long calls turn out to be: what was accepted at a rate holds there.
+    """
     if copy_nano_usd is None or copy_nano_usd >= CHEAP_COPY_NANO_USD:
         return []
     cost = f"${copy_nano_usd / 1e9:.2f}" if copy_nano_usd >= 10**7 else "less than a cent"
     message = f"At its price, the answers that are enough for a copy of it cost {cost}."
-    return [Finding(PRICE, message, amount=copy_nano_usd)]
+    return [Finding(PRICE, message, amount=rate)]

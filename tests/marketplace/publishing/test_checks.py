@@ -17,7 +17,7 @@ from marketplace.publishing.checks.names import Name, fold, name_findings, simil
 from marketplace.publishing.checks.quality import Score, example_findings, price_findings, score_findings
 from marketplace.publishing.policies import Record, independent, reasons_for_review
 from marketplace.publishing.working_days import due_after
-from tests.database import as_administrator
+from tests.database import as_superuser
 from tests.marketplace.publishing.factories import draw_sketch
 
 TEXTS = ["ledgerline transactions", "ledgerline transaction", "triage of tickets", "ticket triage", "a", "bank 2"]
@@ -25,7 +25,7 @@ TEXTS = ["ledgerline transactions", "ledgerline transaction", "triage of tickets
 
 @pytest.mark.django_db
 def test_the_similarity_is_that_of_pg_trgm() -> None:
-    with as_administrator(), connection.cursor() as cursor:
+    with as_superuser(), connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA trigrams")  # apart: the schema of the application holds its own functions alone
         cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA trigrams")
         for one in TEXTS:
@@ -126,11 +126,11 @@ def test_a_score_is_worse_only_beyond_chance_and_on_the_same_rows() -> None:
 
 def test_a_cheap_copy_is_a_finding_until_a_person_has_accepted_that_price() -> None:
     assert price_findings(None) == price_findings(5 * 10**9) == []
-    cheap = price_findings(52 * 10**6)
+    cheap = price_findings(52 * 10**6, rate=70)
     assert "$0.05" in cheap[0].message
-    assert not_accepted(cheap, price_findings(52 * 10**6)) == []
-    assert not_accepted(cheap, price_findings(40 * 10**6)) == []
-    assert not_accepted(cheap, price_findings(60 * 10**6)) == cheap
+    assert not_accepted(cheap, price_findings(60 * 10**6, rate=70)) == [], "calls turned out shorter"
+    assert not_accepted(cheap, price_findings(52 * 10**6, rate=69)) == []
+    assert not_accepted(cheap, price_findings(52 * 10**6, rate=71)) == cheap, "the price was lowered"
 
 
 def _noised(values: bytes, share: float) -> bytes:
