@@ -10,9 +10,9 @@ from django.db import migrations, models
 SQL = Path(__file__).with_name("sql") / "0012_search.sql"
 BEFORE = import_module("marketplace.catalog.migrations.0006_search")
 FORGET = """
-DROP TRIGGER catalog_version_offered ON catalog_version;
-DROP TRIGGER catalog_version_added ON catalog_version;
-DROP FUNCTION catalog_version_offered();
+DROP TRIGGER catalog_version_findable ON catalog_version;
+DROP TRIGGER catalog_version_found_first ON catalog_version;
+DROP FUNCTION catalog_version_findable();
 """
 
 

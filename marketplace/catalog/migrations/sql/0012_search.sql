@@ -26,17 +26,17 @@ BEGIN
         WHERE p.model_id = ANY (p_models) AND s.model_id = p.model_id AND NOT s.listed;
 END $$;
 
-CREATE FUNCTION catalog_version_offered() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION catalog_version_findable() RETURNS trigger LANGUAGE plpgsql AS $$
 -- A listing is found while a version of it is published.
 BEGIN
     PERFORM catalog_write_search_text(ARRAY[NEW.model_id]);
     RETURN NULL;
 END $$;
-CREATE TRIGGER catalog_version_added AFTER INSERT ON catalog_version
-    FOR EACH ROW WHEN (NEW.state = 'published') EXECUTE FUNCTION catalog_version_offered();
-CREATE TRIGGER catalog_version_offered AFTER UPDATE OF state ON catalog_version
+CREATE TRIGGER catalog_version_found_first AFTER INSERT ON catalog_version
+    FOR EACH ROW WHEN (NEW.state = 'published') EXECUTE FUNCTION catalog_version_findable();
+CREATE TRIGGER catalog_version_findable AFTER UPDATE OF state ON catalog_version
     FOR EACH ROW WHEN ((OLD.state = 'published') IS DISTINCT FROM (NEW.state = 'published'))
-    EXECUTE FUNCTION catalog_version_offered();
+    EXECUTE FUNCTION catalog_version_findable();
 
 DROP TRIGGER catalog_organization_renamed ON accounts_organization;
 CREATE TRIGGER catalog_organization_renamed AFTER UPDATE OF slug, name ON accounts_organization
