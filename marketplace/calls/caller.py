@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -53,6 +53,7 @@ class ChatAnswer:
     finish_reason: str
     prediction_id: UUID
     cost_nano_usd: int
+    choice: Mapping[str, Any] = field(default_factory=dict)  # as the API gave it, with what was asked beside the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ def _whole(call: ChatCall, body: dict[str, Any]) -> ChatAnswer | None:
         finish_reason=choice["finish_reason"],
         prediction_id=UUID(about["prediction_id"]),
         cost_nano_usd=body["usage"]["cost_nano_usd"],
+        choice=choice,
     )
 
 

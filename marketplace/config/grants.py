@@ -95,6 +95,7 @@ TABLES = {
     "evals_evalcall": APPEND,
     "evals_evalrun": "SELECT, INSERT, UPDATE",
     "evals_evalset": "SELECT, INSERT, UPDATE",
+    "evals_modelguard": WRITE,
     "django_migrations": READ,
     "django_session": WRITE,
     "privacy_erasure": APPEND,

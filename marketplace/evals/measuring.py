@@ -1,7 +1,7 @@
 """The measuring of one run, from sealed rows to a figure. Rows are in the clear in this process's memory alone.
 
 The calls are those of any customer: to `/v1`, metered, charged to the run's purse. Each row is asked twice, once of the
-version and once of its base under the same contract. A worker that goes on where another was killed makes the same
+version and once of its base under the same contract; or, where a guard's threshold is set, of the guard. A worker that goes on where another was killed makes the same
 calls under the same names, and pays for none twice.
 """
 
@@ -10,11 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from marketplace.calls import Caller, CallRefused, CallsEnded, ChatCall
+from marketplace.calls import Caller, CallRefused, CallsEnded, ChatAnswer, ChatCall
 from marketplace.catalog import blobs
+from marketplace.catalog.models import Version
+from marketplace.evals.guard_odds import GuardOdds, NoThreshold
 from marketplace.evals.models import EvalRun
 from marketplace.evals.quotes import SERVICE_TIER, answer_limit
-from marketplace.evals.runs import JudgedCall, fail_run, finish_run, give_back_claim, keep_claim, purse_of
+from marketplace.evals.runs import (
+    JudgedCall,
+    fail_run,
+    finish_guard_run,
+    finish_run,
+    give_back_claim,
+    keep_claim,
+    purse_of,
+)
 from marketplace.evals.scorers import PatternRefused, expected_label, is_right, label_of, macro_f1
 from marketplace.evals.sets import refuse_set
 from marketplace.vault.rows_keys import release_rows_key
@@ -30,22 +40,22 @@ def measure(run: EvalRun) -> None:
     scorer = read_scorer(run.eval_set.scorer)
     try:
         rows = _rows(run, scorer)
-        judged = _Judged(scorer, rows)
+        measured: _Judged | GuardOdds = GuardOdds(run.guard, rows) if run.guard else _Judged(run.version, scorer, rows)
         with Caller(purse_of(run)) as caller:
             told = time.monotonic()
-            for outcome in caller.run(_calls(run, rows)):
+            for outcome in caller.run(measured.to_ask()):
                 if isinstance(outcome, CallRefused):
                     row = outcome.name.partition("-")[0]
                     fail_run(run, f"row {row}: the model refuses it ({outcome.code})")
                     return
-                judged.add(outcome.name, outcome.text, outcome.prediction_id)
+                measured.add(outcome)
                 if time.monotonic() - told > PROGRESS_SECONDS:
                     told = time.monotonic()
-                    keep_claim(run, calls_done=len(judged.calls))
+                    keep_claim(run, calls_done=measured.done)
     except RowRefused as refusal:
         refuse_set(run.eval_set, str(refusal))
         fail_run(run, str(refusal))
-    except PatternRefused as refusal:
+    except (PatternRefused, NoThreshold) as refusal:
         fail_run(run, str(refusal))
     except SealError:
         fail_run(run, "the set's package does not open")
@@ -55,7 +65,17 @@ def measure(run: EvalRun) -> None:
         else:
             fail_run(run, str(end))
     else:
-        finish_run(run, judged.calls, macro_f1=judged.macro_f1())
+        _finish(run, measured)
+
+
+def _finish(run: EvalRun, measured: _Judged | GuardOdds) -> None:
+    if isinstance(measured, _Judged):
+        finish_run(run, measured.calls, macro_f1=measured.macro_f1())
+        return
+    try:
+        finish_guard_run(run, measured.threshold())
+    except NoThreshold as refusal:
+        fail_run(run, str(refusal))
 
 
 def _rows(run: EvalRun, scorer: Scorer) -> list[EvalRow]:
@@ -86,35 +106,40 @@ def _rows(run: EvalRun, scorer: Scorer) -> list[EvalRow]:
     return rows
 
 
-def _calls(run: EvalRun, rows: list[EvalRow]) -> Iterator[ChatCall]:
-    """Yield both calls of each row, the base's beside the version's."""
-    model = f"{run.version.model.full_name}@{run.version.number}"
-    limit = {} if run.version.contract else {"max_tokens": answer_limit(run.version), "temperature": 0}
-    for number, row in enumerate(rows, start=1):
-        body = {"model": model, "messages": row.messages, "service_tier": SERVICE_TIER, **limit}
-        yield ChatCall(f"{number}-version", body)
-        yield ChatCall(f"{number}-base", body, bare_base=True)
-
-
 class _Judged:
     """The calls of a run so far, and the labels that they gave; texts are judged and dropped."""
 
-    def __init__(self, scorer: Scorer, rows: list[EvalRow]) -> None:
-        self._scorer, self._rows = scorer, rows
+    def __init__(self, version: Version, scorer: Scorer, rows: list[EvalRow]) -> None:
+        self._version, self._scorer, self._rows = version, scorer, rows
         self._labels: dict[bool, list[tuple[str, str | None]]] = {False: [], True: []}
         self.calls: list[JudgedCall] = []
 
-    def add(self, name: str, text: str, prediction_id: object) -> None:
-        """Judge the answer of a call of `_calls`. Raises PatternRefused, which then names the row."""
-        number, _, asked = name.partition("-")
+    def to_ask(self) -> Iterator[ChatCall]:
+        """Yield both calls of each row, the base's beside the version's."""
+        version = self._version
+        model = f"{version.model.full_name}@{version.number}"
+        limit = {} if version.contract else {"max_tokens": answer_limit(version), "temperature": 0}
+        for number, row in enumerate(self._rows, start=1):
+            body = {"model": model, "messages": row.messages, "service_tier": SERVICE_TIER, **limit}
+            yield ChatCall(f"{number}-version", body)
+            yield ChatCall(f"{number}-base", body, bare_base=True)
+
+    @property
+    def done(self) -> int:
+        """Return how many calls were judged."""
+        return len(self.calls)
+
+    def add(self, answer: ChatAnswer) -> None:
+        """Judge the answer of a call of `to_ask`. Raises PatternRefused, which then names the row."""
+        number, _, asked = answer.name.partition("-")
         row, base = self._rows[int(number) - 1], asked == "base"
         try:
-            right = is_right(self._scorer, row, text)
+            right = is_right(self._scorer, row, answer.text)
         except PatternRefused as refusal:
             raise PatternRefused(f"row {number}: {refusal}") from None
-        self.calls.append(JudgedCall(int(number), base, right, prediction_id))  # type: ignore[arg-type]
+        self.calls.append(JudgedCall(int(number), base, right, answer.prediction_id))
         if self._scorer.kind == "label":
-            self._labels[base].append((expected_label(self._scorer, row), label_of(self._scorer, text)))
+            self._labels[base].append((expected_label(self._scorer, row), label_of(self._scorer, answer.text)))
 
     def macro_f1(self) -> tuple[float, float] | None:
         """Return that of the version and that of the base, None for another scorer than of labels."""

@@ -60,6 +60,8 @@ class EvalRun(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     eval_set = models.ForeignKey(EvalSet, on_delete=models.PROTECT, related_name="runs")
     version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="eval_runs")
+    # The version of a guard: the run asks it about each row, to set the threshold of a guard of this version's model.
+    guard = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, related_name="+")
     state = models.CharField(max_length=8, choices=State, default=State.WAITING)
     reason = models.CharField(max_length=300, blank=True, default="")  # of a failure: a sentence without a row's text
     budget_nano_usd = models.BigIntegerField()
@@ -89,8 +91,11 @@ class EvalRun(models.Model):
 
     @property
     def calls(self) -> int:
-        """Return how many calls the run makes: each row is asked of the adapter and of the base."""
-        return 2 * self.eval_set.rows
+        """Return how many calls the run makes: each row is asked of the adapter and of the base, or of a guard.
+
+        A guard reads a long row in pieces, so its calls are counted by rows.
+        """
+        return self.eval_set.rows if self.guard_id else 2 * self.eval_set.rows
 
 
 class EvalCall(models.Model):
@@ -107,3 +112,15 @@ class EvalCall(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["run", "row", "base"], name="evals_call_once"),
         ]
+
+
+class ModelGuard(models.Model):
+    """The guard of a model, and the threshold that its creator's own rows set: the outcome of a run that is done."""
+
+    model = models.OneToOneField(Model, on_delete=models.CASCADE, primary_key=True, related_name="attack_guard")
+    guard = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="+")
+    run = models.ForeignKey(EvalRun, on_delete=models.PROTECT, related_name="+")
+    threshold_milli = models.IntegerField()  # log-odds in thousandths of a nat; a text above it is refused
+    rows = models.PositiveIntegerField()
+    flagged = models.PositiveIntegerField()  # of the rows, by this threshold
+    created_at = models.DateTimeField(db_default=Now())

@@ -7,6 +7,7 @@ from marketplace.accounts.errors import Conflict
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog.models import Version
 from marketplace.evals.models import EvalSet
+from marketplace.guards.attacks import OVERLAP_CHARACTERS, PIECE_CHARACTERS
 
 LATENCY_CLASS = "batch"  # as `service_tier: flex`: a run waits for customers, not they for it
 SERVICE_TIER = "flex"
@@ -14,18 +15,31 @@ DEFAULT_MAX_TOKENS = 512  # of an answer of a version without a contract
 TEMPLATE_TOKENS = 340  # of the chat template around a row, at most
 
 
-def worst_case(*, eval_set: EvalSet, version: Version) -> int:
-    """Return nano-dollars that cover each row's worst case, asked of the adapter and of the base.
+def worst_case(*, eval_set: EvalSet, version: Version, guard: Version | None = None) -> int:
+    """Return nano-dollars that cover each row's worst case, asked of the adapter and of the base, or of a guard alone.
 
     A byte-level vocabulary spends at least a byte on a token, and the ciphertext is longer than the rows. Raises
     Conflict for a version without a price.
     """
+    if guard is not None:
+        return _guarding(eval_set, guard)
     price = catalog.price_of(version=version)
     if price is None:
         raise Conflict("set a price first", code="no_price")
     instructions = version.contract["instruction_tokens"] if version.contract else 0
     each = -(-eval_set.package_size // eval_set.rows) + TEMPLATE_TOKENS + instructions
     return 2 * eval_set.rows * worst_case_nano_usd(price.point(LATENCY_CLASS), each, answer_limit(version))
+
+
+def _guarding(eval_set: EvalSet, guard: Version) -> int:
+    """Return what a guard costs at most: each row in pieces that overlap, of which each begins with the instructions."""
+    price = catalog.price_of(version=guard)
+    if price is None or guard.contract is None:
+        raise Conflict("the guard has no price", code="no_price")
+    step = PIECE_CHARACTERS - OVERLAP_CHARACTERS
+    pieces = 2 * eval_set.rows + -(-eval_set.package_size // step)
+    each = 4 * PIECE_CHARACTERS + TEMPLATE_TOKENS + int(guard.contract["instruction_tokens"])
+    return pieces * worst_case_nano_usd(price.point(LATENCY_CLASS), each, 1)
 
 
 def answer_limit(version: Version) -> int:

@@ -21,9 +21,12 @@ from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey
 from marketplace.calls import close_purse, open_purse, spent_nano_usd
 from marketplace.catalog.locks import lock_version
-from marketplace.catalog.models import Evaluation, Version
-from marketplace.evals.models import EvalCall, EvalRun, EvalSet
+from marketplace.catalog.models import Evaluation, Model, Version
+from marketplace.evals.guard_odds import Threshold
+from marketplace.evals.models import EvalCall, EvalRun, EvalSet, ModelGuard
 from marketplace.evals.quotes import worst_case
+from marketplace.guards.attacks import LEAST_ROWS, is_guard
+from protocol.contracts import read_public_contract
 
 State = EvalRun.State
 
@@ -46,8 +49,12 @@ class JudgedCall:
 
 
 @transaction.atomic
-def start_run(*, eval_set: EvalSet, version: Version, budget_nano_usd: int | None = None) -> EvalRun:
+def start_run(
+    *, eval_set: EvalSet, version: Version, budget_nano_usd: int | None = None, guard: Version | None = None
+) -> EvalRun:
     """Begin a run of a set on a published version of its model; the budget is the worst case unless it is named.
+
+    With `guard`, a published version that is one, the run sets the threshold at which it guards the model.
 
     Raises Conflict for a set or version that is not ready or a run that is open already, InsufficientFunds if the
     credit does not cover the budget, InvalidInput, NotAllowed past the limit of open runs.
@@ -56,7 +63,9 @@ def start_run(*, eval_set: EvalSet, version: Version, budget_nano_usd: int | Non
         raise Conflict(f"set {eval_set.number} is {eval_set.state}", code="set_not_ready")
     if version.state != Version.State.PUBLISHED or version.model_id != eval_set.model_id:
         raise Conflict("only a published version of the set's own model is measured", code="not_published")
-    quote = worst_case(eval_set=eval_set, version=version)
+    if guard is not None:
+        _require_guard(guard, eval_set)
+    quote = worst_case(eval_set=eval_set, version=version, guard=guard)
     budget = quote if budget_nano_usd is None else budget_nano_usd
     if not 1 <= budget <= MAX_BUDGET_NANO_USD:
         raise InvalidInput(f"must be from 1 to {MAX_BUDGET_NANO_USD}", field="budget_nano_usd")
@@ -75,7 +84,7 @@ def start_run(*, eval_set: EvalSet, version: Version, budget_nano_usd: int | Non
         )
     try:
         with transaction.atomic():
-            run = EvalRun.objects.create(eval_set=eval_set, version=version, budget_nano_usd=budget)
+            run = EvalRun.objects.create(eval_set=eval_set, version=version, guard=guard, budget_nano_usd=budget)
     except IntegrityError:
         raise Conflict("this set is being run on this version already", code="run_open") from None
     # Robust: where the queue is away, `resume_evaluations` finds the run.
@@ -83,6 +92,15 @@ def start_run(*, eval_set: EvalSet, version: Version, budget_nano_usd: int | Non
         lambda: current_app.send_task(RUN_TASK, (str(run.pk),), queue=QUEUE, expires=QUEUED_SECONDS), robust=True
     )
     return run
+
+
+def _require_guard(guard: Version, eval_set: EvalSet) -> None:
+    """Raise InvalidInput unless this is a published guard, and Conflict for rows that are too few."""
+    contract = None if guard.contract is None else read_public_contract(guard.contract)
+    if guard.state != Version.State.PUBLISHED or not is_guard(contract):
+        raise InvalidInput("not a guard: its contract must answer with one word, with logprobs open", field="guard")
+    if eval_set.rows < LEAST_ROWS:
+        raise Conflict(f"a threshold needs {LEAST_ROWS} rows; this set has {eval_set.rows}", code="too_few_rows")
 
 
 def claim_run(run_id: UUID) -> EvalRun | None:
@@ -94,7 +112,11 @@ def claim_run(run_id: UUID) -> EvalRun | None:
         return None
     EvalRun.objects.filter(pk=run_id, started_at=None).update(started_at=now)
     return EvalRun.objects.select_related(
-        "purse", "eval_set__signing_key", "version__model__organization", "version__model__base_model"
+        "purse",
+        "eval_set__signing_key",
+        "guard__model__organization",
+        "version__model__organization",
+        "version__model__base_model",
     ).get(pk=run_id)
 
 
@@ -114,7 +136,7 @@ def give_back_claim(run: EvalRun) -> None:
 def purse_of(run: EvalRun) -> ApiKey:
     """Return the key that the run pays with, which is made once: a worker that goes on pays out of the same budget."""
     if run.purse is None:
-        name = f"evaluation of {run.version.model.full_name}@{run.version.number}, set {run.eval_set.number}"
+        name = f"{'guard' if run.guard else 'evaluation'} of {run.version.model.full_name}@{run.version.number}, set {run.eval_set.number}"
         run.purse = open_purse(
             organization=run.version.model.organization, name=name[:100], budget_nano_usd=run.budget_nano_usd
         )
@@ -142,6 +164,30 @@ def finish_run(run: EvalRun, calls: Sequence[JudgedCall], *, macro_f1: tuple[flo
     if withdrawn:
         fail_run(run, "the version was withdrawn while it was measured")
     _close(run)
+
+
+def finish_guard_run(run: EvalRun, threshold: Threshold) -> None:
+    """End a run by setting the guard of its model, all at once. Gateways follow within a second."""
+    assert run.guard is not None
+    with transaction.atomic():
+        if _end(run, State.DONE, calls_done=threshold.rows):
+            ModelGuard.objects.update_or_create(
+                model=run.version.model,
+                defaults={
+                    "guard": run.guard,
+                    "run": run,
+                    "threshold_milli": threshold.milli,
+                    "rows": threshold.rows,
+                    "flagged": threshold.flagged,
+                    "created_at": timezone.now(),
+                },
+            )
+    _close(run)
+
+
+def remove_guard(*, model: Model) -> None:
+    """Let a model be asked without a guard; it may have none."""
+    ModelGuard.objects.filter(model=model).delete()
 
 
 def _record(

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Evaluation, Model, Version
-from marketplace.evals.models import EvalCall, EvalRun, EvalSet
+from marketplace.evals.models import EvalCall, EvalRun, EvalSet, ModelGuard
 
 
 def sets_of(*, model: Model) -> QuerySet[EvalSet]:
@@ -50,7 +50,16 @@ def calls_of(*, run: EvalRun) -> QuerySet[EvalCall]:
     return EvalCall.objects.filter(run=run).order_by("row", "base")
 
 
+def guard_of(*, model: Model) -> ModelGuard | None:
+    """Return the guard of the model, or None. The caller has checked that the model is the viewer's."""
+    return ModelGuard.objects.select_related("guard__model__organization", "run").filter(model=model).first()
+
+
 def _runs() -> QuerySet[EvalRun]:
     return EvalRun.objects.select_related(
-        "eval_set", "version__model__organization", "version__model__base_model", "eval_set__organization"
+        "eval_set",
+        "version__model__organization",
+        "version__model__base_model",
+        "eval_set__organization",
+        "guard__model__organization",
     )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import uuid
-from contextlib import AsyncExitStack
 from typing import Any
 
-import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from psycopg_pool import AsyncConnectionPool
@@ -18,42 +15,37 @@ from redis.asyncio import Redis
 from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
-from marketplace.gateway.answers import relay_whole
-from marketplace.gateway.asks import asked
-from marketplace.gateway.attacks import body_of, log_odds, require_guard
+from marketplace.gateway.attack_guards import AttackGuards
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
-from marketplace.gateway.dispatch import dispatch
-from marketplace.gateway.errors import bad_request, method_not_allowed, unavailable
-from marketplace.gateway.guarding import Guarding, Outgoing
-from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
-from marketplace.gateway.logprobs import check_logprobs
-from marketplace.gateway.moderations import moderation_answer, parse_moderation_request
+from marketplace.gateway.errors import method_not_allowed, unavailable
+from marketplace.gateway.guarding import Guarding
+from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
 from marketplace.gateway.offers import Offers
-from marketplace.gateway.order import order_of
-from marketplace.gateway.prediction import Parts, Prediction
+from marketplace.gateway.prediction import Parts
 from marketplace.gateway.presence import Presence
-from marketplace.gateway.principals import Authenticator, Principal
+from marketplace.gateway.principals import Authenticator
 from marketplace.gateway.protection import Guard
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
-from marketplace.gateway.refusals import Refusals, note_asked
-from marketplace.gateway.replays import Replays, send_replay
+from marketplace.gateway.refusals import Refusals
+from marketplace.gateway.replays import Replays
 from marketplace.gateway.replicas import Replicas
-from marketplace.gateway.requests import parse_prediction_request
-from marketplace.gateway.streams import relay_stream
-from marketplace.gateway.thumbs import FEEDBACK_PATH, give_thumb
+from marketplace.gateway.routes import Routes
+from marketplace.gateway.thumbs import FEEDBACK_PATH
 from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
-from protocol.errors import ClientGone, ProtocolError
-from protocol.messages import PREDICTION_HEADER
-from protocol.names import parse_model_name
+from protocol.errors import ClientGone
 from protocol.origins import answer_headers, preflight_headers
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 logger = logging.getLogger(__name__)
 
 PREDICTION_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+POSTED = dict.fromkeys((*PREDICTION_PATHS, "/v1/quote"), Routes.predict) | {
+    FEEDBACK_PATH: Routes.feedback,
+    "/v1/moderations": Routes.moderate,
+}
 STOP_SECONDS = 5.0  # for verdicts that are still on their way into the books
 
 
@@ -61,17 +53,14 @@ class Gateway:
     """Raw ASGI callable. Its parts are made at lifespan start, so importing it costs nothing."""
 
     def __init__(self) -> None:
-        self._parts: Parts | None = None
+        self._routes: Routes | None = None
         self._offers = Offers()
         self._quotes = Quotes()
         self._replays = Replays()
         self._authenticator = Authenticator(pepper=settings.ENV.api_key_pepper)
         self._tasks: list[asyncio.Task[None]] = []  # for the life of the process
         self._valkey: Redis | None = None
-        self._limiter: RateLimiter | None = None
         self._refusals: Refusals | None = None
-        self._guarding: Guarding | None = None
-        self._protection: Guard | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -100,143 +89,27 @@ class Gateway:
         method = scope["method"]
         if method == "OPTIONS" and settings.ENV.cors_origins:
             await _preflight(scope, send, headers)
-        elif path in PREDICTION_PATHS or path == "/v1/quote":
+        elif path in POSTED:
             if method != "POST":
                 raise method_not_allowed("POST", path)
-            await self._predict(scope, receive, send, headers)
-        elif path == FEEDBACK_PATH:
-            if method != "POST":
-                raise method_not_allowed("POST", path)
-            await self._feedback(scope, receive, send, headers)
-        elif path == "/v1/moderations":
-            if method != "POST":
-                raise method_not_allowed("POST", path)
-            await self._moderate(scope, receive, send, headers)
+            await POSTED[path](self._ready, scope, receive, send, headers)
         elif path == "/healthz":
-            async with self._ready.books.database.connection() as connection:
+            async with self._ready.parts.books.database.connection() as connection:
                 await connection.execute("SELECT 1")
             await send_json(send, 200, b'{"status":"ok"}', headers)
         elif path == "/v1/models" or path.startswith("/v1/models/"):
             if method != "GET":
                 raise method_not_allowed("GET", path)
             name = path.removeprefix("/v1/models").removeprefix("/")
-            await send_json(send, 200, await self._models(await self._principal(scope), name), headers)
+            await send_json(send, 200, await self._ready.models(scope, name), headers)
         else:
             raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
 
-    async def _models(self, principal: Principal, name: str) -> bytes:
-        """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
-        database = self._ready.books.database
-        if not name:
-            rows = await self._offers.listing(database, consumer_organization_id=principal.organization_id)
-            return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
-        try:
-            model = parse_model_name(name)
-        except ProtocolError:
-            raise errors.not_found(name) from None
-        offer = await self._offers.find(database, model, consumer=principal)
-        return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
-
     @property
-    def _ready(self) -> Parts:
-        if self._parts is None:
+    def _ready(self) -> Routes:
+        if self._routes is None:
             raise unavailable("The platform is starting. Try again in a moment.", code="starting", retry_after=1)
-        return self._parts
-
-    async def _principal(self, scope: Scope) -> Principal:
-        authorization = headers_of(scope).get(b"authorization")
-        return await self._authenticator.authenticate(self._ready.books.database, authorization)
-
-    async def _feedback(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
-        database = self._ready.books.database
-        assert self._limiter is not None
-        organization = (await self._principal(scope)).organization_id
-        headers |= (await self._limiter.check(organization)).headers()
-        await send_json(send, 200, await give_thumb(database, organization, await read_body(scope, receive)), headers)
-
-    async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
-        parts = self._ready
-        assert self._limiter is not None and self._guarding is not None and self._protection is not None
-        principal = await self._principal(scope)
-        headers |= (await self._limiter.check(principal.organization_id)).headers()
-        body = await read_body(scope, receive)
-        path: str = scope["path"]
-        quoting = path == "/v1/quote"
-        chat = path == "/v1/chat/completions" or b'"messages"' in body
-        embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
-        parse = functools.partial(parse_prediction_request, chat=chat and not embedding, embedding=embedding)
-        request = parse(body, headers_of(scope))
-        database = parts.books.database
-        key = None if quoting else await self._replays.key_of(database, scope, principal.organization_id)
-        if key is not None:
-            found = await self._replays.find(database, key, principal.organization_id, body)
-            if found is not None:
-                with Client(receive, send) as client:
-                    await send_replay(client, found, headers)
-                return
-        offer = await self._offers.find(database, request.model, consumer=principal)
-        if not quoting:
-            note_asked(scope, principal, offer)
-        check_logprobs(request, offer)
-        candidates = [] if quoting else await self._offers.replicas(database, offer)
-        outgoing = Outgoing(body, request)
-        outgoing = await self._guarding.outgoing(principal, offer, outgoing, headers_of(scope), parse)
-        order = order_of(principal, offer, outgoing, came=body)
-        if quoting:
-            await send_json(send, 200, await self._quotes.quote(database, order), headers)
-            return
-        admission = await self._protection.admit(principal, offer, request.model)
-        prediction = Prediction(parts, order, heard=admission is not None and admission.counted)
-        with Client(receive, send) as client:
-            try:
-                await prediction.hold(key=key, replica=candidates[0])
-                headers[PREDICTION_HEADER] = str(prediction.id)
-                response = await dispatch(prediction, client, path, candidates, headers[REQUEST_ID_HEADER])
-                relay = relay_stream if request.stream else relay_whole
-                await relay(prediction, response, client, headers)
-            except ClientGone:
-                await asyncio.shield(prediction.hang_up(0))
-            except asyncio.CancelledError:  # the server is shutting down
-                await asyncio.shield(prediction.abandon())
-                raise
-            except Refusal:
-                self._protection.refused(admission)
-                admission = None
-                raise
-            except Exception:
-                logger.exception("prediction %s: a fault of the gateway", prediction.id)
-                if client.started:
-                    await prediction.abandon()
-                    raise
-                fault = unavailable("The gateway failed. Nothing was charged; try again.", code="gateway_fault")
-                self._protection.refused(admission)
-                admission = None
-                raise await prediction.refused(fault, "a fault of the gateway") from None
-            finally:
-                if prediction.replica is not None:
-                    self._protection.answered(admission, body, prediction.heard)
-
-    async def _moderate(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
-        """Answer `/v1/moderations`: every piece of a text is a prediction of a guard, held and charged as any other."""
-        parts = self._ready
-        assert self._limiter is not None
-        principal = await self._principal(scope)
-        headers |= (await self._limiter.check(principal.organization_id)).headers()
-        if b"idempotency-key" in headers_of(scope):
-            raise bad_request("Idempotency-Key is not supported here: a text is judged anew.", "idempotency-key")
-        request = parse_moderation_request(await read_body(scope, receive))
-        database = parts.books.database
-        offer = await self._offers.find(database, request.guard, consumer=principal)
-        require_guard(offer, request.guard)
-        candidates = await self._offers.replicas(database, offer)
-        bodies = [body_of(request.guard, piece) for piece in request.pieces]
-        outgoing = [Outgoing(body, parse_prediction_request(body, headers_of(scope), chat=True)) for body in bodies]
-        orders = [order_of(principal, offer, one, came=one.body) for one in outgoing]
-        asking = asked(parts, orders, candidates, headers[REQUEST_ID_HEADER], log_odds)
-        with Client(receive, send) as client:
-            async with AsyncExitStack() as stack:
-                found = await client.unless_gone(stack.enter_async_context(asking))
-                await client.send_whole(moderation_answer(request, found), headers)
+        return self._routes
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -270,17 +143,25 @@ class Gateway:
         books = Books(database, Writer(settings.ENV.database_url), uuid.uuid4())
         presence = Presence(books, settings.ENV.delivery_dir)
         await presence.beat()  # before the first hold, which a silent gateway's would be
-        self._parts = Parts(
+        parts = Parts(
             books=books,
             replicas=Replicas(),
             signer=signer,
             log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
-        self._limiter = RateLimiter(self._valkey, settings.ENV.rate_limit)
         self._refusals = Refusals(self._valkey)
-        self._guarding = Guarding(self._valkey)
-        self._protection = Guard(self._valkey, books)
+        self._routes = Routes(
+            parts=parts,
+            authenticator=self._authenticator,
+            limiter=RateLimiter(self._valkey, settings.ENV.rate_limit),
+            offers=self._offers,
+            quotes=self._quotes,
+            replays=self._replays,
+            guarding=Guarding(self._valkey),
+            protection=Guard(self._valkey, books),
+            attack_guards=AttackGuards(self._offers, self._valkey),
+        )
         self._tasks = [
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),
@@ -289,14 +170,14 @@ class Gateway:
     async def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._parts is not None:
-            await self._parts.books.close(STOP_SECONDS)
-            self._parts.replicas.close()
-            self._parts.log.close()
-            await self._parts.books.database.close()
-            self._parts = None
-        if self._guarding is not None:
-            self._guarding.close()
+        if self._routes is not None:
+            parts, guarding = self._routes.parts, self._routes.guarding
+            await parts.books.close(STOP_SECONDS)
+            parts.replicas.close()
+            parts.log.close()
+            await parts.books.database.close()
+            guarding.close()
+            self._routes = None
         if self._valkey is not None:
             await self._valkey.aclose()
 

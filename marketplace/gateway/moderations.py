@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import orjson
 
 from marketplace.gateway.asks import Asked
-from marketplace.gateway.attacks import MOST_PIECES, pieces_of, probability
 from marketplace.gateway.errors import bad_request
+from marketplace.guards.attacks import MOST_PIECES, pieces_of, probability
 from protocol.errors import ProtocolError
 from protocol.messages import PREDICTION_EXTRA_KEY
 from protocol.names import ModelName, parse_model_name

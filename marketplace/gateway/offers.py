@@ -33,12 +33,18 @@ _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
        g.logprobs_open, g.calls_per_day, g.on_copying,
+       a.threshold_milli, av.number AS guard_number, am.slug AS guard_slug, ao.slug AS guard_organization,
+       o.slug AS creator_slug,
        coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*, r.*
 FROM catalog_model m
 JOIN accounts_organization o ON o.id = m.organization_id
 JOIN catalog_basemodel b ON b.id = m.base_model_id
 JOIN catalog_version v ON v.model_id = m.id
 LEFT JOIN protection_protection g ON g.model_id = m.id
+LEFT JOIN evals_modelguard a ON a.model_id = m.id
+LEFT JOIN catalog_version av ON av.id = a.guard_id
+LEFT JOIN catalog_model am ON am.id = av.model_id
+LEFT JOIN accounts_organization ao ON ao.id = am.organization_id
 JOIN LATERAL (
     SELECT id AS price_id, input_micro_usd_per_mtok, cached_input_micro_usd_per_mtok, output_micro_usd_per_mtok,
         embedding_micro_usd_per_mtok, per_prediction_nano_usd, interactive_bps, batch_bps, monthly_free_nano_usd,
@@ -95,6 +101,15 @@ class Terms:
 
 
 @dataclass(frozen=True)
+class AttackGuard:
+    """The guard that the creator of a model chose: above `threshold` (log-odds, nats) a text is refused."""
+
+    name: ModelName
+    threshold: float
+    creator_slug: str  # of the guarded model
+
+
+@dataclass(frozen=True)
 class Offer:
     """One sellable version at its price of this moment."""
 
@@ -113,6 +128,7 @@ class Offer:
     guards: Policy = NO_POLICY  # of the model
     logprobs_open: bool = False  # callers may ask for log-probabilities
     rules: Rules | None = None  # against copying; None: the model has none
+    attack_guard: AttackGuard | None = None
 
     @property
     def price(self) -> Price:
@@ -174,6 +190,7 @@ class Offers:
             guards=row["guards"],
             logprobs_open=row["logprobs_open"],
             rules=row["rules"],
+            attack_guard=row["attack_guard"],
             split_id=await self._splits.get(parts, lambda: self._load_split(database, parts)),
         )
 
@@ -190,7 +207,7 @@ class Offers:
         if row is not None:
             row["contract"] = None if row["contract"] is None else read_public_contract(row["contract"])
             row |= {"terms": _terms(row), "royalties": _royalties(row), **_protection(row)}
-            row["guards"] = Policy.of(row["guards"])
+            row |= {"guards": Policy.of(row["guards"]), "attack_guard": _attack_guard(row)}
         return row
 
     async def _load_referrer(self, database: AsyncConnectionPool[Any], organization_id: uuid.UUID) -> uuid.UUID | None:
@@ -257,6 +274,13 @@ def _protection(row: dict[str, Any]) -> dict[str, Any]:
     is_open = bool(row["logprobs_open"]) if contract is None else contract.logprobs == "open"
     rules = None if row["on_copying"] is None else Rules(row["calls_per_day"], row["on_copying"])
     return {"logprobs_open": is_open, "rules": rules}
+
+
+def _attack_guard(row: dict[str, Any]) -> AttackGuard | None:
+    if row["threshold_milli"] is None:
+        return None
+    name = ModelName(row["guard_organization"], row["guard_slug"], row["guard_number"])
+    return AttackGuard(name, row["threshold_milli"] / 1000, row["creator_slug"])
 
 
 def _royalties(row: dict[str, Any]) -> tuple[Royalty, ...]:

@@ -18,6 +18,7 @@ from marketplace.api.fields import Base64UrlField
 from marketplace.api.parsers import RawParser
 from marketplace.api.serializers import IntakeKey, ModelEvaluation, Scorer
 from marketplace.api.views.base import ControlView
+from marketplace.api.views.model_guards import guard_named
 from marketplace.api.views.versions import UPLOAD_OFFSET, chunk_of
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog.models import Version
@@ -63,6 +64,9 @@ class RunShape(serializers.Serializer):  # shows an EvalRun
     set = serializers.IntegerField(source="eval_set.number")
     model = serializers.CharField(source="version.model.full_name")
     version = serializers.IntegerField(source="version.number")
+    guard = serializers.CharField(
+        source="guard.model.full_name", allow_null=True, default=None, help_text="the run sets its threshold; or null"
+    )
     state = serializers.CharField(help_text="waiting, running, done or failed")
     reason = serializers.CharField(help_text="of a failed run, or empty")
     calls_done = serializers.IntegerField()
@@ -196,13 +200,19 @@ class SetRunsView(ControlView):
             min_value=1, max_value=MAX_BUDGET_NANO_USD, required=False, help_text="the worst case if left out"
         )
 
+        guard = serializers.CharField(
+            max_length=100, required=False, help_text="org/slug of a guard: the run sets its threshold for the model"
+        )
+
     @extend_schema(operation_id="start_eval_run", request=StartRun, responses={201: RunShape})
     def post(self, request: Request, set_id: UUID) -> Response:
         """Measure a published version with this set, at the organization's expense and within the budget."""
         found = owned_set(self, set_id)
         wanted = self.parse(self.StartRun)
         version = measured_version(found, wanted.pop("version", None))
-        return Response(self.show(RunShape, start_run(eval_set=found, version=version, **wanted)), status=201)
+        guard = guard_named(wanted.pop("guard", None), self.organization)
+        run = start_run(eval_set=found, version=version, guard=guard, **wanted)
+        return Response(self.show(RunShape, run), status=201)
 
 
 class ModelRunsView(ControlView):

@@ -44,8 +44,7 @@ class SharedFinder(Finder):
 
 def use(world: World, finder: Finder) -> None:
     """Let the gateway ask this finder."""
-    assert world.gateway._guarding is not None
-    world.gateway._guarding.finder = finder
+    world.gateway._ready.guarding.finder = finder
 
 
 async def guard_key(world: World, guards: dict[str, str]) -> None:

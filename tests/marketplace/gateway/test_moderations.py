@@ -9,8 +9,8 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from billing.models import Hold
-from marketplace.gateway.attacks import OVERLAP_CHARACTERS, PIECE_CHARACTERS, log_odds, pieces_of, probability
 from marketplace.gateway.moderations import CATEGORY
+from marketplace.guards.attacks import OVERLAP_CHARACTERS, PIECE_CHARACTERS, log_odds, pieces_of, probability
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money, until_closed
 
 CONTRACT = {

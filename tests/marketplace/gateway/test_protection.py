@@ -245,8 +245,8 @@ async def test_several_keys_and_organizations_of_one_person_are_one_copier(
     world.gateway._authenticator._keys._entries.clear()
     await ask(world, "no credit there: refused, and not counted")
     assert await distinct_of(world) == 3
-    assert world.gateway._guard is not None
-    found = await world.gateway._guard._counters.observe(
+    assert world.gateway._routes is not None
+    found = await world.gateway._ready.protection._counters.observe(
         Payer(world.model.pk, twin.pk, (world.consumer.pk,)), ["another"], ""
     )
     assert found.distinct == 4 and policies.is_copying(found)
@@ -254,13 +254,13 @@ async def test_several_keys_and_organizations_of_one_person_are_one_copier(
 
 async def test_calls_pass_while_valkey_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await protect(world, calls_per_day=1, on_copying="tell")
-    assert world.gateway._guard is not None
+    assert world.gateway._routes is not None
 
     async def away(**_: Any) -> None:
         raise Away
 
-    monkeypatch.setattr(world.gateway._guard._counters, "_take", away)
-    monkeypatch.setattr(world.gateway._guard._counters, "_observe", away)
+    monkeypatch.setattr(world.gateway._ready.protection._counters, "_take", away)
+    monkeypatch.setattr(world.gateway._ready.protection._counters, "_observe", away)
     assert [(await ask(world))[0] for _ in range(3)] == [200] * 3
 
 
