@@ -142,6 +142,9 @@ class _Push:
         elif listing is not None and (changes := listing.changes(model)):
             model = self.api.update_model(self.request.model, changes)
             self.out.note(f"updated the listing: {', '.join(sorted(changes))}")
+            if model.review:
+                why = " ".join(model.review.reasons)
+                self.out.note(f"a person looks at title, summary, card and visibility before they change: {why}")
         return model
 
     def send(self, adapter: CheckedAdapter) -> Version:

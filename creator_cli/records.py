@@ -135,6 +135,7 @@ class ListedModel:
     price: Price | None
     accuracy: float | None
     text: Mapping[str, Any]
+    review: Review | None = None  # in which a change just made waits for a person
 
     @classmethod
     def parse(cls, value: Any) -> ListedModel:
@@ -154,6 +155,7 @@ class ListedModel:
             price=Price.parse(value["price"]) if reader.has("price") else None,
             accuracy=accuracy,
             text=value,
+            review=Review.parse(value["review"]) if reader.has("review") else None,
         )
 
 

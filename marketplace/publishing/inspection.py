@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.db.models import Q, QuerySet
 
 from billing.pricing import TokenUsage
 from marketplace.catalog import selectors as catalog
@@ -47,29 +48,29 @@ def lineage(version: Version, model: Model) -> list[Finding]:
     own = Sketch.objects.filter(version=version).first()
     if own is None:
         return lineage_findings(None, []) if version.package_digest else []
-    earlier = (
-        Sketch.objects.filter(version__model__base_model=model.base_model_id, created_at__lt=own.created_at)
-        .exclude(version__model__organization=model.organization_id)
-        .exclude(version__model__in=model.sources.values("upstream"))
-        .values_list(
-            "version_id",
-            "values",
-            "version__number",
-            "version__state",
-            "version__model__visibility",
-            "version__model__slug",
-            "version__model__organization__slug",
-        )
+    same_base = Sketch.objects.filter(version__model__base_model=model.base_model_id, created_at__lt=own.created_at)
+    is_ours = Q(version__model__organization=model.organization_id) | Q(
+        version__model__in=model.sources.values("upstream")
     )
-    known = [
-        Known(
-            str(pk),
-            f"{org}/{slug}@{number}" if (state, visibility) == (State.PUBLISHED, Model.Visibility.PUBLIC) else None,
-            bytes(values),
-        )
-        for pk, values, number, state, visibility, slug, org in earlier
+    return lineage_findings(bytes(own.values), _known(same_base.exclude(is_ours)), _known(same_base.filter(is_ours)))
+
+
+def _known(sketches: QuerySet[Sketch]) -> list[Known]:
+    rows = sketches.values_list(
+        "version_id",
+        "values",
+        "created_at",
+        "version__number",
+        "version__state",
+        "version__model__visibility",
+        "version__model__slug",
+        "version__model__organization__slug",
+    )
+    on_sale = (State.PUBLISHED, Model.Visibility.PUBLIC)
+    return [
+        Known(str(pk), f"{org}/{slug}@{number}" if (state, seen) == on_sale else None, bytes(values), made_at)
+        for pk, values, made_at, number, state, seen, slug, org in rows
     ]
-    return lineage_findings(bytes(own.values), known)
 
 
 def inspect_words(model: Model) -> list[Finding]:

@@ -44,7 +44,8 @@ def own_review(*, organization: Organization, review_id: UUID) -> Review | None:
 def reviews_of(*, model: Model) -> QuerySet[Review]:
     """Return the reviews of a model, the last one first; the creator hears of reports only once staff acted on them."""
     found = Review.objects.filter(model=model).select_related(*_RELATED)
-    return found.exclude(kind=Review.Kind.REPORTS, state=Review.State.OPEN, taken_off=[]).order_by("-opened_at", "-pk")
+    unheard = (Review.State.OPEN, Review.State.APPROVED)
+    return found.exclude(kind=Review.Kind.REPORTS, state__in=unheard, taken_off=[]).order_by("-opened_at", "-pk")
 
 
 def with_reviews(versions: QuerySet[Version]) -> QuerySet[Version]:
@@ -55,6 +56,11 @@ def with_reviews(versions: QuerySet[Version]) -> QuerySet[Version]:
 def review_of(version: Version) -> Review | None:
     """Return the last review of a version, or None."""
     return max(version.reviews.all(), key=lambda review: review.opened_at, default=None)
+
+
+def latest_listing_review(model: Model) -> Review | None:
+    """Return the last review of the model's words, or of what customers said, as far as the creator knows of it."""
+    return reviews_of(model=model).exclude(kind=Review.Kind.VERSION).first()
 
 
 def acts_of(review: Review) -> QuerySet[Act]:

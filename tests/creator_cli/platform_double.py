@@ -279,6 +279,20 @@ class Platform:
             self.model(version["model"])["newest_version"] = version["number"]
         return 200, shown(version)
 
+    def refuse_reviewed(self, name: str, number: int) -> None:
+        """As staff do: refuse a version that a person was asked about."""
+        for version in self.versions.values():
+            if (version["model"], version["number"]) == (name, number):
+                version["review"] = review_body("refused")
+
+    def appeal(self, review_id: str) -> tuple[int, Any]:
+        """Put a refused review into the queue again."""
+        for version in self.versions.values():
+            if (version["review"] or {}).get("id") == review_id:
+                version["review"] |= {"state": "open", "appealed_at": NOW}
+                return 200, version["review"]
+        raise Refuse(404, "not_found", "there is no such review")
+
     def custody(self, name: str) -> tuple[int, Any]:
         model_id = self.model(name)["id"]
         ended = {v["number"] for v in self.versions.values() if v["state"] == "revoked"}

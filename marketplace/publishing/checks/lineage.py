@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 
@@ -21,17 +22,19 @@ RELATED = 0.5  # cosine of all groups together: 8 standard deviations of what ch
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The sketch of a version of another organization. name: `org/slug@n` if it is for sale in public, else None."""
+    """The sketch of a version, and when it was made. name: `org/slug@n` if it is for sale in public, else None."""
 
     version_id: str
     name: str | None
     sketch: bytes
+    made_at: datetime
 
 
-def lineage_findings(own: bytes | None, others: Sequence[Known]) -> list[Finding]:
+def lineage_findings(own: bytes | None, others: Sequence[Known], ours: Sequence[Known] = ()) -> list[Finding]:
     """Return a finding for the version that `own` copies, or else for the one it is nearest to, if it is near.
 
-    `own` None: the version was verified before weights were compared.
+    `own` None: the version was verified before weights were compared. `others` are earlier ones of other organizations;
+    one that is itself a copy of `ours`, the creator's own versions and declared sources, accuses nobody.
     """
     if own is None:
         message = "Its weights were verified before the platform compared weights: push the version again."
@@ -39,13 +42,22 @@ def lineage_findings(own: bytes | None, others: Sequence[Known]) -> list[Finding
     if not others:
         return []
     groups, whole = similarities(own, [other.sketch for other in others])
-    best = int(np.argmax(groups))
-    if groups[best] >= COPIED:
-        return [_finding(COPY, "Its weights are a copy of {}.", others[best])]
-    near = int(np.argmax(whole))
-    if whole[near] >= RELATED:
-        return [_finding("related", "Its weights are much like those of {}.", others[near])]
+    for check, sentence, values, least in (
+        (COPY, "Its weights are a copy of {}.", groups, COPIED),
+        ("related", "Its weights are much like those of {}.", whole, RELATED),
+    ):
+        for index in np.argsort(-values):
+            if values[index] < least:
+                break
+            if not _copies(others[index], ours):
+                return [_finding(check, sentence, others[index])]
     return []
+
+
+def _copies(other: Known, ours: Sequence[Known]) -> bool:
+    """Return whether `other` is a copy of what was ours before it came."""
+    before = [one.sketch for one in ours if one.made_at < other.made_at]
+    return bool(before) and float(similarities(other.sketch, before)[0].max()) >= COPIED
 
 
 def _finding(check: str, sentence: str, other: Known) -> Finding:

@@ -8,6 +8,8 @@ from typing import Any
 from django import template
 
 from marketplace.guards.policies import KINDS
+from marketplace.publishing.models import Review
+from marketplace.publishing.policies import sentences
 
 register = template.Library()
 
@@ -16,6 +18,8 @@ TONES = {
     "published": "good",
     "credited": "good",
     "verified": "accent",
+    "in_review": "warn",
+    "approved": "good",
     "uploading": "warn",
     "verifying": "warn",
     "pending": "warn",
@@ -184,3 +188,9 @@ def guard_sentence(policy: dict[str, str]) -> str:
         if kinds := [name for kind, name in KINDS.items() if policy.get(kind) == action]:
             parts.append(f"{verb} {', '.join(kinds)}")
     return "; ".join(parts)
+
+
+@register.filter
+def reasons(review: Review) -> list[str]:
+    """The reasons of a review, a sentence each."""
+    return sentences(review)

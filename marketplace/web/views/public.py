@@ -23,6 +23,7 @@ from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
 from marketplace.web.promise_chart import promise_views
+from marketplace.web.review_forms import ReportForm
 from marketplace.web.snippets import build_snippets
 from marketplace.web.standing import picture_of, ranking_page
 
@@ -110,6 +111,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "user_message": user_message,
         "owner": owner,
         "promises": promise_views(promises_of(model=model)),
+        "report_form": None if acting is None or owner else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
         **_calculate(request, facts.price),

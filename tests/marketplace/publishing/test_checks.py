@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from marketplace.publishing.working_days import due_after
 from tests.database import as_superuser
 from tests.marketplace.publishing.factories import draw_sketch
 
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
 TEXTS = ["ledgerline transactions", "ledgerline transaction", "triage of tickets", "ticket triage", "a", "bank 2"]
 
 
@@ -141,20 +143,32 @@ def _noised(values: bytes, share: float) -> bytes:
 
 def test_a_copy_is_found_among_many_and_chance_finds_none() -> None:
     own = draw_sketch()
-    others = [Known(str(n), None, draw_sketch()) for n in range(2_000)]
+    others = [Known(str(n), None, draw_sketch(), NOW) for n in range(2_000)]
     assert lineage_findings(own, others) == []
-    (finding,) = lineage_findings(own, [*others, Known("it", "acme/triage@1", _noised(own, 0.3))])
+    (finding,) = lineage_findings(own, [*others, Known("it", "acme/triage@1", _noised(own, 0.3), NOW)])
     assert (finding.check, finding.subject) == ("copy", "it") and "acme/triage@1" in finding.message
-    (finding,) = lineage_findings(own, [*others, Known("it", None, _noised(own, 1.2))])
+    (finding,) = lineage_findings(own, [*others, Known("it", None, _noised(own, 1.2), NOW)])
     assert finding.check == "related" and "acme" not in finding.message
     nothing = bytes(256)
-    assert lineage_findings(nothing, [Known("it", None, nothing)]) == [], "adapters that change nothing are no copies"
+    assert lineage_findings(nothing, [Known("it", None, nothing, NOW)]) == [], (
+        "adapters that change nothing are no copies"
+    )
+
+
+def test_a_copy_of_ones_own_earlier_version_accuses_nobody() -> None:
+    own = draw_sketch()
+    thief = Known("it", "thief/triage@1", _noised(own, 0.1), NOW)
+    ours = Known("ours", None, _noised(own, 0.2), NOW - timedelta(days=1))
+    assert lineage_findings(own, [thief])[0].check == "copy"
+    assert lineage_findings(own, [thief], [ours]) == []
+    later = replace(ours, made_at=NOW + timedelta(days=1))
+    assert lineage_findings(own, [thief], [later])[0].check == "copy"
 
 
 def test_one_group_of_modules_is_enough_for_a_copy() -> None:
     own, other = bytearray(draw_sketch()), draw_sketch()
     own[64:128] = other[64:128]
-    assert lineage_findings(bytes(own), [Known("it", None, other)])[0].check == "copy"
+    assert lineage_findings(bytes(own), [Known("it", None, other, NOW)])[0].check == "copy"
 
 
 def test_a_record_is_one_approved_model_and_no_standing_strike() -> None:
