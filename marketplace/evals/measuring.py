@@ -23,6 +23,7 @@ from sealed_weights import SealError, open_rows
 from sealed_weights.secret_memory import wipe
 
 PROGRESS_SECONDS = 2.0
+CONCURRENCY = 32  # calls at once: they are of the class batch, and wait for customers in the replica's queue
 
 
 def measure(run: EvalRun) -> None:
@@ -31,7 +32,7 @@ def measure(run: EvalRun) -> None:
     try:
         rows = _rows(run, scorer)
         judged = _Judged(scorer, rows)
-        with Caller(purse_of(run)) as caller:
+        with Caller(purse_of(run), concurrency=CONCURRENCY) as caller:
             told = time.monotonic()
             for outcome in caller.run(_calls(run, rows)):
                 if isinstance(outcome, CallRefused):
