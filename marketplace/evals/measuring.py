@@ -33,6 +33,7 @@ from sealed_weights import SealError, open_rows
 from sealed_weights.secret_memory import wipe
 
 PROGRESS_SECONDS = 2.0
+CONCURRENCY = 32  # calls at once: they are of the class batch, and wait for customers in the replica's queue
 
 
 def measure(run: EvalRun) -> None:
@@ -41,7 +42,7 @@ def measure(run: EvalRun) -> None:
     try:
         rows = _rows(run, scorer)
         measured: _Judged | GuardOdds = GuardOdds(run.guard, rows) if run.guard else _Judged(run.version, scorer, rows)
-        with Caller(purse_of(run)) as caller:
+        with Caller(purse_of(run), concurrency=CONCURRENCY) as caller:
             told = time.monotonic()
             for outcome in caller.run(measured.to_ask()):
                 if isinstance(outcome, CallRefused):

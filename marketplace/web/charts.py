@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+
+from marketplace.catalog.intervals import wilson
 
 WIDTH, HEIGHT = 600, 120  # units of the day chart's viewBox
 
@@ -66,27 +68,91 @@ def build_day_chart(values: Mapping[date, int], *, last: date, days: int) -> Day
     return DayChart(bars=tuple(bars), maximum=maximum, total=sum(bar.value for bar in bars))
 
 
-@dataclass(frozen=True)
-class AccuracyBar:
-    """Base against adapter on one data set; the shares are percent with one decimal."""
+LEAST_ROWS = 50  # a figure of fewer rows is shown in grey
+MAX_SQUARES = 2_000
+_SQUARE, _GAP, _COLUMNS = 10, 2, 36
 
-    dataset: str
-    rows: int
+
+@dataclass(frozen=True)
+class Share:
+    """A share of right answers with its 95 % interval, in percent with one decimal: numbers for SVG too."""
+
     correct: int
-    base_correct: int
+    rows: int
 
     @property
     def percent(self) -> float:
         return round(100 * self.correct / self.rows, 1) if self.rows else 0.0
 
     @property
-    def base_percent(self) -> float:
-        return round(100 * self.base_correct / self.rows, 1) if self.rows else 0.0
+    def low(self) -> float:
+        return round(100 * wilson(self.correct, self.rows)[0], 1)
+
+    @property
+    def high(self) -> float:
+        return round(100 * wilson(self.correct, self.rows)[1], 1)
+
+    @property
+    def reach(self) -> float:
+        """Return the width of the interval."""
+        return round(self.high - self.low, 1)
+
+
+@dataclass(frozen=True)
+class AccuracyBar:
+    """A version's accuracy beside that of its base, measured on the same rows. `older`: a newer version is for sale."""
+
+    rows: int
+    correct: int
+    base_correct: int
+    older: bool = False
+
+    @property
+    def adapter(self) -> Share:
+        return Share(self.correct, self.rows)
+
+    @property
+    def base(self) -> Share:
+        return Share(self.base_correct, self.rows)
+
+    @property
+    def grey(self) -> bool:
+        """Return whether the figure says little about the version that is for sale."""
+        return self.older or self.rows < LEAST_ROWS
 
     @property
     def against_base(self) -> str:
         """The difference to the base model, in words."""
-        gain = round(self.percent - self.base_percent, 1)
+        gain = round(self.adapter.percent - self.base.percent, 1)
         if gain == 0:
             return "level with the base"
         return f"{abs(gain)} points {'above' if gain > 0 else 'below'} the base"
+
+
+@dataclass(frozen=True)
+class Square:
+    """One row of an evaluation in a picture of all."""
+
+    x: int
+    y: int
+    right: bool
+
+
+@dataclass(frozen=True)
+class AnswerGrid:
+    """A square for each row, line by line; `width` and `height` are those of the viewBox."""
+
+    squares: tuple[Square, ...]
+    width: int
+    height: int
+
+
+def build_answer_grid(right: Sequence[bool]) -> AnswerGrid:
+    """Return the picture of the first `MAX_SQUARES` rows."""
+    step = _SQUARE + _GAP
+    squares = tuple(
+        Square(step * (index % _COLUMNS), step * (index // _COLUMNS), good)
+        for index, good in enumerate(right[:MAX_SQUARES])
+    )
+    lines = max(1, -(-len(squares) // _COLUMNS))
+    return AnswerGrid(squares, step * _COLUMNS - _GAP, step * lines - _GAP)

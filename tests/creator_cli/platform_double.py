@@ -31,6 +31,7 @@ from sealed_weights import (
 )
 from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
+from tests.creator_cli.eval_double import Evals
 from tests.creator_cli.platform_bodies import (
     NOW,
     earnings_body,
@@ -91,6 +92,9 @@ class Platform:
     polls_until_verified: int = 1
     signed_earlier: float = 0.0  # seconds by which the time of checkpoints is behind
     silent_lease: str | None = None  # the end of the lease of a replica that does not confirm a revocation
+
+    def __post_init__(self) -> None:
+        self.evals = Evals(self)
 
     def count(self, method: str, pattern: str) -> int:
         """How many requests matched."""

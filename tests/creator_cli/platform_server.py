@@ -72,8 +72,11 @@ class Handler(BaseHTTPRequestHandler):
     def _dispatch(self, path: str) -> tuple[int, Any, dict[str, str]]:
         platform = self.platform
         method = self.command
-        if found := re.fullmatch(r"versions/([^/]+)/package", path):
-            return self._package(found[1])
+        if found := re.fullmatch(r"(versions|eval-sets)/([^/]+)/package", path):
+            sets = platform.evals.sets
+            return self._package(found[2], sets[found[2]] if found[2] in sets else platform.version(found[2]))
+        if (answer := platform.evals.dispatch(method, path, self._body)) is not None:
+            return self._page(answer[1]) if isinstance(answer[1], list) else (*answer, {})
         if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
             self._body()
             return *platform.act(found[1], found[2]), {}
@@ -138,9 +141,8 @@ class Handler(BaseHTTPRequestHandler):
         following = f"http://elsewhere.example/api/v1/x?cursor={start + 2}" if more else None
         return 200, {"next": following, "previous": None, "results": rows[start : start + 2]}, {}
 
-    def _package(self, version_id: str) -> tuple[int, Any, dict[str, str]]:
+    def _package(self, version_id: str, version: dict[str, Any]) -> tuple[int, Any, dict[str, str]]:
         platform = self.platform
-        version = platform.version(version_id)
         part = platform.parts[version_id]
         if self.command == "HEAD":
             return 200, None, {"Upload_Offset": str(len(part)), "Upload_Length": str(version["package_size"])}

@@ -26,6 +26,7 @@ def test_every_example_of_the_page_works(machine: Machine, tmp_path: Path, monke
     write_listing(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(BASE_CONFIG))
     (tmp_path / "password.txt").write_text(PASSWORD + "\n")
+    (tmp_path / "rows.jsonl").write_text('{"message": "POS 11", "expected": {"category": "dining"}}\n')
     (tmp_path / "token.txt").write_text("ik_from_the_dashboard\n")
     assert len(EXAMPLES) > 20
     for example in EXAMPLES:

@@ -15,7 +15,7 @@ from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
 from marketplace.catalog.call_price import price_of_call
-from marketplace.catalog.models import Model, Price
+from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
 from marketplace.promises.selectors import promises_of
 from marketplace.web.acting import acting_of
 from marketplace.web.cards import render_card
@@ -95,9 +95,8 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "facts": facts,
         "card": render_card(model.card_markdown, title=model.title),
         "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
-        "accuracy": _accuracy(facts.evaluation) if facts.evaluation else None,
         "standing": picture_of(model),
-        "evaluations": [(row, _accuracy(row)) for row in evaluations[:10]],
+        **_measured(facts, list(evaluations[:10])),
         "contract": contract,
         "answer_schema": json.dumps(contract["output_schema"], indent=2, ensure_ascii=False) if contract else "",
         "call_price": price_of_call(model=model, version=facts.newest, price=facts.price, message=user_message),
@@ -184,13 +183,26 @@ def _messages(model: Model) -> list[dict[str, str]]:
     ]
 
 
-def _accuracy(evaluation: Any) -> AccuracyBar:
-    return AccuracyBar(evaluation.dataset, evaluation.rows, evaluation.correct, evaluation.base_correct)
+def _measured(facts: ModelFacts, evaluations: list[Evaluation]) -> dict[str, Any]:
+    """Return the figure of the version that is for sale, or, in grey, the newest of an older one."""
+    shown = facts.evaluation or (evaluations[0] if evaluations else None)
+    older = facts.evaluation is None
+    return {
+        "measured": shown,
+        "measured_label": f"Version {shown.version.number}" if shown else "",
+        "accuracy": accuracy_bar(shown, older=older) if shown else None,
+        "evaluations": evaluations,
+    }
+
+
+def accuracy_bar(evaluation: Evaluation, *, older: bool = False) -> AccuracyBar:
+    """Return the picture of a figure."""
+    return AccuracyBar(evaluation.rows, evaluation.correct, evaluation.base_correct, older)
 
 
 def _card(model: Model) -> dict[str, Any]:
     facts = model.facts
-    accuracy = _accuracy(facts.evaluation) if facts.evaluation else None
+    accuracy = accuracy_bar(facts.evaluation) if facts.evaluation else None
     return {
         "model": model,
         "price": facts.price,

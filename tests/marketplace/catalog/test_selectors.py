@@ -10,6 +10,7 @@ from marketplace.catalog.models import Model, ModelFacts
 from marketplace.catalog.services.listings import ListingText
 from marketplace.publishing import services as publishing
 from tests.marketplace.catalog.factories import make_base, make_model, make_organization, make_version
+from tests.marketplace.evals.factories import make_evaluation
 
 pytestmark = pytest.mark.django_db
 
@@ -75,7 +76,7 @@ def test_facts_are_the_newest_price_published_version_and_its_evaluation() -> No
     newest = make_version(model)
     make_version(model, state="verified")
     for version, correct in ((model.versions.get(number=1), 1), (newest, 2), (newest, 3)):
-        services.record_evaluation(version=version, dataset="d", rows=10, correct=correct, base_correct=0)
+        make_evaluation(version, rows=10, correct=correct, base_correct=0)
     services.set_price(model=model, input_micro_usd_per_mtok=7, output_micro_usd_per_mtok=7)
     facts = selectors.published_models().get().facts
     assert facts.price is not None and facts.price.input_micro_usd_per_mtok == 7

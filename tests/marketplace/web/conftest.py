@@ -35,6 +35,7 @@ from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
 from tests.billing.support import insert_usage, split_of
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
+from tests.marketplace.evals.factories import make_evaluation
 from tests.marketplace.publishing.factories import give_record, give_sketch
 from tests.marketplace.vault.factories import Booted, make_replica, make_sold, want
 
@@ -110,7 +111,7 @@ def build_world() -> World:
         state="refused",
         report={"refusal": {"field": "r", "rule": "rank", "message": "too large"}},
     )
-    catalog.record_evaluation(version=version, dataset="held-out lines", rows=120, correct=113, base_correct=31)
+    make_evaluation(version)
     booted = make_replica()
     want(booted.replica, published.digest)
     release_key(replica=booted.replica, digest=published.digest, purpose="serve")

@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from billing.limited_keys import set_key_budget
 from marketplace.accounts.models import ApiKey, User
-from marketplace.catalog.models import Evaluation, Version
-from marketplace.catalog.services import record_evaluation
+from marketplace.catalog.models import Version
 from marketplace.publishing.gate import publish_version
 from tests.billing.support import insert_usage
+from tests.marketplace.evals.factories import make_evaluation
 from tests.marketplace.web.conftest import World
 
 MODEL = "/models/ledgerline/transactions"
@@ -29,23 +29,24 @@ def test_a_measurement_of_an_older_version_is_not_called_the_models(world: World
     assert "68.4 points above the base on 120 rows" in text(world, MODEL)
     publish_version(version=world.verified)
     page = text(world, MODEL)
-    assert "The platform has not measured version 2; earlier versions are below." in page
+    assert "The platform has not measured version 2. Version 1" in page and "Version 1, an older one, on 120" in page
     assert "points above the base" not in page and "This model" not in page
     for path in ("/", "/models/"):
         assert "not measured yet" in text(world, path) and "94.2%" not in text(world, path)
 
 
 def test_a_model_that_nobody_measured_says_so(world: World) -> None:
-    Evaluation.objects.all().delete()
+    Version.objects.filter(pk=world.published.pk).update(state="retired")  # its figure went with it
+    publish_version(version=world.verified)
     for path in (MODEL, "/models/", "/"):
         page = text(world, path)
         assert not re.search(r"[0-9] ?%", page) and "points above" not in page
-    assert "The platform has not measured version 1." in text(world, MODEL)
+    assert "The platform has not measured version 2." in text(world, MODEL)
 
 
 @pytest.mark.parametrize(("correct", "words"), [(19, "10.0 points below the base"), (31, "Level with the base")])
 def test_a_model_that_is_no_better_than_its_base_is_not_said_to_be(world: World, correct: int, words: str) -> None:
-    record_evaluation(version=world.published, dataset="held-out lines", rows=120, correct=correct, base_correct=31)
+    make_evaluation(world.published, correct=correct)
     page = text(world, MODEL)
     assert words in page and "above the base" not in page
 

@@ -83,9 +83,11 @@ def test_a_day_chart_fills_gaps_and_keeps_small_days_visible() -> None:
 
 
 def test_accuracy_is_percent_and_points() -> None:
-    bar = AccuracyBar("set", 120, 113, 31)
-    assert (bar.percent, bar.base_percent, bar.against_base) == (94.2, 25.8, "68.4 points above the base")
-    assert AccuracyBar("set", 0, 0, 0).percent == 0.0
+    bar = AccuracyBar(120, 113, 31)
+    assert (bar.adapter.percent, bar.base.percent) == (94.2, 25.8)
+    assert (bar.adapter.low, bar.adapter.high, bar.against_base) == (88.4, 97.1, "68.4 points above the base")
+    assert AccuracyBar(0, 0, 0).adapter.percent == 0.0
+    assert not bar.grey and AccuracyBar(120, 113, 31, older=True).grey and AccuracyBar(49, 49, 0).grey
 
 
 def test_snippets_survive_quotes_in_messages() -> None:
