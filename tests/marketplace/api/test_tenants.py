@@ -32,6 +32,7 @@ from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
+from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
@@ -57,6 +58,7 @@ class Victim:
     webhook: Webhook
     payout: Payout
     prediction: Hold
+    trial: Trial
 
 
 @pytest.fixture
@@ -93,6 +95,7 @@ def victim() -> Victim:
         webhook,
         make_payout(organization),
         hold,
+        Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
     )
 
 
@@ -153,6 +156,9 @@ OPERATIONS = [
     ("PUT", "budgets/{budget}/end-users", {"end_user": "ada", "limits": {}}),
     ("DELETE", "webhooks/{webhook}", None),
     ("GET", "payouts/{payout}", None),
+    ("GET", "trials/{trial}", None),
+    ("POST", "trials/{trial}/cancel", None),
+    ("DELETE", "trials/{trial}/rows", None),
     ("GET", "payouts/{payout}/statement", None),
     ("GET", "receipts/{prediction}", None),
 ]
@@ -172,6 +178,7 @@ OWN_OR_PUBLIC = {
     "cards",
     "disputes",
     "promise-refunds",
+    "trials",
     "usage",
     "usage-summary",
     "earnings",
@@ -217,6 +224,7 @@ def fill(text: str, victim: Victim) -> str:
         budget=victim.budget.id,
         webhook=victim.webhook.id,
         payout=victim.payout.id,
+        trial=victim.trial.id,
         prediction=victim.prediction.id,
         signing_key=victim.uploading.signing_key_id,
     )
@@ -225,7 +233,7 @@ def fill(text: str, victim: Victim) -> str:
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    for app in ("accounts", "catalog", "vault", "billing", "promises"):
+    for app in ("accounts", "catalog", "vault", "billing", "promises", "trials"):
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
             rows.append(django_serializers.serialize("json", queryset, fields=None))
@@ -262,7 +270,7 @@ def _unknown(victim: Victim) -> Victim:
         slug = "nothing"
         signing_key_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * 11)
+    return Victim(victim.organization, *[Unknown] * 12)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -295,6 +303,9 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "webhook",
         "payout",
         "payout-statement",
+        "trial",
+        "cancel-trial",
+        "trial-rows",
         "receipt",
     }
     assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY

@@ -23,6 +23,7 @@ MEMBER = [
     "/dashboard/",
     "/dashboard/keys",
     "/dashboard/budgets",
+    "/dashboard/comparisons",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
     "/dashboard/wallet",
