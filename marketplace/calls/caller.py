@@ -25,7 +25,6 @@ _RENEW_SECONDS = LIFETIME_SECONDS / 2
 EndCode = Literal["budget", "credit", "withdrawn", "stopped", "unavailable"]
 _ENDS: Final[dict[int, tuple[EndCode, str]]] = {
     401: ("stopped", "the key of the run was revoked or has expired"),
-    402: ("credit", "the organization's credit is used up"),
     403: ("withdrawn", "the model was withdrawn"),
     404: ("withdrawn", "the model is not for sale"),
 }
@@ -75,9 +74,10 @@ class CallsEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _NoRoom:
-    """The budget cannot cover this call now; what others in flight give back may suffice."""
+    """Budget or credit cannot cover this call now; what others in flight give back may suffice. If not, it is `end`."""
 
     call: ChatCall
+    end: CallsEnded
 
 
 _Outcome = ChatAnswer | CallRefused | CallsEnded | _NoRoom
@@ -105,7 +105,7 @@ class Caller:
     def run(self, calls: Iterable[ChatCall]) -> Iterator[ChatAnswer | CallRefused]:
         """Yield the outcome of each call as it comes. Raises CallsEnded once those in flight were yielded."""
         waiting, refused = iter(calls), deque[ChatCall]()
-        running: set[Future[_Outcome]] = set()
+        running: dict[Future[_Outcome], bool] = {}  # whether nothing else could be in flight beside it
         most, end = self._concurrency, None
         with ThreadPoolExecutor(self._concurrency) as pool:
             while True:
@@ -113,17 +113,18 @@ class Caller:
                     call = refused.popleft() if refused else next(waiting, None)
                     if call is None:
                         break
-                    running.add(pool.submit(self._outcome, call))
+                    alone = most == 1 and not running
+                    running[pool.submit(self._outcome, call)] = alone
                 if not running:
                     break
-                alone = len(running) == 1
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for outcome in (future.result() for future in done):
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    alone, outcome = running.pop(future), future.result()
                     if isinstance(outcome, _NoRoom) and not alone:
                         refused.append(outcome.call)
                         most = 1  # from here on nothing but the call itself is set aside of the budget
                     elif isinstance(outcome, _NoRoom):
-                        end = CallsEnded("budget", "the budget of the run is used up")
+                        end = end or outcome.end
                     elif isinstance(outcome, CallsEnded):
                         end = end or outcome
                     else:
@@ -162,7 +163,9 @@ def _read(call: ChatCall, answer: httpx.Response) -> _Outcome | None:
         return _whole(call, answer.json())
     code = _code(answer)
     if code == "budget_exceeded":
-        return _NoRoom(call)
+        return _NoRoom(call, CallsEnded("budget", "the budget of the run is used up"))
+    if answer.status_code == 402:
+        return _NoRoom(call, CallsEnded("credit", "the organization's credit is used up"))
     if answer.status_code in _ENDS:
         return CallsEnded(*_ENDS[answer.status_code])
     # An outcome that is unknown becomes known under the same name.

@@ -23,6 +23,7 @@ from marketplace.web.views import (
     staff,
     statements,
     top_ups,
+    trials,
     wallet,
 )
 
@@ -54,6 +55,12 @@ urlpatterns = [
     path("dashboard/webhooks/<uuid:webhook_id>/delete", budgets.delete_webhook, name="delete_webhook"),
     path("dashboard/keys/<uuid:key_id>", guards.key, name="key"),
     path("dashboard/keys/<uuid:key_id>/revoke", keys.revoke_key, name="revoke_key"),
+    path("dashboard/comparisons", trials.trials, name="trials"),
+    path("dashboard/comparisons/<uuid:trial_id>", trials.trial, name="trial"),
+    path("dashboard/comparisons/<uuid:trial_id>/progress", trials.progress, name="trial_progress"),
+    path("dashboard/comparisons/<uuid:trial_id>/judge", trials.judge, name="judge_trial"),
+    path("dashboard/comparisons/<uuid:trial_id>/cancel", trials.cancel, name="cancel_trial"),
+    path("dashboard/comparisons/<uuid:trial_id>/delete-rows", trials.delete_rows, name="delete_trial_rows"),
     path("dashboard/usage", dashboard.usage, name="usage"),
     path("dashboard/receipts/<uuid:prediction_id>", receipts.receipt, name="receipt"),
     path("dashboard/receipts/<uuid:prediction_id>.json", receipts.receipt_file, name="receipt_file"),

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.api.errors import not_found
-from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for
+from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
 from marketplace.api.views.base import ControlView
 from marketplace.trials import selectors, services
 from marketplace.trials.models import Trial
@@ -108,17 +108,20 @@ class TrialsView(ControlView):
     def post(self, request: Request) -> Response:
         """Compare two models on rows of your own, blind. Both sides spend one budget."""
         wanted = self.parse(self.StartTrial)
+        rows = check_rows(wanted["rows"])
         trial = services.start_trial(
             organization=self.organization,
             first=wanted["first"],
             second=wanted["second"],
-            rows=check_rows(wanted["rows"]),
+            rows=rows,
             budget_nano_usd=wanted["budget_nano_usd"],
             scoring=Trial.Scoring(wanted["scoring"]),
             fields=wanted["fields_compared"],
             created_by=self.caller.user,
             trial_id=id_for(request, self.organization, "trial"),
         )
+        if (trial.rows_count, trial.budget_nano_usd) != (len(rows), wanted["budget_nano_usd"]):
+            raise key_reused()
         return Response(self.show(TrialPage, selectors.progress_of(trial)), status=201)
 
 

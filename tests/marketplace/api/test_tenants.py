@@ -33,6 +33,7 @@ from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.models import Review
+from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
@@ -59,6 +60,7 @@ class Victim:
     payout: Payout
     prediction: Hold
     review: Review
+    trial: Trial
 
 
 @pytest.fixture
@@ -96,6 +98,7 @@ def victim() -> Victim:
         make_payout(organization),
         hold,
         Review.objects.get(model=model),
+        Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
     )
 
 
@@ -163,6 +166,9 @@ OPERATIONS = [
     ("PUT", "budgets/{budget}/end-users", {"end_user": "ada", "limits": {}}),
     ("DELETE", "webhooks/{webhook}", None),
     ("GET", "payouts/{payout}", None),
+    ("GET", "trials/{trial}", None),
+    ("POST", "trials/{trial}/cancel", None),
+    ("DELETE", "trials/{trial}/rows", None),
     ("GET", "payouts/{payout}/statement", None),
     ("GET", "receipts/{prediction}", None),
     ("GET", "models/{org}/{slug}/reviews", None),
@@ -184,6 +190,7 @@ OWN_OR_PUBLIC = {
     "cards",
     "disputes",
     "promise-refunds",
+    "trials",
     "usage",
     "usage-summary",
     "earnings",
@@ -234,6 +241,7 @@ def fill(text: str, victim: Victim) -> str:
         budget=victim.budget.id,
         webhook=victim.webhook.id,
         payout=victim.payout.id,
+        trial=victim.trial.id,
         prediction=victim.prediction.id,
         review=victim.review.id,
         signing_key=victim.uploading.signing_key_id,
@@ -315,6 +323,9 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "webhook",
         "payout",
         "payout-statement",
+        "trial",
+        "cancel-trial",
+        "trial-rows",
         "receipt",
         "reviews",
         "appeal",

@@ -21,17 +21,28 @@ __all__ = ["_own_database_url", "api", "world"]
 ROWS = 10
 
 
+CONTRACT = {
+    "instruction_tokens": 0,
+    "max_tokens": 8,  # so that the holds of a window fit into the credit
+    "output_schema": None,
+    "messages": "chat",
+    "system": "append",
+    "logprobs": "none",
+}
+
+
 @sync_to_async
 def _start(world: World) -> Trial:
     Version.objects.create(
         model=world.model, number=2, state="published", package_digest="ef" * 32, published_at=timezone.now()
     )
+    Version.objects.update(contract=CONTRACT)
     return services.start_trial(
         organization=world.consumer,
         first="maker/thing@1",
         second="maker/thing@2",
         rows=[Row(f"row {number}", "The answer is 42.") for number in range(ROWS)],
-        budget_nano_usd=2_000_000,
+        budget_nano_usd=4_000_000,
         scoring=Trial.Scoring.JSON,
     )
 

@@ -24,6 +24,7 @@ MEMBER = [
     "/dashboard/keys",
     "/dashboard/alerts",
     "/dashboard/budgets",
+    "/dashboard/comparisons",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
     "/dashboard/wallet",
