@@ -51,11 +51,15 @@ class Market:
         self.next_id += 1
         return self.next_id
 
+    def uuid(self) -> uuid.UUID:
+        """Return an id that is the same in each run."""
+        return uuid.UUID(int=self.draw.getrandbits(128))
+
     def organization(self, *, member: uuid.UUID | None = None) -> uuid.UUID:
         """Add an organization with one member, a new one unless it is named."""
         slug = f"o-{self.new_id()}"
-        row = self.add(Organization(slug=slug, name=slug, created_at=self.now))
-        user_id = member or uuid.UUID(int=self.draw.getrandbits(128))
+        row = self.add(Organization(id=self.uuid(), slug=slug, name=slug, created_at=self.now))
+        user_id = member or self.uuid()
         self.add(Membership(organization_id=row.pk, user_id=user_id, created_at=self.now))
         return row.pk
 
@@ -74,7 +78,11 @@ class Market:
             name="base", fingerprint="ab" * 32, config={}, context_length=4096
         )
         slug = f"m-{self.new_id()}"
-        row = self.add(Model(organization_id=creator, slug=slug, base_model=base, title=slug, visibility=visibility))
+        row = self.add(
+            Model(
+                id=self.uuid(), organization_id=creator, slug=slug, base_model=base, title=slug, visibility=visibility
+            )
+        )
         version = self.add(Version(model=row, number=1, state=state, published_at=published))
         if correct is not None:
             counts = {"rows": HONEST_ROWS, "correct": correct, "base_correct": 0}
@@ -158,7 +166,7 @@ def honest_market(*, now: datetime, models: int, buyers: int, seed: int = 31) ->
     for number in range(buyers):
         buyer, card = market.organization(), f"honest-{number}"
         market.card(buyer, card)
-        for model_id in set(draw.choices(listed, weights, k=draw.randint(1, 5))):
+        for model_id in dict.fromkeys(draw.choices(listed, weights, k=draw.randint(1, 5))):
             usd = draw.lognormvariate(2.0, 1.0)
             weeks = draw.sample(range(WEEKS), draw.randint(1, WEEKS))
             for weeks_ago in weeks:

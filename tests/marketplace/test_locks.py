@@ -21,6 +21,7 @@ def test_rows_are_locked_nowhere_but_in_locks_py() -> None:
         "marketplace/catalog/locks.py",
         "marketplace/evals/locks.py",
         "marketplace/receipts/locks.py",
+        "marketplace/standing/locks.py",
         "marketplace/vault/locks.py",
     }
 

@@ -2,6 +2,7 @@
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
+import django.db.models.functions.text
 from django.db import migrations, models
 
 KEEP = """
@@ -85,6 +86,10 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
+        ),
+        migrations.AddIndex(
+            model_name="model",
+            index=models.Index(django.db.models.functions.text.Upper("industry"), name="catalog_model_industry"),
         ),
         migrations.RunSQL(KEEP, FORGET),
     ]

@@ -17,6 +17,7 @@ PUBLIC = [
     "/models/?q=bank",
     "/models/ledgerline/transactions",
     "/models/ledgerline/transactions/price",
+    "/ranking",
 ]
 GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
 MEMBER = [
