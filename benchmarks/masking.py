@@ -23,7 +23,7 @@ from marketplace.guards.policies import KINDS, NO_POLICY, Policy
 
 PLAIN = "The order of 2026-11-26 over $1,234.56 was paid at once, and the customer asks for the second invoice. "
 PERSONAL = "Write to bob.smith@example.com or call +44 20 7946 0958 about the card 4111 1111 1111 1111, please. "
-TEXTS = {"prose": PLAIN, "personal data": PERSONAL, "telephone numbers": "020 7946 0958 "}
+TEXTS = {"prose": PLAIN, "personal data": PERSONAL, "telephone numbers": "020 7946 0958, "}
 LENGTHS = (26, 190, 1_900, 10_000, MAX_CHARACTERS)
 REPEATS = 9
 POLICY = Policy(masked=frozenset(KINDS))

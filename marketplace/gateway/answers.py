@@ -61,6 +61,6 @@ def _opened(prediction: Prediction, raw: bytes) -> tuple[dict[str, Any], SignedR
         raise ProtocolError("the replica sent no receipt")
     if prediction.heard is not None:
         prediction.heard.read(answer)
-    if prediction.order.mask is not None:
-        Restorer(prediction.order.mask).answer(answer)
+    if prediction.mask is not None:
+        Restorer(prediction.mask).answer(answer)
     return answer, prediction.receipt(extra.receipt)

@@ -9,12 +9,13 @@ another one (a classifier that runs on a replica) would be asked in `_judged`, t
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -38,6 +39,8 @@ Headers = Mapping[bytes, bytes]
 Parse = Callable[[bytes, Headers], PredictionRequest]
 _END_USER = END_USER_HEADER.encode()
 _JSON_FORMATS = ("json_object", "json_schema")
+_ASIDE_BYTES = 2**16
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,8 +95,11 @@ class Guarding:
         """Return the masked body. Raises Refused, Unmaskable and Refusal 400 or 503."""
         body: dict[str, Any] = orjson.loads(came)
         end_user = None if _END_USER not in headers else headers[_END_USER].decode("utf-8", "replace")
-        texts = texts_of(body, *([] if end_user is None else [end_user]))
-        return mask_body(
+        large = len(came) > _ASIDE_BYTES
+        texts = await _call(large, texts_of, body, *([] if end_user is None else [end_user]))
+        return await _call(
+            large,
+            mask_body,
             body,
             await self._found(principal.organization_id, policy, texts),
             policy,
@@ -129,6 +135,11 @@ class Guarding:
             message = "Personal data was not searched for in time. Nothing was sent on or charged; try again."
             raise unavailable(message, code="masking_failed") from None
         return dict(zip(texts, found, strict=True))
+
+
+async def _call(aside: bool, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    """Call a pure function, in a thread where its walk through a large body would keep others waiting."""
+    return await asyncio.to_thread(function, *arguments, **named) if aside else function(*arguments, **named)
 
 
 def _answers_json(body: dict[str, Any], offer: Offer) -> bool:

@@ -61,6 +61,7 @@ class Prediction:
         """Start with nothing held. `heard`: the answer's text is noted, whatever the contract says."""
         self.id = order.id
         self.order = order
+        self.mask = order.mask  # what is put back into the answer
         self.parts = parts
         self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
         self.keeper: Keeper | None = None  # of a request with an idempotency key

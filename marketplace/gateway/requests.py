@@ -1,6 +1,6 @@
 """Parse what the gateway must know of a request body; everything else is the replica's to judge.
 
-The body itself is forwarded unchanged, byte for byte (the ticket carries its hash).
+The body itself is forwarded byte for byte, unless a policy masks it (`guarding.py`); the ticket carries its hash.
 """
 
 from __future__ import annotations

@@ -58,8 +58,7 @@ class _Stream:
         self._last: dict[str, Any] = {}
         self._sent = self._safe = 0
         self._left = False
-        mask = prediction.order.mask
-        self._restorer = None if mask is None else StreamRestorer(mask)
+        self._restorer = None if prediction.mask is None else StreamRestorer(prediction.mask)
 
     async def read(self) -> SignedReceipt:
         """Forward events until the one with the receipt, and return it. Raises StreamBroken and ProtocolError."""

@@ -99,7 +99,7 @@ class Finder:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_PROGRAM)],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a traceback might quote a text
                 env={"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent"},  # no credentials

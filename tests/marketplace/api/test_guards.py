@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from pytest_django.live_server_helper import LiveServer
 
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.catalog.models import Model
 from tests.marketplace.api.client import Api, error_of
-from tests.marketplace.catalog.factories import make_model, make_organization
+from tests.marketplace.catalog.factories import make_key, make_model, make_organization
 
 pytestmark = pytest.mark.django_db
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guards.md"
 POLICY = {"email": "mask", "card": "refuse"}
 
 
@@ -57,3 +62,12 @@ def test_masking_cannot_be_switched_on_without_the_package(acme: Organization, m
     assert "presidio-analyzer" in error_of(refused, 400)["message"]
     assert ApiKey.objects.count() == 1, "the caller's own"
     assert api.call("POST", "keys", {"name": "a", "scopes": ["predict"]}).status_code == 201
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_pages_example_runs(live_server: LiveServer) -> None:
+    block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[0]
+    key, text = make_key(make_organization("acme"), "account")
+    exec(compile(block, PAGE.name, "exec"), {"BASE_URL": live_server.url, "API_KEY": text})
+    key.refresh_from_db()
+    assert key.guards == {"card": "refuse", "email": "mask", "phone": "mask"}

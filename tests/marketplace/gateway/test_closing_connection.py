@@ -41,7 +41,7 @@ class Prediction:
     """The record of deliveries of a request without an idempotency key."""
 
     keeper = None
-
+    mask = None
     validity = None
 
     def __init__(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from tests.marketplace.gateway.masking import (
 
 pytestmark = pytest.mark.asyncio
 CHAT = "/v1/chat/completions"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guards.md"
 TERMS = {"input_micro_usd_per_mtok": 1_000_000, "output_micro_usd_per_mtok": 3_000_000, "per_prediction_nano_usd": 500}
 ANSWER = "Dear <EMAIL_1>, your card <CARD_1> < 5 & <EMAIL_9>"
 RESTORED = f"Dear {EMAIL}, your card {CARD} < 5 & <EMAIL_9>"
@@ -239,3 +242,11 @@ async def test_what_was_masked_is_counted_for_the_key_alone(world: World) -> Non
     assert found is not None
     assert {(one.kind, one.masked, one.refused) for one in found} == {("card", 2, 0), ("email", 2, 0), ("phone", 2, 0)}
     assert await counted(world, "model") == []
+
+
+async def test_the_pages_example_runs(world: World) -> None:
+    world.replica.texts = ["Dear <EM", "AIL_1>, thank", " you."]
+    _, block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    names = {"BASE_URL": world.url, "PREDICT_KEY": world.key_text, "MODEL": "maker/thing"}
+    await asyncio.to_thread(exec, compile(block, PAGE.name, "exec"), names)
+    assert all("bob.smith" not in received for received in world.replica.received)

@@ -82,7 +82,7 @@ async def test_texts_are_searched_apart(finder: Finder) -> None:
 
 
 async def test_the_longest_text_of_digits_is_searched_in_time(finder: Finder) -> None:
-    numbers = ("020 7946 0958 " * MAX_CHARACTERS)[:MAX_CHARACTERS]
+    numbers = ("020 7946 0958, " * MAX_CHARACTERS)[:MAX_CHARACTERS]
     (spans,) = await finder.find(list(KINDS), [numbers], asker="a")
     assert len(spans) > MAX_CHARACTERS // 20
 
@@ -165,3 +165,21 @@ async def test_a_telephone_number_right_behind_another_number_is_found_whole(fin
         "(415) 555-2671",
         "+49 30 901820",
     ]
+
+
+async def test_the_process_ends_with_its_gateway(finder: Finder) -> None:
+    assert await found(finder, "bob@example.com", ("email",))
+    process, connection = finder._process, finder._socket
+    assert process is not None and connection is not None
+    connection.shutdown(2)  # as when the gateway is killed
+    assert await asyncio.to_thread(process.wait, 10) == 0
+    with pytest.raises(FinderFailed):
+        await found(finder, "bob@example.com", ("email",))
+    assert await found(finder, "bob@example.com", ("email",)), "the next text starts another one"
+
+
+async def test_the_process_holds_no_credentials(finder: Finder) -> None:
+    assert await found(finder, "bob@example.com", ("email",))
+    assert finder._process is not None
+    environment = Path(f"/proc/{finder._process.pid}/environ").read_bytes()
+    assert {entry.partition(b"=")[0] for entry in environment.split(b"\0") if entry} == {b"PATH", b"HOME"}
