@@ -11,6 +11,7 @@ from marketplace.web.views import (
     keys,
     papers,
     payouts,
+    protection,
     public,
     receipts,
     saved_cards,
@@ -26,6 +27,7 @@ urlpatterns = [
     path("models/", public.catalogue, name="catalogue"),
     path("models/<slug:org>/<slug:slug>", public.model_page, name="model"),
     path("models/<slug:org>/<slug:slug>/price", public.price_calculator, name="price_calculator"),
+    path("models/<slug:org>/<slug:slug>/more-calls", protection.more_calls, name="more_calls"),
     path("download/<str:name>", public.download, name="download"),
     path("playground/token", dashboard.playground_token, name="playground_token"),
     path("dashboard/", dashboard.home, name="dashboard"),
@@ -77,6 +79,13 @@ urlpatterns = [
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
+    path("dashboard/models/<slug:slug>/protection", protection.protection, name="protection"),
+    re_path(
+        r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/protection/(?P<customer_id>[1-9][0-9]{0,17})/"
+        r"(?P<answer>trust|grant|decline|tell|slow|ask|stop)$",
+        protection.answer_customer,
+        name="answer_customer",
+    ),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
     re_path(
         r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",

@@ -16,11 +16,13 @@ from billing.selectors import wallet
 from marketplace.catalog import selectors
 from marketplace.catalog.call_price import price_of_call
 from marketplace.catalog.models import Model, ModelFacts, Price
+from marketplace.protection.selectors import own_standing
 from marketplace.web.acting import acting_of
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
+from marketplace.web.protection_forms import MoreCallsForm
 from marketplace.web.snippets import build_snippets
 
 PAGE_SIZE = 24
@@ -96,6 +98,8 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "owner": owner,
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
+        "own_standing": own_standing(model=model, organization=acting.organization) if acting else None,
+        "more_calls": MoreCallsForm(),
         **_calculate(request, facts.price),
     }
     return render(request, "web/model.html", context)
