@@ -126,6 +126,8 @@ OPERATIONS = [
     ("POST", "models/{org}/{slug}/prices", {"input_micro_usd_per_mtok": 0, "output_micro_usd_per_mtok": 0}),
     ("POST", "models/{org}/{slug}/versions", {"signing_key_id": "{signing_key}", "package_size": 10}),
     ("GET", "models/{org}/{slug}/custody", None),
+    ("GET", "models/{org}/{slug}/protection", None),
+    ("PATCH", "models/{org}/{slug}/protection", {"on_copying": ""}),
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
     ("PUT", "versions/{uploading}/package", None),

@@ -39,7 +39,12 @@ MEMBER = [
     "/accounts/password/change/",
     "/accounts/logout/",
 ]
-CREATOR = ["/dashboard/models/transactions", "/dashboard/models/transactions/custody", "/dashboard/custody.json"]
+CREATOR = [
+    "/dashboard/models/transactions",
+    "/dashboard/models/transactions/custody",
+    "/dashboard/models/transactions/protection",
+    "/dashboard/custody.json",
+]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
 
 
