@@ -3,6 +3,7 @@ and Stripe's fingerprint of it, never its number."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 from django.db import transaction
@@ -10,7 +11,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.card_uses import note_use
-from billing.errors import CardInUse, CardNotFound
+from billing.errors import CardInUse, CardNotFound, TooManyAttempts
 from billing.locks import lock_auto_top_up
 from billing.models import AutoTopUp, SavedCard, StripeCustomer
 from billing.stripe import StripeGateway, stripe_gateway
@@ -18,6 +19,7 @@ from billing.stripe.cards import SetupPage
 from marketplace.accounts.models import Organization
 
 MAX_CARDS = 5  # per organization
+MAX_NEW_CARDS, NEW_CARD_WINDOW = 10, timedelta(days=30)  # removed ones count: cards are tested that way
 
 
 def cards_of(organization: Organization) -> list[SavedCard]:
@@ -35,10 +37,15 @@ def open_card_page(
 ) -> str:
     """Open a page at Stripe where a card is saved, and return its address. `key` makes a retry open the same page.
 
-    Raises PaymentProviderUnavailable, and CardInUse where the organization has as many cards as it may.
+    Raises PaymentProviderUnavailable, CardInUse where the organization has as many cards as it may, and TooManyAttempts
+    where it has saved as many within a month.
     """
     if len(cards_of(organization)) >= MAX_CARDS:
         raise CardInUse(f"an organization saves up to {MAX_CARDS} cards; remove one first")
+    recent = SavedCard.objects.filter(organization=organization, created_at__gt=timezone.now() - NEW_CARD_WINDOW)
+    if recent.count() >= MAX_NEW_CARDS:
+        days = NEW_CARD_WINDOW.days
+        raise TooManyAttempts(f"{MAX_NEW_CARDS} cards were saved within {days} days; use one of them, or wait")
     gateway = gateway or stripe_gateway()
     return gateway.cards.open_setup_page(
         key=key,

@@ -63,6 +63,13 @@ class BudgetTreeRefusal(BillingError):
     status = 409
 
 
+class TooManyAttempts(BillingError):
+    """So many payments were begun, or cards saved, that the next one looks like the testing of stolen cards."""
+
+    code = "too_many_attempts"
+    status = 429
+
+
 class DuplicateRequest(BillingError):
     """This prediction id or idempotency key was used before. `same_body` tells a retry (409) from a conflict (422).
 

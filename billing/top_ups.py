@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from billing.card_uses import note_payment
 from billing.cash import record_stripe_fee
-from billing.errors import InvalidTopUpAmount, PaymentMismatch, RequestIdReused
+from billing.errors import InvalidTopUpAmount, PaymentMismatch, RequestIdReused, TooManyAttempts
 from billing.ledger import Line, get_account, post_transaction, record_incident
 from billing.locks import lock_accounts, lock_top_up
 from billing.lots import deposit
@@ -32,6 +32,9 @@ from marketplace.accounts.models import Organization
 
 logger = logging.getLogger(__name__)
 
+ATTEMPT_WINDOW = timedelta(hours=24)
+# Payments that may be begun within it and not be paid, by an organization that has never paid and by one that has.
+MAX_FIRST_ATTEMPTS, MAX_ATTEMPTS = 10, 50
 CHECKOUT_LIFETIME = timedelta(hours=24)  # Stripe closes a page that was not paid
 
 
@@ -48,10 +51,12 @@ def start_top_up(
 
     `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
     and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount,
-    RequestIdReused, and PaymentProviderUnavailable (no money moved; try again).
+    RequestIdReused, TooManyAttempts, and PaymentProviderUnavailable (no money moved; try again).
     """
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
+    if top_up_id is None or not TopUp.objects.filter(pk=top_up_id).exists():
+        _check_attempts(organization)
     top_up, created = TopUp.objects.get_or_create(
         id=top_up_id or uuid4(), defaults={"organization": organization, "amount_cents": amount_cents}
     )
@@ -71,6 +76,18 @@ def start_top_up(
     TopUp.objects.filter(pk=top_up.pk).update(checkout_session_id=session.id, checkout_url=session.url)
     top_up.refresh_from_db()
     return top_up
+
+
+def _check_attempts(organization: Organization) -> None:
+    """Raise TooManyAttempts where too many payments of the last day were begun and not paid."""
+    own = TopUp.objects.filter(organization=organization)
+    most = MAX_ATTEMPTS if own.filter(state=TopUp.State.CREDITED).exists() else MAX_FIRST_ATTEMPTS
+    unpaid = own.filter(created_at__gt=timezone.now() - ATTEMPT_WINDOW).exclude(state=TopUp.State.CREDITED)
+    if unpaid.count() >= most:
+        message = (
+            f"{most} payments were begun within a day and not paid. No money moved; pay one of them, or wait a day."
+        )
+        raise TooManyAttempts(message, headers={"retry-after": str(int(ATTEMPT_WINDOW.total_seconds()))})
 
 
 def refresh_top_up(*, top_up_id: UUID, gateway: StripeGateway | None = None) -> TopUp:

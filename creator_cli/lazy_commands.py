@@ -57,6 +57,7 @@ COMMANDS = (
         "Pull the kill switch: replicas refuse the version, cut off its predictions, wipe it, and confirm that.",
     ),
     LazyCommand("eval", "evals", "Measure a version on the platform with rows that are sealed on this machine."),
+    LazyCommand("canary", "canary", "Plant secret rows in your training set, and find stolen weights by them."),
     LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand("receipt", "receipts", "Keep the platform's receipt keys, fetch receipts, and verify them offline."),
     LazyCommand("payouts", "payouts", "Show your payouts and what is payable; set payouts up, or ask for one."),

@@ -12,16 +12,18 @@ APPLICATION = "intarsia"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """INTARSIA_CONFIG_DIR, INTARSIA_CACHE_DIR, INTARSIA_URL, INTARSIA_TOKEN, INTARSIA_DEBUG and NO_COLOR.
+    """Variables of the environment: INTARSIA_* of the fields below, and NO_COLOR.
 
     `config_dir` holds the login, the signing key and the pinned keys; `cache_dir` the sealed packages of unfinished
-    uploads. `url` and `token` replace what `intarsia login` stored. `debug` shows tracebacks.
+    uploads. `url` and `token` replace what `intarsia login` stored. `canary_key` is the API key of an endpoint that
+    `intarsia canary check` asks. `debug` shows tracebacks.
     """
 
     config_dir: Path
     cache_dir: Path
     url: str | None
     token: str | None = field(repr=False)
+    canary_key: str | None = field(repr=False)
     debug: bool
     no_color: bool
 
@@ -34,6 +36,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         cache_dir=_folder(environ.get("INTARSIA_CACHE_DIR"), "user_cache_path"),
         url=environ.get("INTARSIA_URL") or None,
         token=environ.get("INTARSIA_TOKEN") or None,
+        canary_key=environ.get("INTARSIA_CANARY_KEY") or None,
         debug=environ.get("INTARSIA_DEBUG", "") not in ("", "0"),
         no_color=bool(environ.get("NO_COLOR")),
     )

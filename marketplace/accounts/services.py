@@ -24,6 +24,7 @@ from marketplace.guards.policies import PolicyError, check_policy
 
 MAX_ORGANIZATIONS_PER_USER = 20
 MAX_ACTIVE_KEYS = 100
+MAX_NEW_KEYS = 100  # of one organization within a day, revoked ones too
 ROTATION_OVERLAP = timedelta(hours=24)
 REFERRAL_LASTS = timedelta(days=365)
 # `last_used_at` is for people: writing it once a minute keeps a busy key from becoming a hot row.
@@ -120,6 +121,9 @@ def create_api_key(
             raise NotAllowed(
                 f"an organization may have {MAX_ACTIVE_KEYS} active keys; revoke one first", code="too_many_keys"
             )
+        day_ago = timezone.now() - timedelta(days=1)
+        if ApiKey.objects.filter(organization=organization, created_at__gt=day_ago).count() >= MAX_NEW_KEYS:
+            raise NotAllowed(f"an organization makes at most {MAX_NEW_KEYS} keys a day", code="too_many_new_keys")
         key = ApiKey.objects.create(
             organization=organization,
             name=name.strip(),

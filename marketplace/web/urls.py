@@ -16,6 +16,7 @@ from marketplace.web.views import (
     papers,
     payouts,
     promises,
+    protection,
     public,
     receipts,
     reviews,
@@ -41,6 +42,7 @@ urlpatterns = [
     ),
     path("ranking", public.ranking, name="ranking"),
     path("models/<slug:org>/<slug:slug>/report", reviews.report, name="report_model"),
+    path("models/<slug:org>/<slug:slug>/more-calls", protection.more_calls, name="more_calls"),
     path("download/<str:name>", public.download, name="download"),
     path("playground/token", dashboard.playground_token, name="playground_token"),
     path("dashboard/", dashboard.home, name="dashboard"),
@@ -105,6 +107,13 @@ urlpatterns = [
     path("dashboard/models/<slug:slug>/guards", guards.model, name="model_guards"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
     path("dashboard/models/<slug:slug>/promise", promises.promise, name="promise"),
+    path("dashboard/models/<slug:slug>/protection", protection.protection, name="protection"),
+    re_path(
+        r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/protection/(?P<customer_id>[1-9][0-9]{0,17})/"
+        r"(?P<answer>trust|grant|decline|tell|slow|ask|stop)$",
+        protection.answer_customer,
+        name="answer_customer",
+    ),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
     re_path(
         r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",

@@ -17,12 +17,14 @@ from marketplace.catalog import selectors
 from marketplace.catalog.call_price import price_of_call
 from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
 from marketplace.promises.selectors import promises_of
+from marketplace.protection.selectors import own_standing
 from marketplace.web.acting import acting_of
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
 from marketplace.web.promise_chart import promise_views
+from marketplace.web.protection_forms import MoreCallsForm
 from marketplace.web.review_forms import ReportForm
 from marketplace.web.snippets import build_snippets
 from marketplace.web.standing import picture_of, ranking_page
@@ -113,6 +115,8 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "report_form": None if acting is None or owner else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
+        "own_standing": own_standing(model=model, organization=acting.organization) if acting else None,
+        "more_calls": MoreCallsForm(),
         **_calculate(request, facts.price),
     }
     return render(request, "web/model.html", context)

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from billing import cards
 from billing.auto_top_ups import auto_top_up_of, set_auto_top_up, stop_auto_top_up
-from billing.errors import CardInUse, CardNotFound, PaymentProviderUnavailable
+from billing.errors import CardInUse, CardNotFound, PaymentProviderUnavailable, TooManyAttempts
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.payment_forms import AutoTopUpForm
@@ -40,7 +40,7 @@ def add_card(request: HttpRequest, acting: Acting) -> HttpResponse:
         )
     except PaymentProviderUnavailable:
         messages.error(request, "Stripe cannot be reached now, so no card was saved. Try again in a minute.")
-    except CardInUse as refusal:
+    except (CardInUse, TooManyAttempts) as refusal:
         show_as_message(request, refusal, prefix="No card was saved.")
     else:
         return redirect(page)

@@ -152,3 +152,16 @@ def test_an_organization_has_a_limited_number_of_active_keys(monkeypatch) -> Non
 )
 def test_scopes_that_a_role_may_hand_out(held, wanted, may) -> None:
     assert policies.may_grant(held, wanted) is may
+
+
+@pytest.mark.django_db
+def test_an_organization_makes_so_many_keys_a_day_and_revoking_them_makes_no_room(monkeypatch) -> None:
+    monkeypatch.setattr(services, "MAX_NEW_KEYS", 2)
+    organization = make_organization()
+    for _ in range(2):
+        services.revoke_api_key(key=make_key(organization, "predict")[0])
+    with pytest.raises(NotAllowed) as refused:
+        make_key(organization, "predict")
+    assert refused.value.code == "too_many_new_keys" and ApiKey.objects.count() == 2
+    ApiKey.objects.update(created_at=timezone.now() - timedelta(days=2))
+    make_key(organization, "predict")

@@ -26,6 +26,8 @@ NEEDS = [
     ("publish", "POST", "organizations/acme/signing-keys", {"public_key": "A" * 43}),
     ("publish", "POST", "models", {"slug": "new", "title": "New"}),
     ("publish", "PATCH", "models/acme/triage", {"title": "New"}),
+    ("publish", "GET", "models/acme/triage/protection", None),
+    ("publish", "PATCH", "models/acme/triage/protection", {"on_copying": "stop"}),
     ("publish", "POST", "models/acme/triage/prices", {"input_micro_usd_per_mtok": 1, "output_micro_usd_per_mtok": 1}),
     ("publish", "POST", "models/acme/triage/promises", {"kind": "valid", "bound": None}),
     ("publish", "POST", "models/acme/triage/versions", {"signing_key_id": str(ANY_ID), "package_size": 1}),

@@ -136,6 +136,8 @@ OPERATIONS = [
     ("GET", "models/{org}/{slug}/in-use", None),
     ("GET", "models/{org}/{slug}/alarms", None),
     ("PUT", "models/{org}/{slug}/alarms", {"drift": 0.5}),
+    ("GET", "models/{org}/{slug}/protection", None),
+    ("PATCH", "models/{org}/{slug}/protection", {"on_copying": ""}),
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
     ("PUT", "versions/{uploading}/package", None),

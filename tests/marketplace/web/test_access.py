@@ -46,6 +46,7 @@ CREATOR = [
     "/dashboard/models/transactions",
     "/dashboard/models/transactions/custody",
     "/dashboard/models/transactions/in-use",
+    "/dashboard/models/transactions/protection",
     "/dashboard/custody.json",
 ]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
