@@ -83,6 +83,7 @@ TABLES = {
     "catalog_price": APPEND,
     "catalog_source": APPEND,
     "catalog_passage": "SELECT, INSERT, DELETE",
+    "catalog_spelling": "SELECT, INSERT, DELETE",
     "catalog_searchtext": "SELECT, DELETE, UPDATE (passages_of)",  # triggers write the rest
     "catalog_version": WRITE,
     "django_content_type": READ,

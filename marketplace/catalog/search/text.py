@@ -28,9 +28,12 @@ class Query:
 
     @property
     def beginning(self) -> str:
-        """Return a `to_tsquery` of all words, the last of which may be the beginning of one; "" without a word."""
-        words = _WORD.findall(_without_accents(self.text))
-        return "" if self.is_exact or not words else " & ".join(words) + ":*"
+        """Return a `to_tsquery` of the words, the last of which may be the beginning of one; "" without a word."""
+        all_words = _WORD.findall(_without_accents(self.text.lower()))
+        if self.is_exact or not all_words:
+            return ""
+        whole = [word for word in all_words[:-1] if word not in _EMPTY][:MAX_WORDS]
+        return " & ".join([*whole, f"{all_words[-1]}:*"])
 
 
 def parse(raw: str) -> Query:
