@@ -87,7 +87,9 @@ class ModelsView(ControlView):
 
     @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
-        """The public catalogue, newest first; with `mine=true` the caller's own models, drafts too."""
+        """The public catalogue, newest first, or what `q` finds of it, the best first; with `mine=true` the caller's own
+        models, drafts too.
+        """
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:
@@ -99,6 +101,8 @@ class ModelsView(ControlView):
             found = selectors.published_models(
                 query=wanted["q"], industry=wanted["industry"], base=wanted["base"], tag=wanted["tag"]
             )
+            if wanted["q"].strip():
+                return self.page(found, Listing, ordering=("place",))
         return self.page(found, Listing)
 
     @extend_schema(operation_id="create_model", request=CreateModel, responses={201: ModelPage})

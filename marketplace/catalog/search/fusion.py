@@ -23,7 +23,7 @@ _PASSAGES = 200  # the nearest, of which several may be of one listing
 _RANKED = 1_000  # rows of an arm that are ranked, where a word is in more
 WORD_SIMILARITY = 0.45  # share of a word's trigrams: below, two spellings are two words
 _SPELLINGS = 4  # that a word is taken for
-LEAST_KNOWN = 0.5  # of the query's words, by count: with fewer, it speaks of something else
+LEAST_KNOWN = 0.6  # of the words of a query, by count: with fewer, it speaks of something else
 # A question's best listing has at least this cosine, and its others so much of that: nonsense finds nothing.
 LEAST_COSINE = 0.2
 LEAST_OF_BEST = 0.5
@@ -104,7 +104,7 @@ class Hit:
         return self.arms == {"meaning"}
 
 
-def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = ARMS) -> list[Hit]:  # noqa: B008  frozen
+def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = ARMS) -> list[Hit]:
     """Return what the query finds of the public catalogue, the best first; nothing for an empty query.
 
     `arms` leaves others out: for measurements and tests of each.

@@ -10,9 +10,7 @@ from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 DIMENSIONS = 384
-HNSW = (
-    "CREATE INDEX catalog_passage_embedding ON catalog_passage USING hnsw (embedding extensions.halfvec_cosine_ops)"
-)
+HNSW = "CREATE INDEX catalog_passage_embedding ON catalog_passage USING hnsw (embedding extensions.halfvec_cosine_ops)"
 _ASK_AGAIN_SECONDS = 60.0
 _HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = 'catalog_passage'::regclass AND attname = 'embedding'"
 _asked: tuple[float, bool] | None = None  # when, and the answer

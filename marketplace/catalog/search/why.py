@@ -36,5 +36,5 @@ def mark(text: str, query: str) -> list[Stretch]:
 def _is_like(part: str, word: str, its: frozenset[str]) -> bool:
     if len(part) < 3:
         return False
-    shared = len(its & trigrams(part))
-    return shared >= LEAST_LIKE * len(its) and shared >= LEAST_LIKE * min(len(trigrams(part)), len(its))
+    other = trigrams(part)
+    return part.lower().startswith(word) or len(its & other) >= LEAST_LIKE * max(len(its), len(other))

@@ -118,7 +118,7 @@ def percent(bps: Any) -> str:
 
 
 @register.simple_tag
-def marked(text: str, query: str = "") -> SafeString:
+def marked(text: str, query: str) -> SafeString:
     """Return a text with the words marked by which a search found it."""
     if not query:
         return conditional_escape(text)

@@ -53,7 +53,7 @@ def catalogue(request: HttpRequest) -> HttpResponse:
         "orderings": ORDERINGS,
         "industries": selectors.industries(),
         "page": page,
-        "cards": [_card(model, model.facts) for model in page],
+        "cards": [_card(model, model.facts, query) for model in page],
         "parameters": parameters.urlencode(),
     }
     partial = bool(getattr(request, "htmx", False))
@@ -164,6 +164,7 @@ def _accuracy(evaluation: Any) -> AccuracyBar:
     return AccuracyBar(evaluation.dataset, evaluation.rows, evaluation.correct, evaluation.base_correct)
 
 
-def _card(model: Model, facts: ModelFacts) -> dict[str, Any]:
+def _card(model: Model, facts: ModelFacts, query: str = "") -> dict[str, Any]:
     accuracy = _accuracy(facts.evaluation) if facts.evaluation else None
-    return {"model": model, "price": facts.price, "version": facts.newest, "accuracy": accuracy}
+    marked = "" if getattr(model, "found_by_meaning", False) else query
+    return {"model": model, "price": facts.price, "version": facts.newest, "accuracy": accuracy, "marked": marked}
