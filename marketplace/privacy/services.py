@@ -33,6 +33,7 @@ from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.catalog.models import Model, Version
+from marketplace.catalog.search import spelling
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
@@ -90,6 +91,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     Membership.objects.filter(organization=row).delete()
     row.slug, row.name = f"{ERASED}-{row.pk.hex}", "Erased organization"
     row.save(update_fields=["slug", "name"])
+    spelling.reconcile()  # no search knows the names any more
     return _note(Erasure.Subject.ORGANIZATION, row.pk, by, left)
 
 

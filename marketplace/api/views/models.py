@@ -87,9 +87,7 @@ class ModelsView(ControlView):
 
     @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
-        """The public catalogue, newest first, or what `q` finds of it, the best first; with `mine=true` the caller's own
-        models, drafts too.
-        """
+        """The public catalogue, newest first; what `q` finds of it, best first; with `mine=true` the caller's own."""
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:

