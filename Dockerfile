@@ -16,7 +16,7 @@ COPY marketplace marketplace
 COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install ".[web,guards]"
+RUN pip install ".[web,guards,search]"
 COPY manage.py ./
 COPY templates templates
 RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials

@@ -161,6 +161,20 @@ def _pages(file: Path) -> str:
     )
 
 
+def _search(file: Path) -> str:
+    data = _load(file)
+    kinds = list(next(iter(data["recall"].values())))
+    recall = [[name, *(f"{row[kind]:.2f}" for kind in kinds)] for name, row in data["recall"].items()]
+    times = [[name, row["p50_ms"], row["p95_ms"]] for name, row in data["times"].items()]
+    return (
+        f"{_table(['recall in the first five', *kinds], recall)}\n\n"
+        f"{data['listings']:,} listings, {data['requests']} new queries.\n\n"
+        f"{_table(['', 'p50 ms', 'p95 ms'], times)}\n\n"
+        f"The statement reads {data['buffers']['p50']:,} pages of 8 KiB (p50), {data['buffers']['most']:,} at most; bar: "
+        f"{data['bar_ms']:.0f} ms at p95. A listing without a card is embedded in {data['embedding_ms_per_listing']} ms."
+    )
+
+
 def _load(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -175,6 +189,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_quality": _quality,
     "residency": _residency,
     "pages": _pages,
+    "search": _search,
     "kernels_cpu": _kernels_cpu,
     "kernels_gpu": _promises,
     "kernels_gpu_compile": _registers,

@@ -95,7 +95,9 @@ def _times(offers: Sequence[Any], texts: Sequence[str], listings: int) -> tuple[
         "encoding": meaning.vector_of,
         "the statement": find,
         "the statement, one industry": lambda text: find(text, Filters(industry="finance")),
-        "the selector, 24 listings": lambda text: list(selectors.published_models(query=text, ordering="relevance")[:24]),
+        "the selector, 24 listings": lambda text: list(
+            selectors.published_models(query=text, ordering="relevance")[:24]
+        ),
         "the API": lambda text: client.get("/api/v1/models", {"q": text, "limit": 24}, headers={"host": host}),
         "the catalogue's results": lambda text: client.get(
             "/models/", {"q": text}, headers={"host": host, "hx-request": "true"}
@@ -130,7 +132,10 @@ def _pages(find: Callable[[str], Any], text: str) -> int:
         nonlocal pages
         if "UNION ALL" in sql:
             with context["connection"].cursor() as cursor:
-                cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) /* plan */ {sql.replace('UNION ALL', 'UNION  ALL')}", parameters)
+                cursor.execute(
+                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) /* plan */ {sql.replace('UNION ALL', 'UNION  ALL')}",
+                    parameters,
+                )
                 (plan,) = cursor.fetchone()
             plan = json.loads(plan) if isinstance(plan, str) else plan
             pages = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]

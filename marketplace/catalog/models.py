@@ -104,17 +104,34 @@ class SearchText(models.Model):
 
     model = models.OneToOneField(Model, on_delete=models.CASCADE, primary_key=True, related_name="search_text")
     words = SearchVectorField()  # stems, with weights
-    beginnings = SearchVectorField()  # words of title and slug as they are written
-    names = models.TextField(default="")  # of listing, organization, industry and tags: small letters without accents
+    beginnings = SearchVectorField()  # the same as they are written
     listed = models.BooleanField(default=False)  # public, with a published version
     text_digest = models.CharField(max_length=32, default="")  # of what passages are cut from
     passages_of = models.CharField(max_length=80, default="")  # the encoder and text_digest of the stored passages
 
     class Meta:
         indexes: ClassVar = [
-            GinIndex(fields=["words"], name="catalog_search_words"),
-            GinIndex(fields=["beginnings"], name="catalog_search_beginnings"),
-            GinIndex(fields=["names"], opclasses=["extensions.gin_trgm_ops"], name="catalog_search_names"),
+            GinIndex(fastupdate=False, fields=["words"], name="catalog_search_words"),
+            GinIndex(fastupdate=False, fields=["beginnings"], name="catalog_search_beginnings"),
+        ]
+
+
+class Spelling(models.Model):
+    """A word that some listing uses: what a word with typing errors may have meant. 3 to 40 letters and digits.
+
+    A trigger adds the words of new texts, a task takes out those that no listing uses any more.
+    """
+
+    word = models.CharField(max_length=40, primary_key=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            GinIndex(
+                fastupdate=False,
+                fields=["word"],
+                name="catalog_spelling_trigrams",
+                opclasses=["extensions.gin_trgm_ops"],
+            )
         ]
 
 

@@ -1,4 +1,4 @@
-"""Celery tasks: the meaning of listings, for the search."""
+"""Celery tasks: the meaning and the spellings of listings, for the search."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from celery import shared_task
 from django.core.cache import cache
 
+from marketplace.catalog.search import spelling
 from marketplace.catalog.search.embedding import embed_listings
 
 log = logging.getLogger(__name__)
@@ -25,3 +26,9 @@ def embed_new_listings() -> int:
         return done
     finally:
         cache.delete(_RUNNING)
+
+
+@shared_task
+def reconcile_spellings() -> int:
+    """Forget the words that no listing uses any more."""
+    return spelling.reconcile()

@@ -87,6 +87,7 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 10.0},
         },
+        "reconcile spellings": {"task": "marketplace.catalog.tasks.reconcile_spellings", "schedule": 600.0},
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},

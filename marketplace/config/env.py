@@ -104,7 +104,9 @@ class Env:
         int  # REFERRAL_BPS: what a referrer gets of each prediction, out of the platform's share; basis points
     )
     usage_months_kept: int  # USAGE_MONTHS_KEPT: whole months of single predictions, 25 by default; 0: all of them
-    search_encoder: str  # SEARCH_ENCODER: folder of model.onnx and tokenizer.json; empty: the packages'; off: words alone
+    search_encoder: (
+        str  # SEARCH_ENCODER: folder of model.onnx and tokenizer.json; empty: the packages'; off: words alone
+    )
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL

@@ -34,7 +34,9 @@ def prepare_extensions(admin: psycopg.Connection[Any], *, application: str) -> N
     )
     available = {name for (name,) in admin.execute("SELECT name FROM pg_available_extensions").fetchall()}
     found = dict(
-        admin.execute("SELECT extname, nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace").fetchall()
+        admin.execute(
+            "SELECT extname, nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace"
+        ).fetchall()
     )
     for name in (*NEEDED, *OPTIONAL):
         if found.get(name) == SCHEMA:

@@ -88,6 +88,7 @@ TABLES = {
     "catalog_price": APPEND,
     "catalog_source": APPEND,
     "catalog_passage": "SELECT, INSERT, DELETE",
+    "catalog_spelling": "SELECT, INSERT, DELETE",
     "catalog_searchtext": "SELECT, DELETE, UPDATE (passages_of)",  # triggers write the rest
     "catalog_standing": "SELECT, UPDATE, DELETE",  # triggers add and delete
     "catalog_version": WRITE,

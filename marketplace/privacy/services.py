@@ -35,6 +35,7 @@ from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.alerts.models import Alert, Seen
 from marketplace.catalog.models import Model, Version
+from marketplace.catalog.search import spelling
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
 from marketplace.publishing.models import Report, Review, Sketch
@@ -104,6 +105,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     Membership.objects.filter(organization=row).delete()
     row.slug, row.name = f"{ERASED}-{row.pk.hex}", "Erased organization"
     row.save(update_fields=["slug", "name"])
+    spelling.reconcile()  # no search knows the names any more
     return _note(Erasure.Subject.ORGANIZATION, row.pk, by, left)
 
 

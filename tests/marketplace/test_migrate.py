@@ -60,3 +60,49 @@ def test_an_empty_database_is_migrated_checks_included_and_migrating_again_chang
     assert "No migrations to apply" in again.stdout
     done = manage(empty, "check", "--database", "default")  # what other commands' checks see, as the application
     assert done.returncode == 0, done.stderr
+
+
+WITHOUT_PGVECTOR = """
+import django
+from django.core.management import call_command
+from marketplace.config import extensions
+
+extensions.OPTIONAL = ("nowhere",)  # as on a server that does not have it
+django.setup()
+call_command("migrate", verbosity=0)
+from marketplace.catalog.search import find, vectors
+from marketplace.catalog.search.status import status
+from marketplace.catalog.tasks import embed_new_listings
+
+assert find("patient triaje") == [] and not vectors.has_vectors() and embed_new_listings() == 0
+assert "pgvector" in status().why_not
+extensions.OPTIONAL = ("vector",)  # it was installed
+call_command("migrate", verbosity=0)
+vectors.forget_answer()
+assert vectors.has_vectors()
+"""
+
+
+def test_a_server_without_pgvector_is_migrated_and_searched_and_gets_vectors_once_it_has_it(
+    empty: dict[str, str],
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PGVECTOR], env=empty, cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(empty["DATABASE_ADMIN_URL"]) as admin:
+        found = admin.execute(
+            "SELECT extname FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace WHERE nspname = 'extensions'"
+        ).fetchall()
+    assert {name for (name,) in found} == {"pg_trgm", "unaccent", "vector"}
+
+
+def test_a_server_without_trigrams_is_refused_by_name(empty: dict[str, str]) -> None:
+    program = (
+        "import django; from marketplace.config import extensions; extensions.NEEDED = ('nowhere',); django.setup()\n"
+        "from django.core.management import call_command; call_command('migrate')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=empty, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0 and "PostgreSQL has no extension nowhere" in done.stderr

@@ -98,7 +98,7 @@ class ModelsView(ControlView):
 
     @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
-        """The public catalogue, newest first or by standing; with `mine=true` the caller's own models, drafts too."""
+        """The public catalogue, newest first or by standing; what `q` finds of it, best first; `mine=true`: one's own."""
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:
@@ -110,6 +110,8 @@ class ModelsView(ControlView):
             found = selectors.published_models(
                 query=wanted["q"], industry=wanted["industry"], base=wanted["base"], tag=wanted["tag"]
             )
+            if wanted["q"].strip():
+                return self.page(found, Listing, ordering=("place",))
             if wanted["order"] == "ranked":
                 # A cursor needs its column by a name of the row.
                 found = found.annotate(place=F("standing__place"))

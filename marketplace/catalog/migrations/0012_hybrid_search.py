@@ -1,18 +1,18 @@
-"""Search by spelling and meaning beside words: names for trigrams, passages for vectors, whether a model is listed."""
+"""Search by spelling and meaning beside words: the words that listings use, for trigrams; passages, for vectors."""
 
 from importlib import import_module
 from pathlib import Path
 
-import django.contrib.postgres.indexes
 import django.db.models.deletion
+from django.contrib.postgres.indexes import GinIndex
 from django.db import migrations, models
 
 SQL = Path(__file__).with_name("sql") / "0012_search.sql"
 BEFORE = import_module("marketplace.catalog.migrations.0006_search")
 FORGET = """
-DROP TRIGGER catalog_version_findable ON catalog_version;
-DROP TRIGGER catalog_version_found_first ON catalog_version;
-DROP FUNCTION catalog_version_findable();
+DROP TRIGGER catalog_version_found ON catalog_version;
+DROP TRIGGER catalog_versions_found ON catalog_version;
+DROP FUNCTION catalog_version_found(), catalog_versions_found();
 """
 
 
@@ -23,15 +23,29 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(migrations.RunSQL.noop, BEFORE.KEEP),  # on the way back, after the columns have gone
-        migrations.AddField("searchtext", "names", models.TextField(default="")),
         migrations.AddField("searchtext", "listed", models.BooleanField(default=False)),
         migrations.AddField("searchtext", "text_digest", models.CharField(default="", max_length=32)),
         migrations.AddField("searchtext", "passages_of", models.CharField(default="", max_length=80)),
+        # Without lists of what is still to be sorted in: every search would read them from end to end.
+        migrations.RemoveIndex("searchtext", "catalog_search_words"),
+        migrations.RemoveIndex("searchtext", "catalog_search_beginnings"),
+        migrations.AddIndex("searchtext", GinIndex(fastupdate=False, fields=["words"], name="catalog_search_words")),
         migrations.AddIndex(
-            "searchtext",
-            django.contrib.postgres.indexes.GinIndex(
-                fields=["names"], name="catalog_search_names", opclasses=["extensions.gin_trgm_ops"]
-            ),
+            "searchtext", GinIndex(fastupdate=False, fields=["beginnings"], name="catalog_search_beginnings")
+        ),
+        migrations.CreateModel(
+            name="Spelling",
+            fields=[("word", models.CharField(max_length=40, primary_key=True, serialize=False))],
+            options={
+                "indexes": [
+                    GinIndex(
+                        fastupdate=False,
+                        fields=["word"],
+                        name="catalog_spelling_trigrams",
+                        opclasses=["extensions.gin_trgm_ops"],
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Passage",

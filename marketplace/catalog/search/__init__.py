@@ -1,4 +1,4 @@
-"""Search of the catalogue by words, spelling and meaning (docs/search.md). Works without pgvector, and without an encoder."""
+"""Search of the catalogue by words, spelling and meaning (docs/search.md); pgvector and encoder may be missing."""
 
 from marketplace.catalog.search.fusion import Filters, Hit, find
 

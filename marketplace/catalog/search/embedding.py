@@ -1,4 +1,4 @@
-"""Vectors of listings, made after the fact: a listing is found by its words at once, and by its meaning seconds later."""
+"""Vectors of listings: a listing is found by its words at once, and by its meaning seconds later."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The sentence encoder all-MiniLM-L6-v2 (int8, ONNX): text → 384 numbers whose cosine says how near two meanings are.
 
-An optional part (extra `search`): nothing here is imported by `onnxruntime`'s absence, and no code of the packages that
-carry the two files is ever run. A file counts if its SHA-256 is the pinned one.
+An optional part (extra `search`), loaded when it is used. No code of the packages that carry the two files is ever run,
+and a file counts only if its SHA-256 is the pinned one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 NAME = "minilm-int8-1"  # of encoder and cutting: passages of another one are made again
 MAX_TOKENS = 128  # as the model was trained
@@ -19,8 +21,8 @@ DIGESTS = {
     MODEL: "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-# Texts about anything. Their mean is taken off every vector: what all texts have in common says nothing of one, and
-# without it noise is told from a question more often (benchmarks/search: nonsense that finds something, 6 of 30, not 9).
+# Texts about anything. Their mean is taken off every vector, because what all texts have in common says nothing of one;
+# noise is then told from a question more often.
 _ANYTHING = (
     "The weather is nice today.",
     "He plays the guitar in a band.",
@@ -64,6 +66,7 @@ class Encoder:
     """The loaded model: about 200 MB of memory, 3 ms for a query, 30 for a full passage, on one thread."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
+        import numpy as np
         import onnxruntime
         from tokenizers import Tokenizer
 
@@ -85,13 +88,15 @@ class Encoder:
         return vector
 
     def _plain(self, text: str) -> np.ndarray:
+        import numpy as np
+
         ids = np.array([self._tokenizer.encode(text).ids], np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         return _unit(self._session.run(None, inputs)[0][0].mean(axis=0))
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return vector / max(float((vector * vector).sum()) ** 0.5, 1e-12)
 
 
 def load(setting: str) -> Encoder:

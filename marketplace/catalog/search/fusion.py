@@ -1,7 +1,7 @@
-"""The search in one statement: words, spelling and meaning each rank their best, and reciprocal rank fusion joins them.
+"""The search in one statement: words, spelling and meaning rank their best, and reciprocal rank fusion joins them.
 
-Each arm looks at listed models that pass the filters, so that a filter leaves as many candidates as there are. Rank r of
-an arm is worth 1 / (60 + r) (Cormack, Clarke and Büttcher, SIGIR 2009): arms need no common scale.
+Each arm looks at listed models that pass the filters, so that a filter leaves as many candidates as there are. Rank r
+of an arm is worth 1 / (60 + r) (Cormack, Clarke and Büttcher, SIGIR 2009): arms need no common scale.
 """
 
 from __future__ import annotations
@@ -20,35 +20,45 @@ ARMS = ("words", "spelling", "meaning")
 K = 60
 CANDIDATES = 100  # of an arm
 _PASSAGES = 200  # the nearest, of which several may be of one listing
-# Below, two spellings are different words; half of a query's words must be found by theirs (benchmarks/search.py).
-WORD_SIMILARITY = 0.5
-LEAST_SHARE = 0.4
+_RANKED = 1_000  # rows of an arm that are ranked, where a word is in more
+WORD_SIMILARITY = 0.45  # share of a word's trigrams: below, two spellings are two words
+_SPELLINGS = 4  # that a word is taken for
+LEAST_KNOWN = 0.6  # of the words of a query, by count: with fewer, it speaks of something else
 # A question's best listing has at least this cosine, and its others so much of that: nonsense finds nothing.
 LEAST_COSINE = 0.2
 LEAST_OF_BEST = 0.5
-_ROWS_OF_A_WORD = 500  # a word with more is in the arm of words, which ranks them all
 
+# Every arm has an index, which the planner passes by where it knows too little of these operators.
 _SETTINGS = f"""
-SET LOCAL jit = off; SET LOCAL pg_trgm.word_similarity_threshold = {WORD_SIMILARITY};
+SET LOCAL enable_seqscan = off; SET LOCAL jit = off; SET LOCAL pg_trgm.word_similarity_threshold = {WORD_SIMILARITY};
 SET LOCAL hnsw.ef_search = {CANDIDATES}; SET LOCAL hnsw.iterative_scan = strict_order;
 """
 _WORDS_QUERY = "websearch_to_tsquery('english', extensions.unaccent(%(text)s))"
-_BEGINNING_QUERY = "to_tsquery('simple', %(beginning)s)"  # not unaccented here: a rule may make an operator
+_BEGINNING_QUERY = "to_tsquery('simple', %(beginning)s)"  # without accents already: unaccent may write an operator
 _WORDS = f"""
 SELECT model_id, row_number() OVER (ORDER BY rank DESC, model_id) AS place, 'words' AS arm FROM (
-    SELECT s.model_id, ts_rank(s.words, {_WORDS_QUERY}) + ts_rank(s.beginnings, {_BEGINNING_QUERY}) AS rank
-    FROM catalog_searchtext s
-    WHERE s.listed AND (s.words @@ {_WORDS_QUERY} OR s.beginnings @@ {_BEGINNING_QUERY}){{filter}}
-    ORDER BY rank DESC, s.model_id LIMIT {CANDIDATES}) found
+    SELECT model_id, ts_rank(words, {_WORDS_QUERY}) + ts_rank(beginnings, {_BEGINNING_QUERY}) AS rank FROM (
+        SELECT s.model_id, s.words, s.beginnings FROM catalog_searchtext s
+        WHERE s.listed AND (s.words @@ {_WORDS_QUERY} OR s.beginnings @@ {_BEGINNING_QUERY}){{filter}}
+        LIMIT {_RANKED}) found
+    ORDER BY rank DESC, model_id LIMIT {CANDIDATES}) best
 """
+# Each word is taken for those that listings use and that are spelled most like it; a listing has one for every word.
 _SPELLING = f"""
-SELECT model_id, row_number() OVER (ORDER BY share DESC, model_id) AS place, 'spelling' AS arm FROM (
-    SELECT near.model_id, sum(near.similarity) / cardinality(%(spelled)s::text[]) AS share
-    FROM unnest(%(spelled)s::text[]) AS word CROSS JOIN LATERAL (
-        SELECT s.model_id, extensions.word_similarity(word, s.names) AS similarity FROM catalog_searchtext s
-        WHERE s.listed AND s.names OPERATOR(extensions.%%>) word{{filter}} LIMIT {_ROWS_OF_A_WORD}) near
-    GROUP BY near.model_id HAVING sum(near.similarity) >= {LEAST_SHARE} * cardinality(%(spelled)s::text[])
-    ORDER BY share DESC, near.model_id LIMIT {CANDIDATES}) found
+SELECT model_id, row_number() OVER (ORDER BY rank DESC, model_id) AS place, 'spelling' AS arm FROM (
+    SELECT model_id, ts_rank(beginnings, meant) AS rank FROM (
+        SELECT s.model_id, s.beginnings, meant FROM (
+            SELECT string_agg('(' || spellings || ')', ' & ')::tsquery AS meant FROM (
+                SELECT string_agg(near.word, ' | ') AS spellings
+                FROM unnest(%(spelled)s::text[]) AS asked CROSS JOIN LATERAL (
+                    SELECT w.word FROM catalog_spelling w WHERE w.word OPERATOR(extensions.%%>) asked
+                    ORDER BY extensions.word_similarity(asked, w.word) DESC, extensions.similarity(asked, w.word) DESC,
+                        w.word LIMIT {_SPELLINGS}) near
+                GROUP BY asked) words
+            HAVING count(*) >= {LEAST_KNOWN} * cardinality(%(spelled)s::text[])) query
+        JOIN catalog_searchtext s ON s.listed AND s.beginnings @@ meant{{filter}}
+        LIMIT {_RANKED}) found
+    ORDER BY rank DESC, model_id LIMIT {CANDIDATES}) best
 """
 _MEANING = f"""
 SELECT model_id, row_number() OVER (ORDER BY cosine DESC, model_id) AS place, 'meaning' AS arm FROM (
@@ -94,7 +104,7 @@ class Hit:
         return self.arms == {"meaning"}
 
 
-def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = ARMS) -> list[Hit]:  # noqa: B008  frozen
+def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = ARMS) -> list[Hit]:
     """Return what the query finds of the public catalogue, the best first; nothing for an empty query.
 
     `arms` leaves others out: for measurements and tests of each.
@@ -124,9 +134,9 @@ def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[st
     if "words" in arms:
         statements.append(_WORDS)
         parameters |= {"text": asked.text, "beginning": asked.beginning}
-    if asked.is_exact:
+    if asked.is_exact or not asked.words:
         return statements, parameters
-    if "spelling" in arms and asked.words:
+    if "spelling" in arms:
         statements.append(_SPELLING)
         parameters["spelled"] = list(asked.words)
     if "meaning" in arms and vectors.has_vectors() and (vector := meaning.vector_of(asked.text)) is not None:

@@ -1,10 +1,11 @@
-"""A listing cut into passages: title, summary, industry and tags first, then the card, a few hundred characters each. Pure."""
+"""A listing cut into passages of a few hundred characters: title, summary, industry and tags, then the card. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 MAX_PASSAGES = 8  # of a listing
 PASSAGE_CHARACTERS = 480  # about 110 tokens: the encoder reads 128
@@ -30,7 +31,7 @@ def _pieces(markdown: str) -> Iterator[str]:
     for token in MarkdownIt("commonmark", {"html": False}).enable("table").parse(markdown):
         if token.type != "inline":
             continue
-        text = " ".join("".join(child.content or " " for child in token.children or []).split())
+        text = " ".join("".join(map(_plain, token.children or [])).split())
         while len(text) > PASSAGE_CHARACTERS:
             end = text.rfind(" ", 1, PASSAGE_CHARACTERS)
             end = PASSAGE_CHARACTERS if end < 0 else end
@@ -38,3 +39,9 @@ def _pieces(markdown: str) -> Iterator[str]:
             text = text[end:].strip()
         if text:
             yield text
+
+
+def _plain(token: Token) -> str:
+    if token.type in ("softbreak", "hardbreak"):
+        return " "
+    return token.content if token.type in ("text", "code_inline") else ""

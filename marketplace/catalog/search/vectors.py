@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 DIMENSIONS = 384
+HNSW = "CREATE INDEX catalog_passage_embedding ON catalog_passage USING hnsw (embedding extensions.halfvec_cosine_ops)"
 _ASK_AGAIN_SECONDS = 60.0
 _HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = 'catalog_passage'::regclass AND attname = 'embedding'"
 _asked: tuple[float, bool] | None = None  # when, and the answer
@@ -26,10 +27,7 @@ def add_vectors(cursor: CursorWrapper) -> None:
         return
     cursor.execute("DELETE FROM catalog_passage")
     cursor.execute(f"ALTER TABLE catalog_passage ADD COLUMN embedding extensions.halfvec({DIMENSIONS}) NOT NULL")
-    cursor.execute(
-        "CREATE INDEX catalog_passage_embedding ON catalog_passage "
-        "USING hnsw (embedding extensions.halfvec_cosine_ops)"
-    )
+    cursor.execute(HNSW)
 
 
 def has_vectors() -> bool:

@@ -6,6 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import template
+from django.utils.html import conditional_escape, format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from marketplace.catalog.search.why import mark
 
 from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
@@ -117,6 +121,15 @@ def times(bps: Any) -> str:
 def percent(bps: Any) -> str:
     """Return a share in basis points: 1250 → 12.5 %."""
     return f"{_decimal(bps, 2)} %"
+
+
+@register.simple_tag
+def marked(text: str, query: str) -> SafeString:
+    """Return a text with the words marked by which a search found it."""
+    if not query:
+        return conditional_escape(text)
+    parts = (("<mark>{}</mark>" if one.matched else "{}", one.text) for one in mark(text, query))
+    return format_html_join("", "{}", ((format_html(form, part),) for form, part in parts))
 
 
 @register.filter

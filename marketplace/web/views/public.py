@@ -69,7 +69,7 @@ def catalogue(request: HttpRequest) -> HttpResponse:
         "orderings": ORDERINGS,
         "industries": selectors.industries(),
         "page": page,
-        "cards": [_card(model) for model in page],
+        "cards": [_card(model, query) for model in page],
         "new_cards": _shelf(list(page)) if first else [],
         "parameters": parameters.urlencode(),
     }
@@ -204,7 +204,8 @@ def accuracy_bar(evaluation: Evaluation, *, older: bool = False) -> AccuracyBar:
     return AccuracyBar(evaluation.rows, evaluation.correct, evaluation.base_correct, older)
 
 
-def _card(model: Model) -> dict[str, Any]:
+def _card(model: Model, query: str = "") -> dict[str, Any]:
+    """Return the card of a model. A word of the query is marked where words found it."""
     facts = model.facts
     accuracy = accuracy_bar(facts.evaluation) if facts.evaluation else None
     return {
@@ -213,6 +214,7 @@ def _card(model: Model) -> dict[str, Any]:
         "version": facts.newest,
         "accuracy": accuracy,
         "standing": picture_of(model),
+        "marked": "" if getattr(model, "found_by_meaning", False) else query,
     }
 
 

@@ -21,6 +21,7 @@ from billing.papers.download import download
 from billing.papers.pdf import pdf_file
 from billing.papers.statements import platform_statement
 from marketplace.accounts.policies import is_operator
+from marketplace.catalog.search.status import status as search_status
 from marketplace.publishing.selectors import queue
 from marketplace.vault.selectors import LIVE_SECONDS
 from marketplace.web import queries
@@ -44,7 +45,7 @@ def operators_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
 @require_safe
 @operators_only
 def platform(request: HttpRequest) -> HttpResponse:
-    """Money, replicas and open incidents."""
+    """Money, replicas, search and open incidents."""
     alive_since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
     context = {
         "summary": billing.platform_summary(),
@@ -52,6 +53,7 @@ def platform(request: HttpRequest) -> HttpResponse:
         "incidents": queries.open_incidents(),
         "unanswered": [row for row in open_disputes() if takes_evidence(row)],
         "waiting_reviews": queue().count(),
+        "search": search_status(),
         "month": timezone.now().date(),
     }
     return render(request, "web/platform.html", context)

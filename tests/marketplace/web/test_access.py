@@ -138,6 +138,9 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
     assert response.status_code == 200
     assert "balanced" in response.content.decode()
     assert_clean(response)
+    assert (
+        "words and spelling only" in response.content.decode() and "SEARCH_ENCODER is off" in response.content.decode()
+    )
     assert world.client(world.consumer).get("/platform/").status_code == 404
     assert_clean(world.client(world.staff).get("/platform/disputes"))
     assert world.client(world.consumer).get("/platform/disputes").status_code == 404

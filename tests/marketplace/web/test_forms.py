@@ -10,6 +10,7 @@ from billing.errors import PaymentProviderUnavailable
 from billing.limited_keys import set_key_budget
 from billing.models import BudgetNode, TopUp
 from marketplace.accounts.models import ApiKey, Membership, User
+from marketplace.catalog import search
 from marketplace.web.views import wallet as wallet_views
 from tests.database import as_owner
 from tests.marketplace.web.conftest import World
@@ -202,6 +203,17 @@ def test_search_finds_filters_and_says_when_there_is_nothing(world: World) -> No
     assert "Nothing matches" in client.get("/models/?industry=health").content.decode()
     fragment = client.get("/models/?q=bank", headers={"HX-Request": "true"}).content.decode()
     assert "Ledgerline Transactions" in fragment and "<html" not in fragment
+
+
+def test_a_result_says_why_it_came(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = world.client(None)
+    page = client.get("/models/?q=ledgerlin transaktions").content.decode()
+    assert "<mark>Ledgerline Transactions</mark>" in page.replace("</mark> <mark>", " ")
+    assert "similar in meaning" not in page and "<mark>" not in client.get("/models/").content.decode()
+    hit = search.Hit(world.model.pk, frozenset({"meaning"}))
+    monkeypatch.setattr(search, "find", lambda query, filters: [hit])
+    page = client.get("/models/?q=<b>statement</b>").content.decode()
+    assert "similar in meaning" in page and "<mark>" not in page and "<b>statement" not in page
 
 
 def test_the_calculator_is_exact_and_explains_bad_numbers(world: World) -> None:
