@@ -21,6 +21,7 @@ from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.guarding import Guarding
 from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
+from marketplace.gateway.metrics import count_refusal
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts
 from marketplace.gateway.presence import Presence
@@ -74,6 +75,7 @@ class Gateway:
         except Refusal as refusal:
             if refusal.status == 500:  # a fault of the platform: the server logs it and answers without detail
                 raise
+            count_refusal(refusal.code)
             if self._refusals is not None:
                 self._refusals.count(scope, refusal)
             await _refuse(send, refusal, headers)

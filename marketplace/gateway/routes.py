@@ -21,6 +21,7 @@ from marketplace.gateway.guarding import Guarding, Outgoing
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json
 from marketplace.gateway.kept import IdempotencyKey
 from marketplace.gateway.logprobs import check_logprobs
+from marketplace.gateway.metrics import Stopwatch
 from marketplace.gateway.moderations import moderation_answer, parse_moderation_request
 from marketplace.gateway.offers import Offers, ReplicaAddress
 from marketplace.gateway.order import order_of
@@ -54,6 +55,7 @@ class _Call:
     key: IdempotencyKey | None
     admission: Admission | None
     came: bytes
+    stopwatch: Stopwatch
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Routes:
 
     async def predict(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer a prediction, or quote its price."""
+        stopwatch = Stopwatch()
         principal = await self._limited(scope, headers)
         body = await read_body(scope, receive)
         path: str = scope["path"]
@@ -131,7 +134,8 @@ class Routes:
             return
         admission = await self.protection.admit(principal, offer, request.model)
         prediction = Prediction(self.parts, order, heard=admission is not None and admission.counted)
-        call = _Call(prediction, path, candidates, key, admission, body)
+        call = _Call(prediction, path, candidates, key, admission, body, stopwatch)
+        stopwatch.end("admit")
         with Client(receive, send) as client:
             if offer.attack_guard is not None:
                 await self._judge(call, client, headers)
@@ -150,10 +154,13 @@ class Routes:
         prediction, admission = call.prediction, call.admission
         try:
             await prediction.hold(key=call.key, replica=call.candidates[0])
+            call.stopwatch.end("hold")
             headers[PREDICTION_HEADER] = str(prediction.id)
             response = await dispatch(prediction, client, call.path, call.candidates, headers[REQUEST_ID_HEADER])
+            call.stopwatch.end("dispatch")
             relay = relay_stream if prediction.order.request.stream else relay_whole
             await relay(prediction, response, client, headers)
+            call.stopwatch.end("answer")
         except ClientGone:
             await asyncio.shield(prediction.hang_up(0))
         except asyncio.CancelledError:  # the server is shutting down

@@ -18,6 +18,7 @@ from marketplace.catalog.call_price import price_of_call
 from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
 from marketplace.promises.selectors import promises_of
 from marketplace.protection.selectors import own_standing
+from marketplace.watch.selectors import thumbs_of
 from marketplace.web.acting import acting_of
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
@@ -99,6 +100,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
         "standing": picture_of(model),
         **_measured(facts, list(evaluations[:10])),
+        "thumbs": thumbs_of(facts.newest),
         "contract": contract,
         "answer_schema": json.dumps(contract["output_schema"], indent=2, ensure_ascii=False) if contract else "",
         "call_price": price_of_call(model=model, version=facts.newest, price=facts.price, message=user_message),

@@ -178,6 +178,9 @@ OPERATIONS = [
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
+    "alerts",
+    "alert-kinds",
+    "alert-kind",
     "tokens",
     "me",
     "organizations",
@@ -303,6 +306,8 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "prices",
         "versions",
         "promises",
+        "in-use",
+        "alarms",
         "custody",
         "holders",
         "version",
