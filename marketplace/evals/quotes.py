@@ -32,7 +32,7 @@ def worst_case(*, eval_set: EvalSet, version: Version, guard: Version | None = N
 
 
 def _guarding(eval_set: EvalSet, guard: Version) -> int:
-    """Return what a guard costs at most: each row in pieces that overlap, of which each begins with the instructions."""
+    """Return what a guard costs at most: each row in pieces that overlap, each behind the instructions."""
     price = catalog.price_of(version=guard)
     if price is None or guard.contract is None:
         raise Conflict("the guard has no price", code="no_price")

@@ -136,7 +136,8 @@ def give_back_claim(run: EvalRun) -> None:
 def purse_of(run: EvalRun) -> ApiKey:
     """Return the key that the run pays with, which is made once: a worker that goes on pays out of the same budget."""
     if run.purse is None:
-        name = f"{'guard' if run.guard else 'evaluation'} of {run.version.model.full_name}@{run.version.number}, set {run.eval_set.number}"
+        kind = "guard" if run.guard else "evaluation"
+        name = f"{kind} of {run.version.model.full_name}@{run.version.number}, set {run.eval_set.number}"
         run.purse = open_purse(
             organization=run.version.model.organization, name=name[:100], budget_nano_usd=run.budget_nano_usd
         )

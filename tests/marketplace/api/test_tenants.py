@@ -256,7 +256,8 @@ def fill(text: str, victim: Victim) -> str:
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    for app in ("accounts", "catalog", "vault", "billing", "promises", "publishing", "alerts", "evals", "trials", "watch"):
+    apps_with_rows = "accounts alerts billing catalog evals promises protection publishing trials vault watch"
+    for app in apps_with_rows.split():
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
             rows.append(django_serializers.serialize("json", queryset, fields=None))

@@ -1,4 +1,4 @@
-"""The guard of a model: a threshold from the creator's own rows, and requests that it refuses at the creator's expense."""
+"""The guard of a model: a threshold from the creator's own rows; requests that it refuses, at the creator's expense."""
 
 from __future__ import annotations
 
