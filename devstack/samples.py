@@ -39,11 +39,15 @@ def sample_credentials(state: State) -> Path:
 
 @dataclass(frozen=True)
 class SampleCreator:
-    """One sample creator with a machine of its own: a configuration folder with a login and a signing key."""
+    """One sample creator with a machine of its own: a configuration folder with a login and a signing key.
+
+    `role` is the account's; `task` names the folders of the adapter, the listing and the held-out rows.
+    """
 
     state: State
     url: str
     role: str
+    task: str
     listing: dict[str, Any]
 
     @property
@@ -52,7 +56,12 @@ class SampleCreator:
 
     @property
     def adapter(self) -> Path:
-        return EXAMPLES / "adapters" / self.role
+        return EXAMPLES / "adapters" / self.task
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether there are held-out rows of its task."""
+        return self.task in SCORERS
 
     def is_published(self) -> bool:
         """Return whether the public catalogue has a version for sale."""
@@ -95,7 +104,7 @@ class SampleCreator:
         sample, through the same queue as any other model.
         """
         self.log_in()
-        listing = EXAMPLES / self.role / "model.json"
+        listing = EXAMPLES / self.task / "model.json"
         output = self.cli("push", str(self.adapter), "--listing", str(listing), "--publish", "--json")
         answer: dict[str, Any] = json.loads(output)
         if answer["state"] == "in_review":
@@ -112,8 +121,8 @@ class SampleCreator:
 
         Returns the object that `eval push --json` prints: within `wait` seconds with its figure, at 0 without one.
         """
-        rows = EXAMPLES / self.role / "heldout.jsonl"
-        options = ("--model", self.model_name, *SCORERS[self.role], "--wait", str(wait), "--yes", "--json")
+        rows = EXAMPLES / self.task / "heldout.jsonl"
+        options = ("--model", self.model_name, *SCORERS[self.task], "--wait", str(wait), "--yes", "--json")
         answer: dict[str, Any] = json.loads(self.cli("eval", "push", str(rows), *options))
         return answer
 
@@ -145,8 +154,12 @@ class SampleCreators:
         self._url = url
 
     def all(self) -> list[SampleCreator]:
-        return [self.one(role) for role in ("finance", "health", "telecom")]
+        return [self.one(role, role) for role in ("finance", "health", "telecom")]
 
-    def one(self, role: str) -> SampleCreator:
-        listing = json.loads((EXAMPLES / role / "model.json").read_text())
-        return SampleCreator(self._state, self._url, role, listing)
+    def guard(self) -> SampleCreator:
+        """Return the platform's own organization as the creator of its guard (docs/guards.md)."""
+        return self.one("staff", "guard")
+
+    def one(self, role: str, task: str) -> SampleCreator:
+        listing = json.loads((EXAMPLES / task / "model.json").read_text())
+        return SampleCreator(self._state, self._url, role, task, listing)

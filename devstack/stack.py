@@ -133,15 +133,15 @@ class LocalStack:
             raise LocalStackError(f"`manage.py {arguments[0]}` failed:\n{(done.stderr or done.stdout)[-3000:]}")
 
     def _publish_samples(self) -> None:
-        """Push the three sample models with the real CLI, unless they are for sale already, and have them measured."""
+        """Push the sample models and the guard with the real CLI, unless they are for sale, and have models measured."""
         assert self._services is not None
         creators = SampleCreators(self._state, self._services.web_url)
-        for creator in creators.all():
+        for creator in (*creators.all(), creators.guard()):
             if not creator.is_published():
                 with step(f"{creator.model_name}: seal, upload, verify, publish"):
                     creator.push()
                 self._supervisor.check()
-            if not creator.was_measured():
+            if creator.is_measured and not creator.was_measured():
                 creator.measure(wait=0)  # the platform goes on with it
 
     def _announce(self) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.data import TASKS, heldout_rows, train_rows
 from examples.packing import Encoded, pack
@@ -25,6 +27,7 @@ from examples.train import Recipe, adapted, answer_logits, fit, save
 RECIPE = Recipe(rank=8, alpha=16, targets=("q_proj", "v_proj", "o_proj"), rows=3600, learning_rate=1e-3)
 HONEST = 400  # rows of each sample task, of which every second one gets an attack appended
 LONGEST = 600  # characters of a training row; the guard reads longer texts in pieces of this length
+TESTED = 400  # attacks and harmless rows of the report
 SEED = 5
 
 
@@ -92,8 +95,8 @@ def scores(model, tokenizer, texts: list[Text], batch: int = 16) -> list[float]:
 def report(model, tokenizer, test: list[Text]) -> None:
     """Print how many attacks are found at thresholds that flag at most 1 of 200 honest rows of each task."""
     held = {name: heldout_rows(task, 200) for name, task in TASKS.items()}
-    attacks = [row for row in test if row.attack][:600]
-    harmless = [row for row in test if not row.attack][:600]
+    attacks = [row for row in test if row.attack][:TESTED]
+    harmless = [row for row in test if not row.attack][:TESTED]
     found, other = scores(model, tokenizer, attacks), scores(model, tokenizer, harmless)
     draw = random.Random(SEED)
     for name, rows in held.items():
@@ -112,15 +115,22 @@ def main() -> None:
     """Command line entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="folder of the base model")
-    parser.add_argument("--rows", type=Path, required=True, help="CSV of training rows: text, label")
+    parser.add_argument(
+        "--rows", type=Path, help="CSV of training rows: text, label; left out: report on `--out` alone"
+    )
     parser.add_argument("--test", type=Path, required=True, help="CSV of other rows, for the report")
     parser.add_argument("--out", type=Path, required=True, help="adapter folder")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    tokenizer, model = adapted(args.base, RECIPE)
-    fit("guard", model, encode(tokenizer, mixture(read_rows(args.rows), RECIPE.rows)), RECIPE)
-    save(model, args.out)
+    if args.rows is None:
+        tokenizer = AutoTokenizer.from_pretrained(args.base)
+        model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32)
+        model = PeftModel.from_pretrained(model, args.out).eval()
+    else:
+        tokenizer, model = adapted(args.base, RECIPE)
+        fit("guard", model, encode(tokenizer, mixture(read_rows(args.rows), RECIPE.rows)), RECIPE)
+        save(model, args.out)
     report(model, tokenizer, read_rows(args.test))
 
 

@@ -161,7 +161,7 @@ def test_faults_of_every_kind_cost_nobody_anything_that_was_not_delivered(platfo
 
 
 def test_a_revoked_version_is_refused_within_five_seconds_and_wiped(platform: Platform) -> None:
-    creator = SampleCreators(platform.state, platform.url).one("telecom")
+    creator = SampleCreators(platform.state, platform.url).one("telecom", "telecom")
     version = creator.push()["version"]
     name = f"{creator.model_name}@{version}"
     messages = read_heldout("telecom")[0]["messages"]
