@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
@@ -57,7 +57,7 @@ def decide(request: HttpRequest, review_id: UUID, action: str) -> HttpResponse:
     """Approve, refuse, or take off sale until it is decided."""
     found = _found(review_id)
     assert isinstance(request.user, User)  # operators_only
-    form: RefusalForm | PullForm | None = {"refuse": RefusalForm, "pull": PullForm}.get(action, _no_form)(request.POST)
+    form = _form_of(action, request.POST)
     if form is not None and not form.is_valid():
         refusal = form if isinstance(form, RefusalForm) else RefusalForm()
         return _review_page(request, found, refusal, pull_form=form if isinstance(form, PullForm) else None, status=400)
@@ -123,8 +123,11 @@ def report(request: HttpRequest, acting: Acting, org: str, slug: str) -> HttpRes
     return redirect("web:model", org=org, slug=slug)
 
 
-def _no_form(data: object) -> None:
-    return None
+def _form_of(action: str, data: QueryDict) -> RefusalForm | PullForm | None:
+    """Return the form of a decision that needs a reason."""
+    if action == "refuse":
+        return RefusalForm(data)
+    return PullForm(data) if action == "pull" else None
 
 
 def _found(review_id: UUID) -> Review:
