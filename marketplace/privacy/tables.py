@@ -33,6 +33,7 @@ from billing.models import (
 from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
+from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.vault.models import Release, SigningKey
 
 
@@ -71,6 +72,12 @@ EXPORTED = (
         "model_id version_id input_micro_usd_per_mtok cached_input_micro_usd_per_mtok output_micro_usd_per_mtok "
         "per_prediction_nano_usd effective_at",
         by="model__organization",
+    ),
+    _of(EvalSet, "id model_id number scorer rows state refusal package_digest package_size created_at"),
+    _of(
+        EvalRun,
+        "id eval_set_id version_id state reason budget_nano_usd spent_nano_usd created_at ended_at",
+        by="eval_set__organization",
     ),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),

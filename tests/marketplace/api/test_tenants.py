@@ -32,11 +32,13 @@ from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
+from marketplace.evals.models import EvalRun
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
+from tests.marketplace.evals.factories import make_evaluation
 
 pytestmark = pytest.mark.django_db
 
@@ -57,6 +59,7 @@ class Victim:
     webhook: Webhook
     payout: Payout
     prediction: Hold
+    eval_run: EvalRun
 
 
 @pytest.fixture
@@ -93,6 +96,7 @@ def victim() -> Victim:
         webhook,
         make_payout(organization),
         hold,
+        EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
     )
 
 
@@ -126,6 +130,20 @@ OPERATIONS = [
     ("POST", "models/{org}/{slug}/prices", {"input_micro_usd_per_mtok": 0, "output_micro_usd_per_mtok": 0}),
     ("POST", "models/{org}/{slug}/versions", {"signing_key_id": "{signing_key}", "package_size": 10}),
     ("GET", "models/{org}/{slug}/custody", None),
+    ("GET", "models/{org}/{slug}/eval-sets", None),
+    (
+        "POST",
+        "models/{org}/{slug}/eval-sets",
+        {"signing_key_id": "{signing_key}", "package_size": 10, "rows": 1, "scorer": {"kind": "json"}},
+    ),
+    ("GET", "models/{org}/{slug}/eval-runs", None),
+    ("GET", "eval-sets/{eval_set}", None),
+    ("HEAD", "eval-sets/{eval_set}/package", None),
+    ("PUT", "eval-sets/{eval_set}/package", None),
+    ("POST", "eval-sets/{eval_set}/complete", {"digest": "0" * 64, "wrapped_data_key": "AAAA"}),
+    ("GET", "eval-sets/{eval_set}/quote", None),
+    ("POST", "eval-sets/{eval_set}/runs", {}),
+    ("GET", "eval-runs/{eval_run}", None),
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
     ("PUT", "versions/{uploading}/package", None),
@@ -189,9 +207,11 @@ OWN_OR_PUBLIC = {
     "receipt-days",
     "receipt-consistency",
     "schema",
+    "evaluations",
+    "evaluation-calls",
+    "evaluation-receipt",
 }
 STAFF_ONLY = {
-    "evaluations",
     "platform-statements",
     "platform-summary",
     "platform-incidents",
@@ -217,13 +237,15 @@ def fill(text: str, victim: Victim) -> str:
         payout=victim.payout.id,
         prediction=victim.prediction.id,
         signing_key=victim.uploading.signing_key_id,
+        eval_set=victim.eval_run.eval_set_id,
+        eval_run=victim.eval_run.id,
     )
 
 
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    for app in ("accounts", "catalog", "vault", "billing"):
+    for app in ("accounts", "catalog", "vault", "evals", "billing"):
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
             rows.append(django_serializers.serialize("json", queryset, fields=None))
@@ -259,13 +281,22 @@ def _unknown(victim: Victim) -> Victim:
         id = uuid.uuid4()
         slug = "nothing"
         signing_key_id = uuid.uuid4()
+        eval_set_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * 11)
+    return Victim(victim.organization, *[Unknown] * 12)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
     names = {pattern.name for pattern in urls.urlpatterns if pattern.name}
     covered = {
+        "eval-sets",
+        "eval-runs",
+        "eval-set",
+        "eval-set-package",
+        "complete-eval-set",
+        "quote-eval-run",
+        "start-eval-run",
+        "eval-run",
         "signing-keys",
         "key",
         "rotate-key",
@@ -373,11 +404,9 @@ def test_a_key_cannot_choose_another_organization(victim, attacker) -> None:
     assert api.get("wallet", **{"X-Organization": "attacker"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["models/victim/triage/evaluations", "platform/statements", "platform/summary"])
+@pytest.mark.parametrize("path", ["platform/statements", "platform/summary"])
 def test_operators_only(victim, attacker, path) -> None:
-    method = "GET" if path.startswith("platform") else "POST"
-    body = {"dataset": "d", "rows": 1, "correct": 1, "base_correct": 0}
-    body = None if method == "GET" else body
+    method, body = "GET", None
     for api in (Api.of(attacker), Api.of(victim.organization)):
         assert error_of(api.call(method, path, body), 403)["code"] == "staff_only"
     error_of(Api().call(method, path, body), 401)
