@@ -43,5 +43,6 @@ def exact_json() -> Scorer:
 
 @task
 def heldout(rows: str) -> Task:
-    """Ask every row of a JSONL file once."""
-    return Task(dataset=json_dataset(str(Path(rows).resolve()), sample_of), solver=generate(), scorer=exact_json())
+    """Ask every row of a JSONL file once. A relative path is one of this repository: inspect_ai changes the folder."""
+    path = Path(__file__).resolve().parents[2] / rows
+    return Task(dataset=json_dataset(str(path), sample_of), solver=generate(), scorer=exact_json())
