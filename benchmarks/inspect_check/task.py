@@ -1,11 +1,11 @@
-"""A model's accuracy, checked from outside: inspect_ai and the rows, through /v1, without a line of the platform's code.
+"""A model's accuracy, checked from outside: inspect_ai and the rows, through /v1, without the platform's code.
 
     python3 -m venv /tmp/inspect && /tmp/inspect/bin/pip install inspect-ai openai
     INTARSIA_BASE_URL=http://127.0.0.1:8000/v1 INTARSIA_API_KEY=ik_… \
       /tmp/inspect/bin/inspect eval benchmarks/inspect_check/task.py \
       --model openai-api/intarsia/carepath/triage -T rows=examples/health/heldout.jsonl
 
-The accuracy that it prints is the one on the model's page (docs/evals.md). The package is no dependency of this project.
+The accuracy that it prints is the one on the model's page (docs/evals.md). The package is no dependency of ours.
 """
 
 from __future__ import annotations
@@ -43,5 +43,6 @@ def exact_json() -> Scorer:
 
 @task
 def heldout(rows: str) -> Task:
-    """Ask every row of a JSONL file once."""
-    return Task(dataset=json_dataset(str(Path(rows).resolve()), sample_of), solver=generate(), scorer=exact_json())
+    """Ask every row of a JSONL file once. A relative path is one of this repository: inspect_ai changes the folder."""
+    path = Path(__file__).resolve().parents[2] / rows
+    return Task(dataset=json_dataset(str(path), sample_of), solver=generate(), scorer=exact_json())

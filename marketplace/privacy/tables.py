@@ -35,6 +35,7 @@ from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
+from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.promises.models import Month, Promise, Refund
 from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
@@ -119,6 +120,12 @@ EXPORTED = (
         Customer,
         "model_id first_seen_at trusted_at granted_calls_per_day noticed_at noticed_distinct noticed_calls "
         "evenness_permille measure asked_at asked_calls_per_day",
+    ),
+    _of(EvalSet, "id model_id number scorer rows state refusal package_digest package_size created_at"),
+    _of(
+        EvalRun,
+        "id eval_set_id version_id state reason budget_nano_usd spent_nano_usd created_at ended_at",
+        by="eval_set__organization",
     ),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),

@@ -33,20 +33,20 @@ def holders(*, version: Version) -> list[Holder]:
     """
     now = timezone.now()
     leases = Lease.objects.filter(release__version=version).select_related("release__replica")
-    by_replica: dict[UUID, list[Lease]] = {}
+    by_replica: dict[Replica, list[Lease]] = {}
     for lease in leases.order_by("release__replica__name", "release__replica__registered_at"):
-        by_replica.setdefault(lease.release.replica_id, []).append(lease)
+        assert lease.release.replica is not None, "keys of rows have no lease"
+        by_replica.setdefault(lease.release.replica, []).append(lease)
     newest = dict(
-        Replica.objects.filter(name__in={held[0].release.replica.name for held in by_replica.values()})
+        Replica.objects.filter(name__in={replica.name for replica in by_replica})
         .order_by("name", "registered_at")
         .values_list("name", "pk")
     )
     found = []
-    for replica_id, held in by_replica.items():
-        replica = held[0].release.replica
+    for replica, held in by_replica.items():
         ends_at = max(lease.expires_at for lease in held)
         holder = Holder(replica, ends_at, ends_at <= now, all(lease.confirmed_at is not None for lease in held))
-        lately = newest[replica.name] == replica_id and ends_at > now - timedelta(hours=SILENT_HOURS)
+        lately = newest[replica.name] == replica.pk and ends_at > now - timedelta(hours=SILENT_HOURS)
         if holder.confirmed or not holder.lease_over or replica.gone_at is None or lately:
             found.append(holder)
     return found

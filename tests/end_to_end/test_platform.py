@@ -17,6 +17,8 @@ import pytest
 from devstack.samples import SampleCreators
 from devstack.state import REPOSITORY
 from examples.score import is_right, read_heldout
+from protocol.proofs.documents import verify_document
+from protocol.proofs.keys import read_key_file
 from tests.end_to_end.faults.audit import CLOSE_SECONDS, Verdict
 from tests.end_to_end.faults.run import FaultRun
 from tests.end_to_end.platform import Platform
@@ -70,6 +72,38 @@ def test_the_message_alone_gives_right_and_whole_answers_and_the_page_says_how_t
         assert contract["output_schema"]["required"] == list(read_heldout(role)[0]["expected"])
         page = httpx.get(f"{platform.url}/models/{name}").text
         assert "Schema of the answers" in page and instructions not in page and "max_tokens" not in page
+
+
+def test_the_platform_measured_its_samples_by_itself_and_a_stranger_finds_the_same(platform: Platform) -> None:
+    measured = {
+        role: httpx.get(f"{platform.url}/api/v1/models/{name}").json()["evaluation"] for role, name in MODELS.items()
+    }
+    for role, least in {"finance": 66, "health": 69, "telecom": 59}.items():
+        one = measured[role]
+        assert one["rows"] == 72 and one["correct"] >= least > 40 + one["base_correct"]
+        assert one["low"] < one["correct"] / 72 < one["high"]
+
+    # As somebody does who has the rows and an API key, and nothing else of the platform's.
+    rows = read_heldout("health")
+    with ThreadPoolExecutor(24) as pool:
+        answers = pool.map(
+            lambda row: client(platform).chat.completions.create(model=MODELS["health"], messages=row["messages"][-1:]),
+            rows,
+        )
+        texts = [answer.choices[0].message.content or "" for answer in answers]
+    assert (
+        sum(is_right(text, row["expected"]) for text, row in zip(texts, rows, strict=True))
+        == (measured["health"]["correct"])
+    )
+    run = f"{platform.url}/evaluations/{measured['health']['run_id']}"
+    assert f"{measured['health']['correct']} of 72 answers right" in httpx.get(run).text
+    calls = httpx.get(f"{platform.url}/api/v1/evaluations/{measured['health']['run_id']}/calls").json()["results"]
+    one = next(call for call in calls if call["base"] and call["receipt_sha256"])
+    document = httpx.get(f"{run}/receipts/{one['prediction_id']}.json").content
+    proven = verify_document(
+        document, read_key_file(httpx.get(f"{platform.url}/.well-known/intarsia-keys.json").content)
+    )
+    assert proven.charge.adapter is None and proven.charge.model == MODELS["health"]
 
 
 def test_different_adapters_answer_in_one_batch_each_with_its_own_knowledge(platform: Platform) -> None:

@@ -20,7 +20,6 @@ from tests.marketplace.catalog.factories import (
     make_key,
     make_model,
     make_organization,
-    make_user,
     make_version,
 )
 
@@ -94,18 +93,6 @@ def test_a_page_of_models_costs_the_same_queries_whatever_its_length(django_asse
         make_version(make_model(organization, slug=f"m{number}"))
     with django_assert_max_num_queries(5):
         assert len(Api().get("models").json()["results"]) == 8
-
-
-def test_an_evaluation_is_recorded_by_staff_and_shown() -> None:
-    version = make_version(make_model(make_organization("acme")))
-    staff = Api.of(make_organization("intarsia", owner=make_user(is_staff=True)))
-    body = {"dataset": "held-out", "rows": 60, "correct": 57, "base_correct": 9}
-    assert staff.post("models/acme/triage/evaluations", body).status_code == 201
-    shown = Api().get("models/acme/triage").json()["evaluation"]
-    assert (shown["version"], shown["rows"], shown["correct"]) == (version.number, 60, 57)
-    error_of(staff.post("models/acme/triage/evaluations", {**body, "correct": 61}), 400)
-    error_of(staff.post("models/acme/triage/evaluations", {**body, "version": 7}), 404)
-    error_of(staff.post("models/acme/nothing/evaluations", body), 404)
 
 
 def test_a_signing_key_is_registered_once() -> None:

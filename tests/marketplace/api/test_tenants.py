@@ -32,6 +32,7 @@ from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
+from marketplace.evals.models import EvalRun
 from marketplace.publishing.models import Review
 from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
@@ -39,6 +40,7 @@ from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
+from tests.marketplace.evals.factories import make_evaluation
 
 pytestmark = pytest.mark.django_db
 
@@ -61,6 +63,7 @@ class Victim:
     prediction: Hold
     review: Review
     trial: Trial
+    eval_run: EvalRun
 
 
 @pytest.fixture
@@ -99,6 +102,7 @@ def victim() -> Victim:
         hold,
         Review.objects.get(model=model),
         Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
+        EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
     )
 
 
@@ -138,6 +142,20 @@ OPERATIONS = [
     ("PUT", "models/{org}/{slug}/alarms", {"drift": 0.5}),
     ("GET", "models/{org}/{slug}/protection", None),
     ("PATCH", "models/{org}/{slug}/protection", {"on_copying": ""}),
+    ("GET", "models/{org}/{slug}/eval-sets", None),
+    (
+        "POST",
+        "models/{org}/{slug}/eval-sets",
+        {"signing_key_id": "{signing_key}", "package_size": 10, "rows": 1, "scorer": {"kind": "json"}},
+    ),
+    ("GET", "models/{org}/{slug}/eval-runs", None),
+    ("GET", "eval-sets/{eval_set}", None),
+    ("HEAD", "eval-sets/{eval_set}/package", None),
+    ("PUT", "eval-sets/{eval_set}/package", None),
+    ("POST", "eval-sets/{eval_set}/complete", {"digest": "0" * 64, "wrapped_data_key": "AAAA"}),
+    ("GET", "eval-sets/{eval_set}/quote", None),
+    ("POST", "eval-sets/{eval_set}/runs", {}),
+    ("GET", "eval-runs/{eval_run}", None),
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
     ("PUT", "versions/{uploading}/package", None),
@@ -216,9 +234,11 @@ OWN_OR_PUBLIC = {
     "receipt-consistency",
     "reports",  # of whatever the caller sees
     "schema",
+    "evaluations",
+    "evaluation-calls",
+    "evaluation-receipt",
 }
 STAFF_ONLY = {
-    "evaluations",
     "platform-statements",
     "platform-summary",
     "platform-incidents",
@@ -250,6 +270,8 @@ def fill(text: str, victim: Victim) -> str:
         prediction=victim.prediction.id,
         review=victim.review.id,
         signing_key=victim.uploading.signing_key_id,
+        eval_set=victim.eval_run.eval_set_id,
+        eval_run=victim.eval_run.id,
     )
 
 
@@ -293,6 +315,7 @@ def _unknown(victim: Victim) -> Victim:
         id = uuid.uuid4()
         slug = "nothing"
         signing_key_id = uuid.uuid4()
+        eval_set_id = uuid.uuid4()
 
     return Victim(victim.organization, *[Unknown] * 12)
 
@@ -300,6 +323,14 @@ def _unknown(victim: Victim) -> Victim:
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
     names = {pattern.name for pattern in urls.urlpatterns if pattern.name}
     covered = {
+        "eval-sets",
+        "eval-runs",
+        "eval-set",
+        "eval-set-package",
+        "complete-eval-set",
+        "quote-eval-run",
+        "start-eval-run",
+        "eval-run",
         "signing-keys",
         "key",
         "rotate-key",
@@ -417,11 +448,9 @@ def test_a_key_cannot_choose_another_organization(victim, attacker) -> None:
     assert api.get("wallet", **{"X-Organization": "attacker"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["models/victim/triage/evaluations", "platform/statements", "platform/summary"])
+@pytest.mark.parametrize("path", ["platform/statements", "platform/summary"])
 def test_operators_only(victim, attacker, path) -> None:
-    method = "GET" if path.startswith("platform") else "POST"
-    body = {"dataset": "d", "rows": 1, "correct": 1, "base_correct": 0}
-    body = None if method == "GET" else body
+    method, body = "GET", None
     for api in (Api.of(attacker), Api.of(victim.organization)):
         assert error_of(api.call(method, path, body), 403)["code"] == "staff_only"
     error_of(Api().call(method, path, body), 401)

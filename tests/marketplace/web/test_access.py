@@ -9,6 +9,7 @@ import pytest
 from django.urls import reverse
 
 from marketplace.accounts.models import Membership
+from marketplace.catalog.models import Evaluation
 from tests.marketplace.web.conftest import World
 
 PUBLIC = [
@@ -63,10 +64,23 @@ def assert_clean(response) -> None:
 
 # The loops below share one world each: building it takes longer than reading a page.
 def test_public_pages_open_for_strangers(world: World) -> None:
-    for path in PUBLIC + GATES:
+    run = Evaluation.objects.get().run_id
+    for path in [*PUBLIC, f"/evaluations/{run}", f"/evaluations/{run}?page=2", *GATES]:
         response = world.client(None).get(path)
         assert response.status_code == 200, path
         assert_clean(response)
+
+
+def test_the_page_of_an_evaluation_is_as_public_as_its_model(world: World) -> None:
+    path = f"/evaluations/{Evaluation.objects.get().run_id}"
+    page = world.client(None).get(path).content.decode()
+    assert "113 of 120 answers right" in page and page.count('class="right"') == 113 + 31
+    assert world.client(None).get(f"{path}/receipts/{uuid.uuid4()}.json").status_code == 404
+    world.model.visibility = "private"
+    world.model.save()
+    assert world.client(None).get(path).status_code == world.client(world.stranger).get(path).status_code == 404
+    assert world.client(world.creator).get(path).status_code == 200
+    assert world.client(None).get(f"/evaluations/{uuid.uuid4()}").status_code == 404
 
 
 def test_private_pages_send_strangers_to_sign_in(world: World) -> None:
