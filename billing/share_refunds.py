@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
@@ -42,7 +43,7 @@ def charges_left(
     *, organization_id: UUID, model_id: UUID, since: datetime, until: datetime, bearer_id: UUID | None
 ) -> list[ChargeLeft]:
     """Return the charges of one consumer for one model in a time, the dearest first; `bearer_id` None: the platform."""
-    parameters = {
+    parameters: dict[str, Any] = {
         "organization": organization_id,
         "model": model_id,
         "since": since,

@@ -60,7 +60,7 @@ def promises_of(*, model: Model) -> list[Promised]:
         now, later = promise_of_month(model.pk, kind, this), promise_of_month(model.pk, kind, next_month(this))
         rows = Month.objects.filter(model=model, kind=kind).select_related("promise").order_by("-month")
         months = tuple(_kept(row) for row in reversed(rows[:MONTHS_SHOWN]))
-        promised = Promised(kind, now and now.bound, later and later.bound, next_month(this), months)
+        promised = Promised(kind, _bound(now), _bound(later), next_month(this), months)
         if promised.bound is not None or promised.next_bound is not None or months:
             found.append(promised)
     return found
@@ -79,6 +79,10 @@ def refunds_borne(organization: Organization) -> QuerySet[Refund]:
 def _shown(rows: QuerySet[Refund]) -> QuerySet[Refund]:
     paid = rows.filter(paid_at__isnull=False, paid_nano_usd__gt=0)
     return paid.select_related("month__promise", "month__model__organization").order_by("-paid_at", "-id")
+
+
+def _bound(promise: Promise | None) -> int | None:
+    return None if promise is None else promise.bound
 
 
 def _kept(row: Month) -> Kept:

@@ -211,4 +211,5 @@ def _close(refund: Refund, total: int) -> None:
 
 def _has_schema(model: Model) -> bool:
     newest = Version.objects.filter(model=model, state=Version.State.PUBLISHED).order_by("-number").first()
-    return newest is not None and bool(newest.contract) and newest.contract.get("output_schema") is not None
+    contract = newest.contract if newest is not None else None
+    return contract is not None and contract.get("output_schema") is not None

@@ -176,8 +176,8 @@ def _callable_name(organization: Organization, name: str, field: str) -> str:
             "write the model as organization/model, or organization/model@version", field=field
         ) from None
     model = catalog.visible_model(org_slug=parsed.organization, slug=parsed.slug, viewer=organization)
-    version = model and catalog.published_version(org_slug=parsed.organization, slug=parsed.slug, number=parsed.version)
-    if version is None:
+    version = catalog.published_version(org_slug=parsed.organization, slug=parsed.slug, number=parsed.version)
+    if model is None or version is None:
         raise UnknownModel(f"there is no {name.strip()[:100]} for sale", field=field)
     return f"{parsed.listing}@{version.number}"
 
