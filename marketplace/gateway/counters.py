@@ -151,7 +151,7 @@ class Counters:
         return [bool(answer) for answer in answers]
 
     async def _observe_all(self, observations: list[list[object]]) -> Sequence[Asked]:
-        args = [msgspec.msgpack.encode(observations), ALARM_AT, MOST_ANSWERS]
+        args: list[bytes | int] = [msgspec.msgpack.encode(observations), ALARM_AT, MOST_ANSWERS]
         return [_asked(distinct, fields) for distinct, fields in await self._observe(args=args)]
 
 

@@ -37,13 +37,15 @@ def tell_creators() -> int:
 @shared_task
 def trust_customers() -> int:
     """Trust those who have called and paid for weeks without being noticed; return how many."""
-    values = {
-        "after": policies.TRUST_AFTER,
-        "paid": policies.TRUST_PAID_NANO_USD,
-        "weeks": policies.TRUST_WEEKS,
-    }
     with connection.cursor() as cursor:
-        cursor.execute(_TRUST_SQL, values)
+        cursor.execute(
+            _TRUST_SQL,
+            {
+                "after": policies.TRUST_AFTER,
+                "paid": policies.TRUST_PAID_NANO_USD,
+                "weeks": policies.TRUST_WEEKS,
+            },
+        )
         return cursor.rowcount
 
 
