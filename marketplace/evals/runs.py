@@ -34,6 +34,8 @@ RUN_TASK, QUEUE = "marketplace.evals.tasks.run_evaluation", "runs"
 QUEUED_SECONDS = 30  # a message that waited longer behind a long run is one too many: the next has been sent
 MAX_OPEN_RUNS = 3  # of one organization
 MAX_BUDGET_NANO_USD = 10**12  # $1,000
+# Also before it is for sale: whether it is worse than the last one is known then when it is published.
+MEASURED = (Version.State.VERIFIED, Version.State.IN_REVIEW, Version.State.PUBLISHED)
 CLAIM = timedelta(seconds=60)
 MAX_AGE = timedelta(hours=6)  # of a run that is not done: it then fails, long before its answers are forgotten
 
@@ -52,7 +54,7 @@ class JudgedCall:
 def start_run(
     *, eval_set: EvalSet, version: Version, budget_nano_usd: int | None = None, guard: Version | None = None
 ) -> EvalRun:
-    """Begin a run of a set on a published version of its model; the budget is the worst case unless it is named.
+    """Begin a run of a set on a verified version of its model; the budget is the worst case unless it is named.
 
     With `guard`, a published version that is one, the run sets the threshold at which it guards the model.
 
@@ -61,8 +63,8 @@ def start_run(
     """
     if eval_set.state != EvalSet.State.READY:
         raise Conflict(f"set {eval_set.number} is {eval_set.state}", code="set_not_ready")
-    if version.state != Version.State.PUBLISHED or version.model_id != eval_set.model_id:
-        raise Conflict("only a published version of the set's own model is measured", code="not_published")
+    if version.state not in MEASURED or version.model_id != eval_set.model_id:
+        raise Conflict("only a verified version of the set's own model is measured", code="not_verified")
     if guard is not None:
         _require_guard(guard, eval_set)
     quote = worst_case(eval_set=eval_set, version=version, guard=guard)
@@ -156,7 +158,7 @@ def finish_run(run: EvalRun, calls: Sequence[JudgedCall], *, macro_f1: tuple[flo
     """End a run with its figure and the list of its calls, all at once. Fails it if the version was withdrawn."""
     receipts = _receipts(run, [call.prediction_id for call in calls])
     with transaction.atomic():
-        if lock_version(run.version_id).state != Version.State.PUBLISHED:
+        if lock_version(run.version_id).state not in MEASURED:
             withdrawn = True
         else:
             withdrawn = False

@@ -25,9 +25,10 @@ from protocol.contracts import PublicContract, read_public_contract
 from protocol.names import ModelName
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
-# What a name can mean. A version in review is nothing to strangers; its own organization tries it.
+# What a name can mean. A version that is not for sale yet is nothing to strangers; its own organization tries it.
+_NOT_YET = ("verified", "in_review")
 _FOR_STRANGERS = ["published", "retired", "revoked"]
-_FOR_ITS_OWN = [*_FOR_STRANGERS, "in_review"]
+_FOR_ITS_OWN = [*_FOR_STRANGERS, *_NOT_YET]
 
 _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
@@ -157,7 +158,7 @@ class Offers:
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
 
     async def find(self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer: Principal) -> Offer:
-        """Return what the name means to this customer, which for its own organization may be a version in review.
+        """Return what the name means to this customer, which for its own organization may be a version not yet for sale.
 
         Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked.
         """
@@ -166,10 +167,10 @@ class Offers:
         row = await self._rows.get((name, own), lambda: self._load(database, name, own=own))
         if row is None:
             raise not_found(str(name))
-        hidden = row["visibility"] == "private" or row["state"] == "in_review"
+        hidden = row["visibility"] == "private" or row["state"] in _NOT_YET
         if hidden and row["creator_organization_id"] != consumer_organization_id:
             raise not_found(str(name))
-        if row["state"] not in ("published", "in_review"):
+        if row["state"] not in ("published", *_NOT_YET):
             raise revoked(f"The model {str(name)!r} was withdrawn and answers no more requests.")
         referrer = await self._referrers.get(
             consumer_organization_id, lambda: self._load_referrer(database, consumer_organization_id)

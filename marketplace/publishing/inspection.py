@@ -94,14 +94,14 @@ def _scores(version: Version) -> tuple[Score | None, Score | None]:
     if new is None:
         return None, None
     before = Evaluation.objects.filter(
-        version__model=version.model_id, version__number__lt=version.number, dataset=new.dataset
+        version__model=version.model_id, version__number__lt=version.number, set_digest=new.set_digest
     )
     old = before.select_related("version").order_by("-version__number", "-pk").first()
     return _score(new, version.number), None if old is None else _score(old, old.version.number)
 
 
 def _score(row: Evaluation, number: int) -> Score:
-    return Score(number, row.dataset, row.rows, row.correct)
+    return Score(number, row.set_number, row.rows, row.correct)
 
 
 def _copy_price(version: Version, model: Model) -> tuple[int | None, int]:

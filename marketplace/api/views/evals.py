@@ -306,8 +306,8 @@ def public_run(view: ControlView, run_id: UUID) -> EvalRun:
 
 
 def measured_version(eval_set: EvalSet, number: int | None) -> Version:
-    """Return the set's model in its published version of this number, the newest without one; 404 if there is none."""
-    versions = catalog.versions_of(model=eval_set.model, published_only=True)
+    """Return the set's model in its version of this number, the newest published one without; 404 if there is none."""
+    versions = catalog.versions_of(model=eval_set.model, published_only=number is None)
     found = versions.first() if number is None else versions.filter(number=number).first()
     if found is None:
         raise not_found("version")

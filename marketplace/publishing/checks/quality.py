@@ -16,7 +16,7 @@ class Score:
     """Right answers on the rows of one set, of one version."""
 
     version: int
-    dataset: str
+    set: int
     rows: int
     correct: int
 
@@ -35,13 +35,13 @@ def example_findings(counts: Mapping[str, Any] | None) -> list[Finding]:
 
 def score_findings(new: Score | None, old: Score | None) -> list[Finding]:
     """Return a finding if `new` is worse than the last version beyond chance: intervals that do not overlap."""
-    if new is None or old is None or new.dataset != old.dataset or not new.rows or not old.rows:
+    if new is None or old is None or new.set != old.set or not new.rows or not old.rows:
         return []
     best, least = wilson(new.correct, new.rows)[1], wilson(old.correct, old.rows)[0]
     if best >= least:
         return []
     message = (
-        f"It is worse than version {old.version} on {new.dataset}: {new.correct} of {new.rows} right, where "
+        f"It is worse than version {old.version} on set {new.set}: {new.correct} of {new.rows} right, where "
         f"version {old.version} had {old.correct} of {old.rows}."
     )
     return [Finding("score", message, f"{old.version}:{new.version}")]

@@ -11,11 +11,11 @@ from marketplace.evals.models import EvalCall, EvalRun, EvalSet
 from marketplace.vault.models import SigningKey
 
 
-def make_evaluation(version: Version, *, rows: int = 120, correct: int = 113, base_correct: int = 31) -> Evaluation:
-    """The figure of a run that is done, with its calls; the first ones of each are right."""
+def make_set(version: Version, *, rows: int) -> EvalSet:
+    """A set that is ready to be run."""
     model = version.model
     key, _ = SigningKey.objects.get_or_create(organization=model.organization, public_key=model.pk.bytes * 2)
-    stored = EvalSet.objects.create(
+    return EvalSet.objects.create(
         organization=model.organization,
         model=model,
         number=EvalSet.objects.filter(model=model).count() + 1,
@@ -27,6 +27,13 @@ def make_evaluation(version: Version, *, rows: int = 120, correct: int = 113, ba
         wrapped_key=b"wrapped",
         state=EvalSet.State.READY,
     )
+
+
+def make_evaluation(
+    version: Version, *, rows: int = 120, correct: int = 113, base_correct: int = 31, stored: EvalSet | None = None
+) -> Evaluation:
+    """The figure of a run that is done, with its calls; the first ones of each are right. `stored`: the set."""
+    stored = stored or make_set(version, rows=rows)
     run = EvalRun.objects.create(
         eval_set=stored,
         version=version,

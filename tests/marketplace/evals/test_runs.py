@@ -206,7 +206,7 @@ async def test_a_platform_that_is_away_lets_the_run_wait_and_a_fault_ends_it(
     await nothing_shown(api)
 
 
-async def test_only_ready_sets_run_on_published_versions_and_once_at_a_time(api: World, begin: Begin) -> None:
+async def test_only_ready_sets_run_on_verified_versions_and_once_at_a_time(api: World, begin: Begin) -> None:
     run = await begin(rows("dining"))
 
     @sync_to_async
@@ -219,7 +219,7 @@ async def test_only_ready_sets_run_on_published_versions_and_once_at_a_time(api:
         return str(refusal.value.code)
 
     assert await again() == "run_open"
-    assert await again(state="retired") == "not_published"
+    assert await again(state="retired") == "not_verified"
     await sync_to_async(EvalSet.objects.update)(state="refused")
     assert await again() == "set_not_ready"
 

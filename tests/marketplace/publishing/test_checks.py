@@ -119,10 +119,10 @@ def test_only_answers_that_are_not_valid_are_a_finding() -> None:
 
 
 def test_a_score_is_worse_only_beyond_chance_and_on_the_same_rows() -> None:
-    old = Score(1, "parcels", 200, 190)
-    assert len(score_findings(Score(2, "parcels", 200, 150), old)) == 1
-    assert score_findings(Score(2, "parcels", 200, 185), old) == []
-    assert score_findings(Score(2, "letters", 200, 10), old) == []
+    old = Score(1, 1, 200, 190)
+    assert len(score_findings(Score(2, 1, 200, 150), old)) == 1
+    assert score_findings(Score(2, 1, 200, 185), old) == []
+    assert score_findings(Score(2, 2, 200, 10), old) == []
     assert score_findings(None, old) == score_findings(old, None) == []
 
 

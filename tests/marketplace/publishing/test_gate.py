@@ -18,6 +18,7 @@ from marketplace.publishing.errors import RefusedByReview
 from marketplace.publishing.models import Act, Review, Sketch
 from marketplace.publishing.selectors import listing_digest, review_of
 from tests.marketplace.catalog.factories import make_model, make_organization, make_user, make_version
+from tests.marketplace.evals.factories import make_evaluation, make_set
 from tests.marketplace.publishing.factories import give_sketch
 
 pytestmark = pytest.mark.django_db
@@ -230,9 +231,10 @@ def test_weights_that_were_never_compared_wait_for_a_person() -> None:
 
 def test_examples_a_worse_score_and_a_tricky_card_are_findings() -> None:
     first = published("parcels", "Parcels")
-    catalog_services.record_evaluation(version=first, dataset="parcels", rows=200, correct=190, base_correct=20)
+    stored = make_set(first, rows=200)
+    make_evaluation(first, rows=200, correct=190, base_correct=20, stored=stored)
     worse = make_version(first.model, state=State.VERIFIED)
-    catalog_services.record_evaluation(version=worse, dataset="parcels", rows=200, correct=150, base_correct=20)
+    make_evaluation(worse, rows=200, correct=150, base_correct=20, stored=stored)
     Version.objects.filter(pk=worse.pk).update(report={"examples": {"run": 3, "valid": 2, "equal": 1}})
     worse.refresh_from_db()
     Model.objects.update(card_markdown="[https://intarsia.example](https://evil.example/login)")
