@@ -5,6 +5,8 @@ Nobody decides about an organization of their own.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db import transaction
 from django.utils import timezone
 
@@ -61,7 +63,7 @@ def refuse_review(*, review: Review, user: User, reason: str, strike: bool = Fal
     """
     reason = require_text(reason, "reason")
     model = _begin(review, user)
-    taken = list(review.taken_off)
+    taken: list[UUID] = [UUID(str(one)) for one in review.taken_off]
     if review.kind == Review.Kind.VERSION:
         assert review.version is not None
         move_version(review.version, State.VERIFIED, from_state=State.IN_REVIEW)
@@ -133,9 +135,9 @@ def _require(version: Version, state: str) -> None:
         raise Conflict(f"version {version.number} is {version.state}", code="wrong_state")
 
 
-def _take_off(model: Model) -> list[object]:
+def _take_off(model: Model) -> list[UUID]:
     """Move every published version back to `in_review`; return their ids."""
-    taken: list[object] = []
+    taken: list[UUID] = []
     for version in Version.objects.filter(model=model, state=State.PUBLISHED).order_by("pk"):
         move_version(version, State.IN_REVIEW, from_state=State.PUBLISHED)
         taken.append(version.pk)
