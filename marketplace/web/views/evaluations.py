@@ -29,7 +29,9 @@ def evaluation(request: HttpRequest, run_id: UUID) -> HttpResponse:
     run, figure = _visible(request, run_id)
     calls = selectors.calls_of(run=run)
     page = Paginator(calls, 2 * ROWS_ON_PAGE).get_page(request.GET.get("page"))
-    newest = catalog.published_version(org_slug=run.version.model.organization.slug, slug=run.version.model.slug)
+    newest = catalog.published_version(
+        org_slug=run.version.model.organization.slug, slug=run.version.model.slug, number=None
+    )
     context = {
         "run": run,
         "model": run.version.model,
