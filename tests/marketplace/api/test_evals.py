@@ -105,7 +105,7 @@ def test_what_is_not_public_has_no_public_run(hide: str) -> None:
 
 def test_sets_and_runs_are_their_organizations_own() -> None:
     version = make_version(make_model(make_organization("acme")))
-    found = make_evaluation(version, rows=10)
+    found = make_evaluation(version, rows=10, correct=9, base_correct=2)
     stored = EvalSet.objects.get()
     owner, other = Api.of(version.model.organization), Api.of(make_organization("other"))
     assert owner.get(f"eval-runs/{found.run_id}").json()["state"] == "done"
