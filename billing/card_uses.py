@@ -20,6 +20,8 @@ from billing.stripe.charges import Charge
 
 logger = logging.getLogger(__name__)
 
+BATCH = 50  # one call to Stripe each
+
 
 def note_use(*, organization_id: UUID, fingerprint: str, at: datetime) -> None:
     """Note that the organization used a card at that time; the first time stands. Idempotent."""
@@ -46,7 +48,7 @@ def note_payment(*, top_up: TopUp, charge: Charge | None) -> None:
     TopUp.objects.filter(pk=top_up.pk, card_fingerprint=None).update(card_fingerprint=top_up.card_fingerprint)
 
 
-def learn_cards(*, gateway: StripeGateway, limit: int) -> int:
+def learn_cards(*, gateway: StripeGateway, limit: int = BATCH) -> int:
     """Ask Stripe about up to `limit` paid top-ups, and as many saved cards, whose card is not known yet.
 
     Returns how many were learned. One that Stripe does not answer for is asked about by a later call.

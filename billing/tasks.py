@@ -44,7 +44,6 @@ LAST_RETRY = timedelta(hours=1)
 ATTEMPTS_UNTIL_INCIDENT = 8  # half an hour: then a person should look, and the retries go on
 EVENT_BATCH = 200
 TOP_UP_BATCH = 200
-CARD_BATCH = 50  # one call to Stripe each
 CATCH_UP_SECONDS = 3 * 24 * 3600  # as long as Stripe itself retries a webhook
 OUTBOX_BATCH = 500
 OUTBOX_STREAM = "intarsia:billing:events"
@@ -143,9 +142,7 @@ def catch_up_top_ups() -> None:
 @shared_task
 def learn_cards() -> None:
     """Ask Stripe for the cards of payments whose events said nothing of them, and of cards saved long ago."""
-    learned = card_uses.learn_cards(gateway=stripe_gateway(), limit=CARD_BATCH)
-    if learned:
-        logger.info("the cards of %d payments and saved cards are known now", learned)
+    card_uses.learn_cards(gateway=stripe_gateway())
 
 
 def _later(attempts: int) -> CombinedExpression:

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from billing.integrity import find_discrepancies
-from billing.models import Account, BillingProfile, Entry, KeptAnswer, TopUp, Usage
+from billing.models import Account, BillingProfile, CardUse, Entry, KeptAnswer, TopUp, Usage
 from billing.refunds import advance_refund
 from billing.services import credit_promotion
 from devstack.stripe_double.core import StripeDouble
@@ -31,6 +31,7 @@ from protocol.proofs.documents import verify_document
 from tests.billing.conftest import double
 from tests.billing.payments import disputed, paid, refund
 from tests.billing.support import hold_request, place, settle_kept
+from tests.marketplace.catalog.factories import make_organization
 from tests.marketplace.receipts.conftest import Market, market
 from tests.marketplace.web.conftest import World, build_world
 
@@ -189,3 +190,13 @@ def test_the_command_erases_and_refuses_with_the_reason(world: World, capsys: py
         with pytest.raises(CommandError, match=reason):
             call_command("erase", *arguments)
     assert Erasure.objects.count() == 2
+
+
+def test_an_erased_organization_leaves_no_card_behind(double: StripeDouble) -> None:
+    organization, other = make_organization("gone"), make_organization("stays")
+    for one in (organization, other):
+        paid(double, one)
+    services.erase_organization(organization=organization, by=None, give_up=True)
+    assert list(CardUse.objects.values_list("organization__slug", flat=True)) == ["stays"]
+    assert TopUp.objects.get(organization=organization).card_fingerprint == ""
+    assert TopUp.objects.get(organization=other).card_fingerprint
