@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marketplace.gateway.sse import events
 from marketplace.guards.masking import Mask
 from marketplace.guards.restoring import Restorer, StreamRestorer
 from protocol.events import DONE, event_data, event_tokens, format_event
@@ -55,10 +57,10 @@ def stream_of(pieces: list[Placed], finishes: dict[int, int]) -> list[bytes]:
     return raw
 
 
-def read(events: list[bytes]) -> dict[tuple[int, str], str]:
+def read(stream: list[bytes]) -> dict[tuple[int, str], str]:
     """What a client puts together."""
     found: dict[tuple[int, str], str] = {}
-    for raw in events:
+    for raw in stream:
         data = event_data(raw)
         assert data is not None
         for choice in json.loads(data)["choices"]:
@@ -76,10 +78,10 @@ def read(events: list[bytes]) -> dict[tuple[int, str], str]:
 
 def restored(raw: list[bytes], mask: Mask = MASK) -> list[bytes]:
     restorer = StreamRestorer(mask)
-    events = [restorer.event(one) for one in raw]
+    found = [restorer.event(one) for one in raw]
     rest = restorer.end()
     assert not restorer._held
-    return [*events, rest] if rest else events
+    return [*found, rest] if rest else found
 
 
 @settings(max_examples=300)
@@ -101,10 +103,10 @@ def test_any_split_of_a_stream_gives_the_same_text(
         key = random.choice([one for one, left in queues.items() if left])
         pieces.append((*key, queues[key].pop(0)))
     finishes = {index: 1 for index, _ in channels} if finished else {}
-    events = restored(stream_of(pieces, finishes))
+    found = restored(stream_of(pieces, finishes))
     expected = {key: plain(text, escaped=key[1] == "arguments") for key, (text, _) in channels.items()}
-    assert {key: text for key, text in read(events).items() if text} == {k: t for k, t in expected.items() if t}
-    counts = [event_tokens(raw) or 0 for raw in events]
+    assert {key: text for key, text in read(found).items() if text} == {k: t for k, t in expected.items() if t}
+    counts = [event_tokens(raw) or 0 for raw in found]
     assert counts == sorted(counts) and (not pieces or counts[-1] == len(pieces))
 
 
@@ -126,8 +128,8 @@ def test_no_more_is_held_back_than_the_beginning_of_a_placeholder(one: tuple[str
 
 def test_a_token_that_is_held_back_does_not_count_as_delivered() -> None:
     tokens = ["to ", "<", "EMAIL", "_1", ">", " now"]
-    events = restored(stream_of([(0, "content", token) for token in tokens], {}))
-    assert [event_tokens(raw) for raw in events] == [1, 1, 1, 1, 5, 6]
+    found = restored(stream_of([(0, "content", token) for token in tokens], {}))
+    assert [event_tokens(raw) for raw in found] == [1, 1, 1, 1, 5, 6]
 
 
 def test_events_in_which_nothing_begins_pass_as_they_came() -> None:
@@ -162,3 +164,20 @@ def test_an_answer_that_is_json_stays_json() -> None:
     answer = {"choices": [{"index": 0, "message": {"content": '{"to": "<EMAIL_12>"}'}}]}
     Restorer(Mask(VALUES, json_answer=True)).answer(answer)
     assert json.loads(answer["choices"][0]["message"]["content"]) == {"to": VALUES["<EMAIL_12>"]}  # type: ignore[index]
+
+
+async def _through(chunks: list[bytes]) -> list[bytes]:
+    async def arriving() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    return restored([raw async for raw in events(arriving())])
+
+
+async def test_a_stream_that_is_cut_at_any_byte_has_its_values() -> None:
+    tokens = ["é <", "EMAIL_1>", "<EMAI", "L_12", "> <CARD_", "1", "><EM"]
+    stream = b"".join(stream_of([(0, "content", token) for token in tokens], {0: 1}))
+    expected = {(0, "content"): plain("".join(tokens))}
+    assert read(await _through([bytes([one]) for one in stream])) == expected
+    for cut in range(len(stream) + 1):
+        assert read(await _through([stream[:cut], stream[cut:]])) == expected
