@@ -19,7 +19,7 @@ KIND_NOTICED, KIND_ASKED = "model.copying", "model.more_calls"
 # Calls in three different weeks and five paid dollars within the time for which sums are read: a year.
 _TRUST_SQL = """
 UPDATE protection_customer c SET trusted_at = now()
-WHERE c.trusted_at IS NULL AND c.noticed_at IS NULL AND c.first_seen_at <= now() - %(after)s
+WHERE c.trusted_at IS NULL AND c.noticed_at IS NULL AND c.first_seen_at <= now() - make_interval(days => %(after)s)
 AND EXISTS (
     SELECT 1 FROM billing_usageday u
     WHERE u.organization_id = c.organization_id AND u.model_id = c.model_id AND u.day > now() - interval '1 year'
@@ -41,7 +41,7 @@ def trust_customers() -> int:
         cursor.execute(
             _TRUST_SQL,
             {
-                "after": policies.TRUST_AFTER,
+                "after": policies.TRUST_AFTER.days,
                 "paid": policies.TRUST_PAID_NANO_USD,
                 "weeks": policies.TRUST_WEEKS,
             },

@@ -13,6 +13,7 @@ from creator_cli.lazy_commands import COMMANDS
 from tests.creator_cli.adapters import BASE_CONFIG, write_adapter, write_listing
 from tests.creator_cli.conftest import Machine
 from tests.creator_cli.platform_double import PASSWORD
+from tests.creator_cli.test_canary import endpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 EXAMPLES = re.findall(r"^\$ intarsia (.*)$", PAGE.read_text(), re.MULTILINE)
@@ -29,13 +30,15 @@ def test_every_example_of_the_page_works(machine: Machine, tmp_path: Path, monke
     (tmp_path / "rows.jsonl").write_text('{"message": "POS 11", "expected": {"category": "dining"}}\n')
     (tmp_path / "token.txt").write_text("ik_from_the_dashboard\n")
     assert len(EXAMPLES) > 20
-    for example in EXAMPLES:
-        arguments, _, source = example.replace("https://intarsia.example", machine.running.url).partition(" < ")
-        machine.platform.scopes = ["account" if arguments.startswith("payouts") else "publish"]
-        if arguments.startswith("appeal"):
-            machine.platform.refuse_reviewed("acme/triage", 1)
-        result = machine.run(*shlex.split(arguments), stdin=Path(source).read_text() if source else None)
-        assert result.exit_code == 0, f"{example}\n{result.output}"
+    with endpoint(lambda _: "groceries") as (stranger, _):
+        for example in EXAMPLES:
+            here = example.replace("https://intarsia.example", machine.running.url)
+            arguments, _, source = here.replace("https://api.example.com/v1", stranger).partition(" < ")
+            machine.platform.scopes = ["account" if arguments.startswith("payouts") else "publish"]
+            if arguments.startswith("appeal"):
+                machine.platform.refuse_reviewed("acme/triage", 1)
+            result = machine.run(*shlex.split(arguments), stdin=Path(source).read_text() if source else None)
+            assert result.exit_code == 0, f"{example}\n{result.output}"
 
 
 def test_the_page_names_every_command() -> None:

@@ -336,6 +336,7 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "rotate-key",
         "model",
         "prices",
+        "protection",
         "versions",
         "promises",
         "in-use",
