@@ -127,10 +127,10 @@ def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = AR
         return [Hit(model_id, frozenset(found)) for model_id, found in cursor.fetchall()]
 
 
-def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[str, object]]:
+def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[str, str | list[str]]]:
     """Return the statements of those `arms` that can answer the query, and their parameters."""
     statements: list[str] = []
-    parameters: dict[str, object] = {}
+    parameters: dict[str, str | list[str]] = {}
     if "words" in arms:
         statements.append(_WORDS)
         parameters |= {"text": asked.text, "beginning": asked.beginning}

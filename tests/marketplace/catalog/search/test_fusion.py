@@ -13,8 +13,8 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Passage
 from marketplace.catalog.search import find, fusion
-from marketplace.catalog.search.spelling import reconcile
 from marketplace.catalog.search.fusion import ARMS, CANDIDATES, K
+from marketplace.catalog.search.spelling import reconcile
 from marketplace.catalog.services.listings import ListingText
 from marketplace.privacy.services import erase_organization
 from tests.marketplace.catalog.factories import make_version
