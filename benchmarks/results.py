@@ -172,7 +172,7 @@ def _search(file: Path) -> str:
         f"{data['listings']:,} listings, {data['requests']} new queries.\n\n"
         f"{_table(['', 'p50 ms', 'p95 ms'], times)}\n\n"
         f"The statement reads {buffers['p50']:,} pages of 8 KiB (p50), {buffers['most']:,} at most; its bar is "
-        f"{data['bar_ms']:.0f} ms at p95. Embedding a listing without a card takes {data['embedding_ms_per_listing']} ms."
+        f"{data['bar_ms']:.0f} ms at p95. Embedding a listing takes {data['embedding_ms_per_listing']} ms."
     )
 
 

@@ -123,7 +123,7 @@ def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = AR
         return []
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_SETTINGS)
-        cursor.execute(_FUSED.format(arms=united), parameters | wanted)
+        cursor.execute(_FUSED.format(arms=united), {**parameters, **wanted})
         return [Hit(model_id, frozenset(found)) for model_id, found in cursor.fetchall()]
 
 
