@@ -166,12 +166,13 @@ def _search(file: Path) -> str:
     kinds = list(next(iter(data["recall"].values())))
     recall = [[name, *(f"{row[kind]:.2f}" for kind in kinds)] for name, row in data["recall"].items()]
     times = [[name, row["p50_ms"], row["p95_ms"]] for name, row in data["times"].items()]
+    buffers = data["buffers"]
     return (
         f"{_table(['recall in the first five', *kinds], recall)}\n\n"
         f"{data['listings']:,} listings, {data['requests']} new queries.\n\n"
         f"{_table(['', 'p50 ms', 'p95 ms'], times)}\n\n"
-        f"The statement reads {data['buffers']['p50']:,} pages of 8 KiB (p50), {data['buffers']['most']:,} at most; bar: "
-        f"{data['bar_ms']:.0f} ms at p95. A listing without a card is embedded in {data['embedding_ms_per_listing']} ms."
+        f"The statement reads {buffers['p50']:,} pages of 8 KiB (p50), {buffers['most']:,} at most; its bar is "
+        f"{data['bar_ms']:.0f} ms at p95. Embedding a listing takes {data['embedding_ms_per_listing']} ms."
     )
 
 

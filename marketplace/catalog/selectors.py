@@ -49,7 +49,7 @@ def published_models(
     if query.strip():
         found = _search(found, search.find(query, search.Filters(industry=industry, base=base, tag=tag)))
         if ordering == "relevance":
-            return found.order_by("place")
+            return found.order_by(F("place"))
     if ordering == "price":
         return found.order_by(F("output_price").asc(nulls_last=True), "id")
     if ordering == "name":

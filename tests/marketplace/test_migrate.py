@@ -92,7 +92,7 @@ def test_a_server_without_pgvector_is_migrated_and_searched_and_gets_vectors_onc
     assert done.returncode == 0, done.stderr
     with psycopg.connect(empty["DATABASE_ADMIN_URL"]) as admin:
         found = admin.execute(
-            "SELECT extname FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace WHERE nspname = 'extensions'"
+            "SELECT extname FROM pg_extension WHERE extnamespace = 'extensions'::regnamespace"
         ).fetchall()
     assert {name for (name,) in found} == {"pg_trgm", "unaccent", "vector"}
 

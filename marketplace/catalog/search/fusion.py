@@ -18,8 +18,7 @@ from marketplace.catalog.search.text import Query, parse
 
 ARMS = ("words", "spelling", "meaning")
 K = 60
-CANDIDATES = 100  # of an arm
-_PASSAGES = 200  # the nearest, of which several may be of one listing
+CANDIDATES = 100  # of an arm; of passages too, as many as one pass over the index finds (ef_search)
 _RANKED = 1_000  # rows of an arm that are ranked, where a word is in more
 WORD_SIMILARITY = 0.45  # share of a word's trigrams: below, two spellings are two words
 _SPELLINGS = 4  # that a word is taken for
@@ -66,7 +65,7 @@ SELECT model_id, row_number() OVER (ORDER BY cosine DESC, model_id) AS place, 'm
         SELECT model_id, 1 - distance AS cosine, max(1 - distance) OVER () AS best FROM (
         SELECT s.model_id, s.embedding OPERATOR(extensions.<=>) %(vector)s::extensions.halfvec AS distance
         FROM catalog_passage s WHERE true{{filter}}
-        ORDER BY s.embedding OPERATOR(extensions.<=>) %(vector)s::extensions.halfvec LIMIT {_PASSAGES}) nearest) near
+        ORDER BY s.embedding OPERATOR(extensions.<=>) %(vector)s::extensions.halfvec LIMIT {CANDIDATES}) nearest) near
     WHERE best >= {LEAST_COSINE} AND cosine >= {LEAST_OF_BEST} * best
     GROUP BY model_id ORDER BY max(cosine) DESC, model_id LIMIT {CANDIDATES}) found
 """
@@ -123,14 +122,14 @@ def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = AR
         return []
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_SETTINGS)
-        cursor.execute(_FUSED.format(arms=united), parameters | wanted)
+        cursor.execute(_FUSED.format(arms=united), {**parameters, **wanted})
         return [Hit(model_id, frozenset(found)) for model_id, found in cursor.fetchall()]
 
 
-def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[str, object]]:
+def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[str, str | list[str]]]:
     """Return the statements of those `arms` that can answer the query, and their parameters."""
     statements: list[str] = []
-    parameters: dict[str, object] = {}
+    parameters: dict[str, str | list[str]] = {}
     if "words" in arms:
         statements.append(_WORDS)
         parameters |= {"text": asked.text, "beginning": asked.beginning}

@@ -77,7 +77,7 @@ def test_filters_act_inside_every_arm_so_that_others_take_no_places(
     listing("wanted", title="Bank helper", industry="Retail", tags=["Rare"], base="other")
     embed()
     for name in ("_WORDS", "_SPELLING", "_MEANING"):  # as few places as there would be listings among ten thousand
-        small = getattr(fusion, name).replace(f"LIMIT {CANDIDATES}", "LIMIT 2").replace("LIMIT 200", "LIMIT 2")
+        small = getattr(fusion, name).replace(f"LIMIT {CANDIDATES}", "LIMIT 2")
         monkeypatch.setattr(fusion, name, small.replace("LIMIT 1000", "LIMIT 2"))
     for query in ("bank", "bnak helpper bank", "ledger"):
         assert "wanted" not in slugs(query) or query != "ledger"
