@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -13,6 +15,7 @@ from marketplace.gateway.moderations import CATEGORY
 from marketplace.guards.attacks import OVERLAP_CHARACTERS, PIECE_CHARACTERS, log_odds, pieces_of, probability
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money, until_closed
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "attacks.md"
 CONTRACT = {
     "instruction_tokens": 40,
     "max_tokens": 1,
@@ -143,6 +146,16 @@ async def test_an_idempotency_key_is_refused(world: World) -> None:
     async with world.http.post("/v1/moderations", json={"model": "maker/thing", "input": "hi"}, headers=headers) as got:
         assert got.status == 400
     assert world.replica.served == []
+
+
+@pytest.mark.asyncio
+async def test_the_example_of_the_page_works(world: World) -> None:
+    await become_guard(world)
+    world.replica.verdict = verdict
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    names = {"BASE_URL": world.url, "PREDICT_KEY": world.key_text, "GUARD": "maker/thing"}
+    await asyncio.to_thread(exec, compile(block, PAGE.name, "exec"), names)
+    assert (await money(world))["usage"] == 2
 
 
 def test_pieces_cover_a_text_and_overlap() -> None:
