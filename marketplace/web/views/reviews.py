@@ -119,7 +119,7 @@ def report(request: HttpRequest, acting: Acting, org: str, slug: str) -> HttpRes
             messages.success(request, "Thank you. The platform's staff see your report.")
             return redirect("web:model", org=org, slug=slug)
     for errors in form.errors.values():
-        messages.error(request, f"Nothing was sent. {' '.join(errors)}")
+        messages.error(request, f"Nothing was sent. {' '.join(str(error) for error in errors)}")
     return redirect("web:model", org=org, slug=slug)
 
 
