@@ -141,6 +141,22 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyCost:
+    """What so many calls, enough for a copy, cost. `predictions`: how many were measured; None: it is the most."""
+
+    calls: int
+    nano_usd: int
+    predictions: int | None
+
+    @classmethod
+    def parse(cls, value: Any) -> CopyCost:
+        """Read `copy` of a price of the API."""
+        reader = Reader(value, "copy")
+        predictions = reader.integer("predictions") if reader.has("predictions") else None
+        return cls(reader.integer("calls"), reader.integer("nano_usd"), predictions)
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """Micro-dollars per million tokens, nano-dollars, and multipliers in basis points (10,000 is 1 ×)."""
 
@@ -155,6 +171,7 @@ class Price:
     intro_free_nano_usd: int
     version: int | None  # None: every version without a price of its own
     effective_at: datetime
+    copy: CopyCost | None = None  # None: not told, or no call can be priced yet
 
     @classmethod
     def parse(cls, value: Any) -> Price:
@@ -172,16 +189,18 @@ class Price:
             reader.integer("intro_free_nano_usd"),
             reader.integer("version") if reader.has("version") else None,
             reader.time("effective_at"),
+            CopyCost.parse(value["copy"]) if reader.has("copy") else None,
         )
 
     def amounts(self) -> dict[str, int | None]:
         """Return the amounts as the API takes them."""
         found = asdict(self)
-        return {name: found[name] for name in found if name not in ("version", "effective_at")}
+        return {name: found[name] for name in found if name not in ("version", "effective_at", "copy")}
 
     def to_json(self) -> dict[str, Any]:
         """Return the price as `--json` shows it."""
-        return {**self.amounts(), "version": self.version, "effective_at": self.effective_at.isoformat()}
+        shown = {**self.amounts(), "version": self.version, "effective_at": self.effective_at.isoformat()}
+        return shown if self.copy is None else {**shown, "copy": asdict(self.copy)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import typer
 
 from creator_cli.adapters import CheckedAdapter, check_against, check_against_any, read_base_config
 from creator_cli.commands.options import AsJson
+from creator_cli.commands.prices import copy_text
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import Refused
 from creator_cli.example import LISTING_NAME, write_example
@@ -120,6 +121,8 @@ def push(
             ("targets", ", ".join(pushed.report["targets"])),
         ]
     )
+    if pushed.price is not None and pushed.price.copy is not None:
+        out.say(copy_text(pushed.price.copy))
     if version.state == "verified":
         out.say(f"next: intarsia publish {version.model}@{version.number}")
 

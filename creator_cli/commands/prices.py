@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from creator_cli.commands.options import AsJson, ModelArgument
 from creator_cli.errors import CliError, Refused
 from creator_cli.names import dollars, parse_dollars, parse_model_name, parse_multiplier, parse_time
 from creator_cli.output import Output
-from creator_cli.records import Price
+from creator_cli.records import CopyCost, Price
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
 
@@ -50,7 +51,10 @@ def price(
             found = api.model(name)
             if found is None:
                 raise CliError(f"there is no model {name}", hint="intarsia status", code="not_found")
-            _show(model, found.price, _announced(api.prices(name)), out)
+            prices = api.prices(name)
+            # The list says what a copy costs at each price; the listing has the price alone.
+            told = next((one for one in prices if found.price and replace(one, copy=None) == found.price), found.price)
+            _show(model, told, _announced(prices), out)
             return
         if input_price is None or output_price is None:
             raise Refused("a price needs both --input and --output", field="input" if input_price is None else "output")
@@ -112,7 +116,18 @@ def _facts(price: Price) -> list[tuple[str, object]]:
         facts.append(("free per month", f"{dollars(price.monthly_free_nano_usd, 9)} for each consumer"))
     if price.intro_free_nano_usd:
         facts.append(("free once", f"{dollars(price.intro_free_nano_usd, 9)} for each consumer"))
+    if price.copy is not None:
+        facts.append(("a copy", copy_text(price.copy)))
     return facts
+
+
+def copy_text(copy: CopyCost) -> str:
+    """Return what a copy of a model through its own API costs, as a sentence for its creator."""
+    most = "at most " if copy.predictions is None else ""
+    return (
+        f"{copy.calls:,} calls, enough for a copy of a model like this, cost {most}"
+        f"{dollars(copy.nano_usd, 9)} at this price"
+    )
 
 
 def _times(bps: int) -> str:

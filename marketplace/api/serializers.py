@@ -15,7 +15,9 @@ from billing.models import BudgetNode
 from marketplace import publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
-from marketplace.catalog.models import Version
+from marketplace.catalog import copying
+from marketplace.catalog.call_price import cost_of_copy
+from marketplace.catalog.models import Price, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
 from sealed_weights.wrap import fingerprint
 
@@ -99,6 +101,22 @@ class ModelPrice(serializers.Serializer):
     intro_free_nano_usd = serializers.IntegerField(help_text="free for each consumer, once")
     effective_at = serializers.DateTimeField()
     created_at = serializers.DateTimeField()
+
+
+class CopyCost(serializers.Serializer):
+    calls = serializers.IntegerField(help_text="answers that are enough for a copy of a narrow model")
+    nano_usd = serializers.IntegerField(help_text="what they cost by the cheapest tier, after what is free")
+    predictions = serializers.IntegerField(
+        allow_null=True, help_text="of how many a call's cost is the median; null: the most that it can cost"
+    )
+
+    def get_attribute(self, instance: Price) -> copying.CopyCost | None:
+        """Return what a copy costs at this price, for the typical call of the context."""
+        return cost_of_copy(instance, self.context["call"])
+
+
+class PriceOfModel(ModelPrice):
+    copy = CopyCost(allow_null=True, help_text="what a copy made from answers costs; null: no call can be priced yet")
 
 
 class ModelEvaluation(serializers.Serializer):

@@ -175,10 +175,11 @@ class Platform:
             **body,
             "created_at": NOW,
         }
-        self.prices.setdefault(name, []).insert(0, price)
+        told = {**price, "copy": {"calls": 1_600, "nano_usd": 52_000_000, "predictions": None}}
+        self.prices.setdefault(name, []).insert(0, told)
         if price["effective_at"] == NOW and price["version"] is None:
             self.model(name)["price"] = price
-        return 201, price
+        return 201, told
 
     def start_version(self, name: str, body: dict[str, Any]) -> tuple[int, Any]:
         model = self.model(name)

@@ -89,10 +89,12 @@ def test_prices_are_exact(published: Machine) -> None:
         "intro_free_nano_usd": 0,
         "version": None,
         "effective_at": "2026-01-02T03:04:05+00:00",
+        "copy": {"calls": 1_600, "nano_usd": 52_000_000, "predictions": None},
     }
     assert published.json("price", "acme/triage") == answer
     shown = published.ok("price", "acme/triage").stdout
     assert "$0.000001 per million tokens" in shown and "$0.00002" in shown
+    assert "1,600 calls, enough for a copy of a model like this, cost at most $0.052 at this price" in shown
 
 
 @pytest.mark.parametrize("amount", ["0.0000001", "-1", "NaN", "inf", "1e30", "x", ""])

@@ -99,14 +99,19 @@ class ControlView(APIView):
         return shape(row, many=many, context={"request": self.request, **context}).data
 
     def page(
-        self, rows: QuerySet[Any], shape: type[serializers.Serializer], *, ordering: tuple[str, ...] | None = None
+        self,
+        rows: QuerySet[Any],
+        shape: type[serializers.Serializer],
+        *,
+        ordering: tuple[str, ...] | None = None,
+        **context: Any,
     ) -> Response:
         """Return one page of `rows`, newest first."""
         paginator = self.pagination_class()
         if ordering:
             paginator.ordering = ordering
         found = paginator.paginate_queryset(rows, self.request, view=self) or []
-        return paginator.get_paginated_response(self.show(shape, found, many=True))
+        return paginator.get_paginated_response(self.show(shape, found, many=True, **context))
 
     def owned_model(self, org: str, slug: str) -> Model:
         """Return the model `org/slug` of the caller's organization; any other is not found."""

@@ -14,9 +14,10 @@ from billing.pricing import BASIS_POINTS
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelEvaluation, ModelPage, ModelPrice
+from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelEvaluation, ModelPage, PriceOfModel
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
+from marketplace.catalog.call_price import call_to_copy
 from marketplace.catalog.models import (
     MAX_CLASS_BPS,
     MAX_FREE_NANO_USD,
@@ -177,15 +178,16 @@ class PricesView(ControlView):
             required=False, allow_null=True, help_text="when the price begins; from the next prediction on if left out"
         )
 
-    @extend_schema(operation_id="list_prices", responses=ModelPrice(many=True), auth=[])
+    @extend_schema(operation_id="list_prices", responses=PriceOfModel(many=True), auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
         """Every price that the model had, has or will have, the last to begin first."""
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
         if model is None:
             raise not_found("model")
-        return self.page(selectors.prices_of(model=model), ModelPrice, ordering=("-effective_at", "-id"))
+        prices = selectors.prices_of(model=model)
+        return self.page(prices, PriceOfModel, ordering=("-effective_at", "-id"), call=call_to_copy(model))
 
-    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: ModelPrice})
+    @extend_schema(operation_id="set_price", request=SetPrice, responses={201: PriceOfModel})
     def post(self, request: Request, org: str, slug: str) -> Response:
         """Set the price from the next prediction on, or announce one. Micro-dollars per million tokens."""
         model, wanted = self.owned_model(org, slug), self.parse(self.SetPrice)
@@ -195,7 +197,7 @@ class PricesView(ControlView):
             if version is None:
                 raise not_found("version")
         price = services.set_price(model=model, version=version, **wanted)
-        return Response(self.show(ModelPrice, price), status=201)
+        return Response(self.show(PriceOfModel, price, call=call_to_copy(model)), status=201)
 
 
 class EvaluationsView(ControlView):

@@ -19,7 +19,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from billing.rollups import earnings as billing
 from marketplace import publishing
 from marketplace.accounts.errors import Refusal
-from marketplace.catalog import selectors, services
+from marketplace.catalog import copying, selectors, services
+from marketplace.catalog.call_price import call_to_copy, cost_of_copy
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
@@ -226,6 +227,9 @@ def _model_page(
         "versions": versions,
         "form": price_form or _price_form(model, None),
         "prices": selectors.prices_of(model=model)[:PRICE_ROWS],
+        "copy_cost": cost_of_copy(facts.price, call_to_copy(model)) if facts.price else None,
+        "cheap_copy_nano_usd": copying.CHEAP_COPY_NANO_USD,
+        "flat_price_nano_usd": copying.flat_price_nano_usd(),
         "now": timezone.now(),
         "revoke_form": revoke_form,
         "royalty_form": royalty_form or _royalty_form(model, None),

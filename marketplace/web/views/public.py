@@ -14,9 +14,9 @@ from django.views.decorators.http import require_safe
 from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
+from marketplace.catalog.call_price import price_of_call
 from marketplace.catalog.models import Model, ModelFacts, Price
 from marketplace.web.acting import acting_of
-from marketplace.web.call_price import price_of_call
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name

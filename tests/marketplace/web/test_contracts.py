@@ -8,9 +8,9 @@ from billing import typical_calls
 from billing.models import Usage
 from billing.pricing import cost_nano_usd
 from billing.typical_calls import typical_call
+from marketplace.catalog import call_price
+from marketplace.catalog.call_price import price_of_call
 from marketplace.catalog.selectors import price_of
-from marketplace.web import call_price
-from marketplace.web.call_price import price_of_call
 from marketplace.web.snippets import build_snippets
 from marketplace.web.templatetags.intarsia import usd
 from tests.marketplace.web.conftest import World
