@@ -10,6 +10,7 @@ from protocol.errors import ProtocolError
 from protocol.messages import Answer
 
 CONTRACT_KEY = "contract"  # of a verification's report
+EXAMPLES_KEY = "examples"  # of it as well
 MAX_SCHEMA_BYTES = 1 << 17  # as the platform keeps it
 _Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 
@@ -41,6 +42,30 @@ def read_public_contract(value: object) -> PublicContract:
         raise ProtocolError(f"the reported contract: {error}") from None
     if len(msgspec.json.encode(found.output_schema)) > MAX_SCHEMA_BYTES:
         raise ProtocolError(f"the reported contract's schema has more than {MAX_SCHEMA_BYTES} bytes")
+    return found
+
+
+class ExampleCounts(Answer, frozen=True):
+    """What became of a contract's own examples when the model answered them: counts alone, because they are sealed.
+
+    run: answered in time
+    valid: of those, whole answers of the promised form
+    equal: of those, the same as the contract says
+    """
+
+    run: Annotated[int, msgspec.Meta(ge=0, le=1_000)]
+    valid: Annotated[int, msgspec.Meta(ge=0, le=1_000)]
+    equal: Annotated[int, msgspec.Meta(ge=0, le=1_000)]
+
+
+def read_example_counts(value: object) -> ExampleCounts:
+    """Check what a replica reported. Raises ProtocolError."""
+    try:
+        found = msgspec.convert(value, ExampleCounts)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the reported examples: {error}") from None
+    if not found.equal <= found.valid <= found.run:
+        raise ProtocolError("the reported examples: equal are at most valid, and valid at most run")
     return found
 
 

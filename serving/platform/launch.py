@@ -22,6 +22,7 @@ from serving.http.server import run_server
 from serving.platform.admin import Administration, replica_stats
 from serving.platform.config import PlatformConfig
 from serving.platform.contract_check import ContractCheck
+from serving.platform.examples import ExampleRunner
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
@@ -104,7 +105,10 @@ def _build(
     desk = PredictionDesk(engine, tickets, leases, journal, signer)
     grammars = grammar_compiler(engine, base.tokenizer)
     contracts = ContractCheck(ContractDesk(source, base.tokenizer), base.tokenizer, grammars, engine.max_model_len)
-    verifier = Verifier(engine, base.tokenizer, base.spec, link, packages, source, contracts, must_lock=must_lock)
+    examples = ExampleRunner(engine, base.tokenizer, grammars)
+    verifier = Verifier(
+        engine, base.tokenizer, base.spec, link, packages, source, contracts, examples, must_lock=must_lock
+    )
     administration = Administration(engine, tickets, leases, desk, verifier)
     app = create_app(
         engine,

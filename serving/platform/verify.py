@@ -1,4 +1,4 @@
-"""Verification of a new adapter: strict intake in a confined child, its contract, a few prompts through the engine."""
+"""Verification of a new adapter: strict intake in a confined child, its contract and examples, a few prompts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from protocol.admin import Refused, Verification
-from protocol.contracts import CONTRACT_KEY
+from protocol.contracts import CONTRACT_KEY, EXAMPLES_KEY
 from protocol.messages import to_fields
 from sealed_weights import BaseSpec, IntakeError
 from serving.core import AdapterRef, Request, SamplingParams
@@ -17,6 +17,7 @@ from serving.engine import Engine
 from serving.errors import AdapterUnavailable, DeadlineExceeded, EngineError, NonFiniteOutput
 from serving.platform.contract_check import ContractCheck
 from serving.platform.errors import VerificationFailed
+from serving.platform.examples import ExampleRunner
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore
 from serving.platform.sealed import SealedAdapterSource
@@ -47,13 +48,14 @@ class Verifier:
         packages: PackageStore,
         source: SealedAdapterSource,
         contracts: ContractCheck,
+        examples: ExampleRunner,
         *,
         must_lock: bool,
     ) -> None:
         """must_lock: whether plaintext may lie only in memory that is locked in RAM."""
         self._engine, self._tokenizer, self._base = engine, tokenizer, base
         self._link, self._packages, self._source = link, packages, source
-        self._contracts, self._must_lock = contracts, must_lock
+        self._contracts, self._examples, self._must_lock = contracts, examples, must_lock
         self._one = asyncio.Lock()
         self._missing: list[str] = []
 
@@ -126,7 +128,9 @@ class Verifier:
         held = await asyncio.to_thread(self._source.contract, digest)
         if held is None:
             return {}
-        return {CONTRACT_KEY: to_fields(await self._contracts.check(held.contract))}
+        found = {CONTRACT_KEY: to_fields(await self._contracts.check(held.contract))}
+        counts = await self._examples.run(digest, held.contract)
+        return found if counts is None else found | {EXAMPLES_KEY: to_fields(counts)}
 
     async def _prompt(self, digest: str, prompt: str) -> None:
         tokens = tuple(self._tokenizer.encode(prompt, add_special_tokens=True)) or (0,)

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from protocol.admin import Refused, Verification
 from protocol.encoding import decode_base64url
 from protocol.errors import ProtocolError
+from protocol.lineage import SKETCH_KEY, write_sketch
 from protocol.messages import encode
 from protocol.verification import Checked, VerificationJob, read_job
 from sealed_weights import (
@@ -23,11 +24,13 @@ from sealed_weights import (
     OpenFile,
     SealError,
     check_adapter,
+    check_layout,
     open_package,
     open_regular,
     parse_contract,
 )
 from serving.platform.confinement import confine
+from serving.platform.sketch import sketch_of
 
 DEK_BYTES = 32
 # For the header's 20,000 tensors as Python objects, and for the largest tensor's values on their way through numpy.
@@ -96,6 +99,7 @@ def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, 
     if (contract := opened.contract) is not None:
         parse_contract(contract)
     summary = check_adapter((opened.config, opened.tensors), base)
+    data = memoryview(opened.tensors).cast("B")
     return {
         "rank": summary.rank,
         "targets": list(summary.targets),
@@ -104,6 +108,7 @@ def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, 
         "tensor_count": summary.tensor_count,
         "bytes": summary.bytes,
         "use_rslora": summary.use_rslora,
+        SKETCH_KEY: write_sketch(sketch_of(check_layout(bytes(opened.config), data, base), data)),
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from protocol.leases import PackageIdentity
+from protocol.lineage import read_sketch
 from sealed_weights import CreatorIdentity, SealedPackage
 from serving.platform import verify_process
 from serving.platform.errors import VerificationFailed
@@ -67,6 +68,7 @@ def test_a_good_adapter_is_reported(sealed: Callable[..., SealedPackage]) -> Non
     assert (report["rank"], report["dtype"], report["tensor_count"]) == (2, "F32", 8)
     assert report["targets"] == ["self_attn.q_proj", "self_attn.v_proj"]
     assert report["parameters"] == 2 * (2 * 16 + 16 * 2 + 2 * 16 + 8 * 2)
+    assert any(read_sketch(report["sketch"])), "256 numbers by which a copy of the weights is known"
 
 
 def _with(values: Any, name: str = NAME) -> dict[str, Any]:
