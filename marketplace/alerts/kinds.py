@@ -22,6 +22,7 @@ _KNOWN = {
     kind.name: kind
     for kind in (
         Kind(BUDGET, "Budgets", "account"),
+        Kind("model.review", "Reviews of a model", _OF_MODELS),
         Kind("model.errors", "Errors of a model", _OF_MODELS),
         Kind("model.latency", "Latency of a model", _OF_MODELS),
         Kind("model.valid", "Valid answers of a model", _OF_MODELS),

@@ -12,13 +12,14 @@ from rest_framework.reverse import reverse
 
 from billing.limited_keys import budget_of
 from billing.models import BudgetNode
-from marketplace import publishing
 from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
+from marketplace.api.review_shapes import ListingReview, VersionReview
 from marketplace.catalog import copying
 from marketplace.catalog.call_price import cost_of_copy
 from marketplace.catalog.models import Price, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
+from marketplace.publishing import services as publishing
 from sealed_weights.wrap import fingerprint
 
 
@@ -169,6 +170,10 @@ class ModelPage(Listing):
     example_messages = Example(many=True)
 
 
+class ChangedModel(ModelPage):
+    review = ListingReview(allow_null=True, help_text="in which a part of the change waits for a person; null: none")
+
+
 class ContractField(serializers.Serializer):
     """How a version wants to be called: `protocol.contracts.PublicContract`."""
 
@@ -205,6 +210,7 @@ class UploadedBytes(serializers.IntegerField):
 
 
 class OwnVersion(PublicVersion):
+    review = VersionReview(allow_null=True, help_text="the last time that a person was asked about it; null: never")
     creator_id = serializers.UUIDField(source="model.organization_id")
     uploaded_bytes = UploadedBytes(source="*")
     report = serializers.DictField(help_text="What verification measured, or `refusal: {field, rule, message}`")

@@ -71,7 +71,8 @@ def call_to_copy(model: Model) -> Call | None:
     """Return the typical call of what is for sale, or else of the newest version that may be."""
     if model.kind == Model.Kind.BASE:
         return None
-    verified = Version.objects.filter(model=model, state=Version.State.VERIFIED).order_by("-number")
+    not_yet = (Version.State.VERIFIED, Version.State.IN_REVIEW)
+    verified = Version.objects.filter(model=model, state__in=not_yet).order_by("-number")
     return usual_call(model=model, version=model.facts.newest or verified.first(), message=example_message(model))
 
 

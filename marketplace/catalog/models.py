@@ -110,13 +110,14 @@ class SearchText(models.Model):
 
 
 class Version(models.Model):
-    """An immutable sealed adapter. States move only forward, along `NEXT_STATES`."""
+    """An immutable sealed adapter. States move along `NEXT_STATES` only."""
 
     class State(models.TextChoices):
         UPLOADING = "uploading"
         VERIFYING = "verifying"
         VERIFIED = "verified"
         REFUSED = "refused"
+        IN_REVIEW = "in_review"  # waits for a person before the public sees it; its own organization may call it
         PUBLISHED = "published"
         RETIRED = "retired"  # creator's choice: no new predictions
         REVOKED = "revoked"  # kill switch: replicas zero it within 5 s
@@ -124,8 +125,9 @@ class Version(models.Model):
     NEXT_STATES: ClassVar[dict[str, frozenset[str]]] = {
         State.UPLOADING: frozenset({State.VERIFYING, State.REFUSED}),
         State.VERIFYING: frozenset({State.VERIFIED, State.REFUSED}),
-        State.VERIFIED: frozenset({State.PUBLISHED, State.RETIRED, State.REVOKED}),
-        State.PUBLISHED: frozenset({State.RETIRED, State.REVOKED}),
+        State.VERIFIED: frozenset({State.IN_REVIEW, State.PUBLISHED, State.RETIRED, State.REVOKED}),
+        State.IN_REVIEW: frozenset({State.PUBLISHED, State.VERIFIED, State.RETIRED, State.REVOKED}),
+        State.PUBLISHED: frozenset({State.IN_REVIEW, State.RETIRED, State.REVOKED}),
         State.RETIRED: frozenset({State.REVOKED}),
         State.REFUSED: frozenset(),
         State.REVOKED: frozenset(),

@@ -28,8 +28,7 @@ def published_models(
     of a slug or title word, so that half a word finds something); `base` is a base's name or fingerprint; `ordering` is
     one of ORDERINGS (`relevance` without a query is `newest`).
     """
-    published = Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED))
-    found = listed(Model.objects.filter(published, visibility=Model.Visibility.PUBLIC))
+    found = listed(published_names())
     if industry:
         found = found.filter(industry__iexact=industry)
     if base:
@@ -130,6 +129,12 @@ def industries() -> list[str]:
     """Return the industries of the public catalogue, in alphabetical order."""
     public = Model.objects.filter(visibility=Model.Visibility.PUBLIC, versions__state=_PUBLISHED).exclude(industry="")
     return list(public.values_list("industry", flat=True).distinct().order_by("industry"))
+
+
+def published_names() -> QuerySet[Model]:
+    """Return the models that strangers find by name: public ones with a published version."""
+    published = Exists(Version.objects.filter(model=OuterRef("pk"), state=_PUBLISHED))
+    return Model.objects.filter(published, visibility=Model.Visibility.PUBLIC)
 
 
 def listed(models: QuerySet[Model]) -> QuerySet[Model]:

@@ -54,6 +54,7 @@ INSTALLED_APPS = [
     "marketplace.alerts",
     "marketplace.catalog",
     "marketplace.vault",
+    "marketplace.publishing",
     "marketplace.receipts",
     "marketplace.privacy",
     "marketplace.api",

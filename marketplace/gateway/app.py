@@ -103,15 +103,15 @@ class Gateway:
 
     async def _models(self, principal: Principal, name: str) -> bytes:
         """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
-        organization, database = principal.organization_id, self._ready.books.database
+        database = self._ready.books.database
         if not name:
-            rows = await self._offers.listing(database, consumer_organization_id=organization)
+            rows = await self._offers.listing(database, consumer_organization_id=principal.organization_id)
             return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
         try:
             model = parse_model_name(name)
         except ProtocolError:
             raise errors.not_found(name) from None
-        offer = await self._offers.find(database, model, consumer_organization_id=organization)
+        offer = await self._offers.find(database, model, consumer=principal)
         return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
 
     @property
@@ -143,7 +143,7 @@ class Gateway:
                 with Client(receive, send) as client:
                     await send_replay(client, found, headers)
                 return
-        offer = await self._offers.find(database, request.model, consumer_organization_id=principal.organization_id)
+        offer = await self._offers.find(database, request.model, consumer=principal)
         candidates = [] if quoting else await self._offers.replicas(database, offer)
         order = order_of(principal, offer, request, body)
         if quoting:

@@ -18,10 +18,14 @@ from marketplace.accounts.errors import NotFound
 from marketplace.catalog.shares import Royalty, Share, shares
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
+from marketplace.gateway.principals import Principal
 from protocol.contracts import PublicContract, read_public_contract
 from protocol.names import ModelName
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
+# What a name can mean. A version in review is nothing to strangers; its own organization tries it.
+_FOR_STRANGERS = ["published", "retired", "revoked"]
+_FOR_ITS_OWN = [*_FOR_STRANGERS, "in_review"]
 
 _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.organization_id AS creator_organization_id,
@@ -50,8 +54,8 @@ JOIN LATERAL (
     FROM above s JOIN catalog_model u ON u.id = s.upstream_id) r ON true
 WHERE o.slug = %(organization)s AND m.slug = %(slug)s
   AND (%(version)s::int IS NULL OR v.number = %(version)s)
-  AND v.state IN ('published', 'retired', 'revoked')
-ORDER BY (v.state = 'published') DESC, v.number DESC
+  AND v.state = ANY(%(states)s)
+ORDER BY (v.state = 'published') DESC, (v.state = 'in_review') DESC, v.number DESC
 LIMIT 1
 """
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
@@ -123,22 +127,26 @@ class Offers:
     """Reads the catalogue for the hot path; entries live 1 s, so a retired version is refused within that."""
 
     def __init__(self) -> None:
-        self._rows: TtlCache[ModelName, dict[str, Any] | None] = TtlCache(seconds=1, size=10_000)
+        self._rows: TtlCache[tuple[ModelName, bool], dict[str, Any] | None] = TtlCache(seconds=1, size=10_000)
         # Splits never change, and of a referral only the end comes.
         self._splits: TtlCache[tuple[Share, ...], int] = TtlCache(seconds=3600, size=10_000)
         self._referrers: TtlCache[uuid.UUID, uuid.UUID | None] = TtlCache(seconds=60, size=10_000)
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
 
-    async def find(
-        self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer_organization_id: uuid.UUID
-    ) -> Offer:
-        """Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked."""
-        row = await self._rows.get(name, lambda: self._load(database, name))
+    async def find(self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer: Principal) -> Offer:
+        """Return what the name means to this customer, which for its own organization may be a version in review.
+
+        Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked.
+        """
+        consumer_organization_id = consumer.organization_id
+        own = consumer.organization_slug == name.organization
+        row = await self._rows.get((name, own), lambda: self._load(database, name, own=own))
         if row is None:
             raise not_found(str(name))
-        if row["visibility"] == "private" and row["creator_organization_id"] != consumer_organization_id:
+        hidden = row["visibility"] == "private" or row["state"] == "in_review"
+        if hidden and row["creator_organization_id"] != consumer_organization_id:
             raise not_found(str(name))
-        if row["state"] != "published":
+        if row["state"] not in ("published", "in_review"):
             raise revoked(f"The model {str(name)!r} was withdrawn and answers no more requests.")
         referrer = await self._referrers.get(
             consumer_organization_id, lambda: self._load_referrer(database, consumer_organization_id)
@@ -159,11 +167,15 @@ class Offers:
             split_id=await self._splits.get(parts, lambda: self._load_split(database, parts)),
         )
 
-    async def _load(self, database: AsyncConnectionPool[Any], name: ModelName) -> dict[str, Any] | None:
+    async def _load(self, database: AsyncConnectionPool[Any], name: ModelName, *, own: bool) -> dict[str, Any] | None:
+        parameters = {
+            "organization": name.organization,
+            "slug": name.slug,
+            "version": name.version,
+            "states": _FOR_ITS_OWN if own else _FOR_STRANGERS,
+        }
         async with database.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(
-                _OFFER_SQL, {"organization": name.organization, "slug": name.slug, "version": name.version}
-            )
+            await cursor.execute(_OFFER_SQL, parameters)
             row = await cursor.fetchone()
         if row is not None:
             row["contract"] = None if row["contract"] is None else read_public_contract(row["contract"])

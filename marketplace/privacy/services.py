@@ -36,9 +36,11 @@ from marketplace.alerts.models import Alert, Seen
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
+from marketplace.publishing.models import Report, Review, Sketch
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
 
 ERASED = "erased"
+_OFFERED = (Version.State.PUBLISHED, Version.State.IN_REVIEW)
 
 
 @transaction.atomic
@@ -83,6 +85,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
     Alert.objects.filter(organization=row).delete()  # they name budgets and models
     Webhook.objects.filter(organization=row).delete()
+    Report.objects.filter(organization=row).update(text="")
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()
     BillingProfile.objects.filter(organization=row).update(
@@ -100,8 +103,8 @@ def _require_ended(row: Organization, *, give_up: bool) -> int:
     """Return the balance that is left; raises NotErasable."""
     if row.slug == PLATFORM_SLUG:
         raise NotErasable("the platform's own organization stays")
-    if Version.objects.filter(model__organization=row, state=Version.State.PUBLISHED).exists():
-        raise NotErasable("versions are on sale: retire them first")
+    if Version.objects.filter(model__organization=row, state__in=_OFFERED).exists():
+        raise NotErasable("versions are on sale or in review: retire them first")
     if Hold.objects.filter(
         Q(organization_id=row.pk) | Q(creator_organization_id=row.pk), state=Hold.State.OPEN
     ).exists():
@@ -139,6 +142,8 @@ def _erase_selling(row: Organization) -> None:
         visibility=Model.Visibility.PRIVATE,
     )
     Version.objects.filter(model__organization=row).update(changelog="")
+    Sketch.objects.filter(version__model__organization=row).delete()
+    Review.objects.filter(model__organization=row).update(appeal="", change={}, findings=[])
 
 
 def _note(subject: Erasure.Subject, subject_id: UUID, by: UUID | None, left: int = 0) -> Erasure:

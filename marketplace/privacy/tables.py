@@ -34,6 +34,7 @@ from marketplace.accounts.models import ApiKey, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
+from marketplace.publishing.models import Report, Review, Strike
 from marketplace.vault.models import Release, SigningKey
 
 
@@ -73,6 +74,13 @@ EXPORTED = (
         "per_prediction_nano_usd effective_at",
         by="model__organization",
     ),
+    _of(
+        Review,
+        "id model_id version_id kind state reasons findings change appeal appealed_at decision opened_at decided_at",
+        by="model__organization",
+    ),
+    _of(Strike, "review_id created_at lifted_at"),
+    _of(Report, "model_id reason text created_at"),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),
@@ -125,6 +133,8 @@ LEFT_OUT = {
     "billing_usageday": "sums of usage, which a copy has",
     "billing_splitpart": "shares of a split, by id; what was earned with them is in postings",
     "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
+    "publishing_act": "the audit of reviews, whose outcomes a copy has",
+    "publishing_sketch": "numbers by which a copy of weights is known: whoever has them could make one that is not",
     "vault_answerkey": "a wrapped key, useless outside the vault",
     "vault_creatorkey": "a wrapped key, useless outside the vault",
 }

@@ -9,23 +9,28 @@ from django.db import transaction
 from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict
-from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Version
-from marketplace.vault import tasks as vault_tasks
-from protocol.contracts import CONTRACT_KEY, read_public_contract
+from marketplace.publishing.models import Sketch
+from protocol.contracts import CONTRACT_KEY, EXAMPLES_KEY, read_example_counts, read_public_contract
+from protocol.lineage import SKETCH_KEY, read_sketch
 from protocol.messages import to_fields
 
 State = Version.State
 
 
+@transaction.atomic
 def record_verification(*, version: Version, ok: bool, report: Mapping[str, Any]) -> Version:
     """Record what a replica found: `report` holds the facts, or the refusal. A late second answer is ignored.
 
-    The contract in a report becomes the version's own. Raises ProtocolError for one that no replica may report.
+    The contract in a report becomes the version's own, and the sketch of its weights goes where no page and no answer
+    finds it. Raises ProtocolError for what no replica may report.
     """
     facts = dict(report)
-    contract = facts.pop(CONTRACT_KEY, None)
-    move_version(
+    contract, sketch = facts.pop(CONTRACT_KEY, None), facts.pop(SKETCH_KEY, None)
+    values = None if sketch is None else read_sketch(sketch)
+    if EXAMPLES_KEY in facts:
+        facts[EXAMPLES_KEY] = to_fields(read_example_counts(facts[EXAMPLES_KEY]))
+    moved = move_version(
         version,
         State.VERIFIED if ok else State.REFUSED,
         from_state=State.VERIFYING,
@@ -33,34 +38,8 @@ def record_verification(*, version: Version, ok: bool, report: Mapping[str, Any]
         report=facts,
         contract=None if contract is None else to_fields(read_public_contract(contract)),
     )
-    return version
-
-
-def publish_version(*, version: Version) -> Version:
-    """Offer a verified version for sale; idempotent. Raises Conflict if it is unverified or has no price."""
-    if version.state == State.PUBLISHED:
-        return version
-    if version.state == State.VERIFIED and catalog_selectors.price_of(version=version) is None:
-        raise Conflict("set a price first", code="no_price")
-    move_version(version, State.PUBLISHED, published_at=timezone.now())
-    return version
-
-
-@transaction.atomic
-def retire_version(*, version: Version) -> Version:
-    """Take a version off sale; replicas drop it. Retiring it again only tells them again. Raises Conflict."""
-    if version.state != State.RETIRED:
-        move_version(version, State.RETIRED)
-    _tell_replicas(version)
-    return version
-
-
-@transaction.atomic
-def revoke_version(*, version: Version, reason: str) -> Version:
-    """Pull the kill switch: replicas refuse, abort and zero it. Revoking again pushes again. Raises Conflict."""
-    if version.state != State.REVOKED:
-        move_version(version, State.REVOKED, report={**version.report, "revocation": {"reason": reason}})
-    _tell_replicas(version)
+    if moved and values is not None:
+        Sketch.objects.create(version=version, values=values)
     return version
 
 
@@ -83,8 +62,3 @@ def move_version(
     if not moved and strict:
         raise Conflict(f"version {version.number} is {version.state} and cannot become {to}", code="wrong_state")
     return bool(moved)
-
-
-def _tell_replicas(version: Version) -> None:
-    version_id = str(version.id)
-    transaction.on_commit(lambda: vault_tasks.push_revocation.delay(version_id))

@@ -7,7 +7,7 @@ from marketplace.vault.models import Release
 
 _ALLOWED: dict[str, frozenset[str]] = {
     Release.Purpose.VERIFY: frozenset({Version.State.VERIFYING}),
-    Release.Purpose.SERVE: frozenset({Version.State.VERIFIED, Version.State.PUBLISHED}),
+    Release.Purpose.SERVE: frozenset({Version.State.VERIFIED, Version.State.IN_REVIEW, Version.State.PUBLISHED}),
 }
 ENDED_STATES = frozenset({Version.State.RETIRED, Version.State.REVOKED})
 

@@ -12,7 +12,8 @@ from django.utils import timezone
 from billing.models import Dispute, Incident, LedgerTransaction, TopUp, TopUpRefund, Usage
 from billing.rollups.usage import UsageTotal, top_models, usage_summary
 from billing.selectors import top_ups
-from marketplace.accounts.models import ApiKey, Organization
+from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.publishing.models import Act
 from marketplace.vault.models import Replica
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
@@ -156,3 +157,9 @@ def open_incidents() -> list[Incident]:
 def recent_replicas() -> list[Replica]:
     """Return boots that are not gone, the most recently seen first. For staff only."""
     return list(Replica.objects.filter(gone_at=None).order_by("-last_seen_at")[:100])
+
+
+def with_people(acts: list[Act]) -> list[tuple[Act, str]]:
+    """Return each act with the e-mail of who did it; nothing where the checks did, or the person is gone."""
+    people = dict(User.objects.filter(pk__in=[act.by for act in acts if act.by]).values_list("pk", "email"))
+    return [(act, people.get(act.by, "") if act.by else "") for act in acts]

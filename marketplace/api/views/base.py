@@ -87,6 +87,11 @@ class ControlView(APIView):
             raise organization_required()
         return self.caller.organization
 
+    @property
+    def person(self) -> uuid.UUID | None:
+        """Return the id of the user who acts, in person or by a key that they made; None if they are gone."""
+        return None if self.caller.user is None else self.caller.user.pk
+
     def parse(self, serializer: type[serializers.Serializer], *, query: bool = False, partial: bool = False) -> Any:
         """Validate the body (or the query string) and return the typed values; raises ValidationError."""
         data = self.request.query_params if query else self.request.data

@@ -14,7 +14,15 @@ from billing.pricing import BASIS_POINTS
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import BaseWithConfig, Example, Listing, ModelEvaluation, ModelPage, PriceOfModel
+from marketplace.api.serializers import (
+    BaseWithConfig,
+    ChangedModel,
+    Example,
+    Listing,
+    ModelEvaluation,
+    ModelPage,
+    PriceOfModel,
+)
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
 from marketplace.catalog.call_price import call_to_copy
@@ -30,6 +38,8 @@ from marketplace.catalog.models import (
 )
 from marketplace.catalog.services import DeclaredSource
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
+from marketplace.publishing import services as publishing
+from marketplace.publishing.errors import RefusedByReview
 
 DERIVED_FROM = "the model that this one is derived from, or those blended in it; declared once, all together"
 ROYALTY = serializers.IntegerField(
@@ -136,15 +146,26 @@ class ModelView(ControlView):
             raise not_found("model")
         return Response(self.show(ModelPage, model))
 
-    @extend_schema(operation_id="update_model", request=UpdateModel, responses=ModelPage)
+    @extend_schema(operation_id="update_model", request=UpdateModel, responses=ChangedModel)
     def patch(self, request: Request, org: str, slug: str) -> Response:
-        """Change what the listing says; fields left out stay."""
+        """Change what the listing says; fields left out stay.
+
+        Title, summary, card and visibility of a model for sale in public may have to wait for a person: they are then
+        in `review.change`, and the rest holds at once.
+        """
         model = self.owned_model(org, slug)
         wanted = self.parse(self.UpdateModel)
+        review, refusal = None, None
         with transaction.atomic():
-            services.update_model(model=model, text=_listing_text(wanted))
-            _set_royalties(model, wanted)
-        return Response(self.show(ModelPage, self.owned_model(org, slug)))
+            try:
+                review = publishing.change_listing(model=model, text=_listing_text(wanted), by=self.person)
+            except RefusedByReview as error:
+                refusal = error  # raised outside: the refusal itself is kept
+            else:
+                _set_royalties(model, wanted)
+        if refusal is not None:
+            raise refusal
+        return Response(self.show(ChangedModel, self.owned_model(org, slug), review=review))
 
 
 class PricesView(ControlView):

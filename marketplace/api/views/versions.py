@@ -11,7 +11,6 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace import publishing
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
@@ -19,6 +18,8 @@ from marketplace.api.parsers import RawParser
 from marketplace.api.serializers import OwnVersion, PublicVersion, StartedVersion
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors
+from marketplace.publishing import services as publishing
+from marketplace.publishing.selectors import with_reviews
 from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
 from marketplace.vault import selectors as vault_selectors
 from protocol.names import DIGEST_PATTERN
@@ -47,6 +48,8 @@ class VersionsView(ControlView):
             raise not_found("model")
         own = self.caller.organization is not None and self.caller.organization.id == model.organization_id
         versions = selectors.versions_of(model=model, published_only=not own)
+        if own:
+            versions = with_reviews(versions)
         return self.page(versions, OwnVersion if own else PublicVersion, ordering=("-number",))
 
     @extend_schema(operation_id="start_version", request=StartVersion, responses={201: StartedVersion})
@@ -147,8 +150,13 @@ class PublishVersionView(ControlView):
 
     @extend_schema(operation_id="publish_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
-        """Publish a verified version of a model that has a price."""
-        return Response(self.show(OwnVersion, publishing.publish_version(version=self.owned_version(version_id))))
+        """Publish a verified version of a model that has a price.
+
+        A public model may have to wait for a person: the state is then `in_review`, and `review` says why and until
+        when. 409 `refused_by_review`: a copy of another organization's weights, or refused before.
+        """
+        version = publishing.publish_version(version=self.owned_version(version_id), by=self.person)
+        return Response(self.show(OwnVersion, version))
 
 
 class RetireVersionView(ControlView):
@@ -159,7 +167,9 @@ class RetireVersionView(ControlView):
     @extend_schema(operation_id="retire_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
         """Retire a version: no new predictions, replicas drop it. It cannot be published again."""
-        return Response(self.show(OwnVersion, publishing.retire_version(version=self.owned_version(version_id))))
+        return Response(
+            self.show(OwnVersion, publishing.retire_version(version=self.owned_version(version_id), by=self.person))
+        )
 
 
 class RevokeVersionView(ControlView):
@@ -175,4 +185,6 @@ class RevokeVersionView(ControlView):
         """Revoke a version: replicas refuse it, stop what runs, zero it and confirm (see its holders)."""
         version = self.owned_version(version_id)
         reason = self.parse(self.RevokeVersion)["reason"]
-        return Response(self.show(OwnVersion, publishing.revoke_version(version=version, reason=reason)))
+        return Response(
+            self.show(OwnVersion, publishing.revoke_version(version=version, reason=reason, by=self.person))
+        )

@@ -45,7 +45,7 @@ def create_model(*, organization: Organization, slug: str, base_model: BaseModel
     if text.title is None:
         raise InvalidInput("a model needs a title", code="required", field="title")
     model = Model(organization=organization, slug=slug, base_model=base_model)
-    _apply(model, text)
+    apply_text(model, text)
     with transaction.atomic():
         lock_organization(organization.pk)
         if Model.objects.filter(organization=organization).count() >= MAX_MODELS_PER_ORGANIZATION:
@@ -60,7 +60,7 @@ def create_model(*, organization: Organization, slug: str, base_model: BaseModel
 
 def update_model(*, model: Model, text: ListingText) -> Model:
     """Change the fields of `text` that are not None. Raises InvalidInput."""
-    changed = _apply(model, text)
+    changed = apply_text(model, text)
     if changed:
         model.save(update_fields=[*changed, "updated_at"])
     return model
@@ -76,7 +76,8 @@ def record_evaluation(*, version: Version, dataset: str, rows: int, correct: int
     return evaluation
 
 
-def _apply(model: Model, text: ListingText) -> list[str]:
+def apply_text(model: Model, text: ListingText) -> list[str]:
+    """Set the fields of `text` that are not None, unsaved, and return their names. Raises InvalidInput."""
     changed = {name: value for name, value in asdict(text).items() if value is not None}
     if (tags := changed.get("tags")) is not None:
         changed["tags"] = list(dict.fromkeys(tag.strip().lower() for tag in tags))

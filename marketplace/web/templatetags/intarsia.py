@@ -7,6 +7,9 @@ from typing import Any
 
 from django import template
 
+from marketplace.publishing.models import Review
+from marketplace.publishing.policies import sentences
+
 register = template.Library()
 
 # The colour of a state's tag, as a class of components.css.
@@ -14,6 +17,8 @@ TONES = {
     "published": "good",
     "credited": "good",
     "verified": "accent",
+    "in_review": "warn",
+    "approved": "good",
     "uploading": "warn",
     "verifying": "warn",
     "pending": "warn",
@@ -172,3 +177,9 @@ def bps(points: Any) -> str:
 def percent_bps(points: Any) -> str:
     """A share in basis points, exactly: 8050 → 80.5%."""
     return f"{int(points) / 100:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+@register.filter
+def reasons(review: Review) -> list[str]:
+    """The reasons of a review, a sentence each."""
+    return sentences(review)

@@ -17,11 +17,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from billing.rollups import earnings as billing
-from marketplace import publishing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import copying, selectors, services
 from marketplace.catalog.call_price import call_to_copy, cost_of_copy
 from marketplace.catalog.models import Model, Version
+from marketplace.publishing import services as publishing
+from marketplace.publishing.policies import sentences
+from marketplace.publishing.selectors import latest_listing_review, review_of, with_reviews
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page
@@ -87,17 +89,17 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
         raise Http404("no such version")
     try:
         if action == "publish":
-            publishing.publish_version(version=version)
-            messages.success(request, f"Version {number} is for sale: {model.full_name} now answers with it.")
+            publishing.publish_version(version=version, by=acting.user.pk)
+            messages.success(request, _published(version))
         elif action == "retire":
-            publishing.retire_version(version=version)
+            publishing.retire_version(version=version, by=acting.user.pk)
             messages.success(request, f"Version {number} is retired. It takes no new predictions.")
         else:
             form = RevokeForm(request.POST)
             if not form.is_valid():
                 messages.error(request, "Nothing was revoked: say why, in at most 500 characters.")
                 return _model_page(request, model, None, form, status=400)
-            publishing.revoke_version(version=version, reason=form.cleaned_data["reason"])
+            publishing.revoke_version(version=version, reason=form.cleaned_data["reason"], by=acting.user.pk)
             messages.success(
                 request,
                 (
@@ -218,13 +220,14 @@ def _model_page(
 ) -> HttpResponse:
     facts = model.facts
     versions = [
-        (version, *(state in Version.NEXT_STATES[version.state] for state in _OFFERED_STEPS))
-        for version in selectors.versions_of(model=model, published_only=False)[:100]
+        (version, *(state in Version.NEXT_STATES[version.state] for state in _OFFERED_STEPS), review_of(version))
+        for version in with_reviews(selectors.versions_of(model=model, published_only=False))[:100]
     ]
     context = {
         "model": model,
         "facts": facts,
         "versions": versions,
+        "listing_review": latest_listing_review(model),
         "form": price_form or _price_form(model, None),
         "prices": selectors.prices_of(model=model)[:PRICE_ROWS],
         "copy_cost": cost_of_copy(facts.price, call_to_copy(model)) if facts.price else None,
@@ -249,6 +252,16 @@ def _price_form(model: Model, data: QueryDict | None) -> PriceForm:
     return PriceForm(data, initial=price_initial(model.facts.price), versions=versions)
 
 
-_OFFERED_STEPS = (Version.State.PUBLISHED, Version.State.RETIRED, Version.State.REVOKED)
+def _published(version: Version) -> str:
+    """Return what a publication came to, in sentences."""
+    name = version.model.full_name
+    review = review_of(version)
+    if version.state != Version.State.IN_REVIEW or review is None:
+        return f"Version {version.number} is for sale: {name} now answers with it."
+    return (
+        f"Version {version.number} is in review, because: {' '.join(sentences(review))} You get an answer within one "
+        f"working day, by {review.due_at:%a %-d %b, %H:%M} UTC."
+    )
+
 
 _OFFERED_STEPS = (Version.State.PUBLISHED, Version.State.RETIRED, Version.State.REVOKED)

@@ -21,6 +21,7 @@ from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
+from marketplace.web.review_forms import ReportForm
 from marketplace.web.snippets import build_snippets
 
 PAGE_SIZE = 24
@@ -94,6 +95,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
         "user_message": user_message,
         "owner": owner,
+        "report_form": None if acting is None or owner else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
         **_calculate(request, facts.price),

@@ -21,6 +21,7 @@ from billing.papers.download import download
 from billing.papers.pdf import pdf_file
 from billing.papers.statements import platform_statement
 from marketplace.accounts.policies import is_operator
+from marketplace.publishing.selectors import queue
 from marketplace.vault.selectors import LIVE_SECONDS
 from marketplace.web import queries
 from marketplace.web.views.statements import parse_month
@@ -50,6 +51,7 @@ def platform(request: HttpRequest) -> HttpResponse:
         "replicas": [(replica, replica.last_seen_at >= alive_since) for replica in queries.recent_replicas()],
         "incidents": queries.open_incidents(),
         "unanswered": [row for row in open_disputes() if takes_evidence(row)],
+        "waiting_reviews": queue().count(),
         "month": timezone.now().date(),
     }
     return render(request, "web/platform.html", context)

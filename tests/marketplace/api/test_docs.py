@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from marketplace import publishing
 from marketplace.api.urls import urlpatterns
 from marketplace.catalog.models import Version
+from marketplace.publishing import services as publishing
 from marketplace.vault import services as vault_services
 from tests.marketplace.catalog.factories import make_base, make_key, make_organization, write_adapter
 

@@ -32,6 +32,7 @@ from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
+from marketplace.publishing.models import Review
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
@@ -57,6 +58,7 @@ class Victim:
     webhook: Webhook
     payout: Payout
     prediction: Hold
+    review: Review
 
 
 @pytest.fixture
@@ -93,6 +95,7 @@ def victim() -> Victim:
         webhook,
         make_payout(organization),
         hold,
+        Review.objects.get(model=model),
     )
 
 
@@ -154,6 +157,8 @@ OPERATIONS = [
     ("GET", "payouts/{payout}", None),
     ("GET", "payouts/{payout}/statement", None),
     ("GET", "receipts/{prediction}", None),
+    ("GET", "models/{org}/{slug}/reviews", None),
+    ("POST", "reviews/{review}/appeal", {"text": "It is mine."}),
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
@@ -188,6 +193,7 @@ OWN_OR_PUBLIC = {
     "receipt-keys",
     "receipt-days",
     "receipt-consistency",
+    "reports",  # of whatever the caller sees
     "schema",
 }
 STAFF_ONLY = {
@@ -199,6 +205,10 @@ STAFF_ONLY = {
     "platform-disputes",
     "platform-dispute",
     "evidence",
+    "queued-reviews",
+    "approve-review",
+    "refuse-review",
+    "pull-review",
 }
 
 
@@ -216,6 +226,7 @@ def fill(text: str, victim: Victim) -> str:
         webhook=victim.webhook.id,
         payout=victim.payout.id,
         prediction=victim.prediction.id,
+        review=victim.review.id,
         signing_key=victim.uploading.signing_key_id,
     )
 
@@ -223,7 +234,7 @@ def fill(text: str, victim: Victim) -> str:
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    for app in ("accounts", "catalog", "vault", "billing"):
+    for app in ("accounts", "catalog", "vault", "billing", "publishing"):
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
             rows.append(django_serializers.serialize("json", queryset, fields=None))
@@ -260,7 +271,7 @@ def _unknown(victim: Victim) -> Victim:
         slug = "nothing"
         signing_key_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * 11)
+    return Victim(victim.organization, *[Unknown] * 12)
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -293,6 +304,8 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "payout",
         "payout-statement",
         "receipt",
+        "reviews",
+        "appeal",
     }
     assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace import publishing
 from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
+from marketplace.publishing import services as publishing
 from marketplace.publishing import uploads
 from marketplace.vault.models import DataKey
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity, generate_key
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import Creator, make_model, set_price
+from tests.marketplace.publishing.factories import sketch_report
 
 pytestmark = pytest.mark.django_db
 
@@ -102,7 +103,8 @@ def test_a_package_goes_from_upload_to_published_to_revoked(upload, queued, djan
     assert not blobs.part_path(upload.version.id).exists()
     assert DataKey.objects.filter(version=upload.version).exists()
 
-    publishing.record_verification(version=upload.version, ok=True, report={"rank": 8})
+    publishing.record_verification(version=upload.version, ok=True, report={"rank": 8, **sketch_report()})
+    assert upload.version.report == {"rank": 8}, "the sketch of the weights is shown to nobody"
     assert error_of(upload.api.post(f"{upload.path}/publish"), 409)["code"] == "no_price"
     set_price(upload.model)
     assert upload.api.post(f"{upload.path}/publish").json()["state"] == "published"

@@ -17,6 +17,7 @@ from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from marketplace.vault.selectors import public_keys
 from sealed_weights import CreatorIdentity, SealedPackage, generate_key, seal_package, wrap_dek_for_platform
+from tests.marketplace.publishing.factories import give_record, give_sketch
 
 PASSWORD = "correct horse battery staple"
 FINGERPRINT = "ab" * 32
@@ -54,14 +55,19 @@ def make_base(fingerprint: str = FINGERPRINT, name: str = "tiny") -> BaseModel:
     return services.register_base(name=name, fingerprint=fingerprint, config={"model_type": "llama"}, context_length=64)
 
 
-def make_model(organization: Organization | None = None, slug: str = "triage", title: str = "Triage") -> Model:
-    """A listing without versions."""
-    return services.create_model(
+def make_model(
+    organization: Organization | None = None, slug: str = "triage", title: str = "Triage", *, reviewed: bool = True
+) -> Model:
+    """A listing without versions, of an organization with a record unless not `reviewed`."""
+    model = services.create_model(
         organization=organization or make_organization(),
         slug=slug,
         base_model=make_base(),
         text=ListingText(title=title),
     )
+    if reviewed:
+        give_record(model)
+    return model
 
 
 def set_price(model: Model) -> None:
@@ -74,7 +80,10 @@ def make_version(model: Model | None = None, state: str = Version.State.PUBLISHE
     model = model or make_model()
     set_price(model)
     number = model.versions.count() + 1
-    return Version.objects.create(model=model, number=number, state=state, package_digest=secrets.token_hex(32))
+    version = Version.objects.create(model=model, number=number, state=state, package_digest=secrets.token_hex(32))
+    if state not in (Version.State.UPLOADING, Version.State.VERIFYING):
+        give_sketch(version)
+    return version
 
 
 def write_adapter(folder: Path, size: int = 5000) -> Path:

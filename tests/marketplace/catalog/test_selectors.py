@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace import publishing
 from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, ModelFacts
 from marketplace.catalog.services.listings import ListingText
+from marketplace.publishing import services as publishing
 from tests.marketplace.catalog.factories import make_base, make_model, make_organization, make_version
 
 pytestmark = pytest.mark.django_db

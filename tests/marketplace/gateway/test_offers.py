@@ -9,10 +9,12 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from billing.models import SplitPart
+from marketplace.accounts.errors import NotAllowed, NotFound
 from marketplace.accounts.models import Organization
 from marketplace.catalog import services
 from marketplace.catalog.models import Model, Source, Version
 from marketplace.gateway.offers import Offer
+from marketplace.gateway.principals import Principal
 from protocol.names import parse_model_name
 from tests.marketplace.gateway.conftest import World
 
@@ -21,8 +23,10 @@ pytestmark = pytest.mark.asyncio
 
 async def offer(world: World, name: str = "maker/thing", consumer: Organization | None = None) -> Offer:
     database = world.gateway._ready.books.database
-    buyer = (consumer or world.consumer).pk
-    return await world.gateway._offers.find(database, parse_model_name(name), consumer_organization_id=buyer)
+    buyer = consumer or world.consumer
+    return await world.gateway._offers.find(
+        database, parse_model_name(name), consumer=Principal(buyer.pk, buyer.slug, None)
+    )
 
 
 @sync_to_async
@@ -49,6 +53,50 @@ async def test_a_version_has_its_own_price_and_an_announced_one_waits(world: Wor
     assert first.price.output_micro_usd_per_mtok == 5
     assert newest.version_id == second.pk and newest.price.output_micro_usd_per_mtok == 3_000_000
     assert first.price_id != newest.price_id
+
+
+@sync_to_async
+def move(version: Version, state: str) -> None:
+    Version.objects.filter(pk=version.pk).update(state=state)
+
+
+@pytest.mark.parametrize("name", ["maker/thing", "maker/thing@1"])
+async def test_a_version_in_review_is_nothing_to_strangers_and_answers_its_own_organization(
+    world: World, name: str
+) -> None:
+    await move(world.version, "in_review")
+    for visibility in ("public", "unlisted", "private"):
+        await sync_to_async(Model.objects.update)(visibility=visibility)
+        world.gateway._offers._rows._entries.clear()
+        with pytest.raises(NotFound) as refusal:
+            await offer(world, name)
+        assert refusal.value.code == "model_not_found"
+        assert (await offer(world, name, world.creator)).version_id == world.version.pk
+    listed = await world.http.get("/v1/models")
+    assert (await listed.json())["data"] == []
+
+
+async def test_its_own_calls_by_name_stay_with_the_published_version_while_a_newer_one_is_in_review(
+    world: World,
+) -> None:
+    newer = await sync_to_async(Version.objects.create)(
+        model=world.model, number=2, state="in_review", package_digest="ef" * 32
+    )
+    for consumer in (world.consumer, world.creator):
+        assert (await offer(world, "maker/thing", consumer)).version_id == world.version.pk
+    assert (await offer(world, "maker/thing@2", world.creator)).version_id == newer.pk
+    with pytest.raises(NotFound):
+        await offer(world, "maker/thing@2")
+
+
+async def test_a_retired_model_answers_strangers_the_same_while_a_newer_version_is_in_review(world: World) -> None:
+    await move(world.version, "retired")
+    await sync_to_async(Version.objects.create)(
+        model=world.model, number=2, state="in_review", package_digest="ef" * 32
+    )
+    with pytest.raises(NotAllowed) as refusal:
+        await offer(world)
+    assert refusal.value.status == 403
 
 
 def listing(world: World, slug: str) -> Model:

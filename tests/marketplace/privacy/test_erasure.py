@@ -22,7 +22,7 @@ from marketplace.catalog.models import Model, Version
 from marketplace.privacy import services
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
-from marketplace.publishing.versions import retire_version
+from marketplace.publishing.withdrawal import retire_version
 from marketplace.receipts.keys import published_keys
 from marketplace.receipts.selectors import receipt_document
 from marketplace.vault.answer_keys import new_answer_key

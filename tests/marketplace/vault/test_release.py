@@ -43,6 +43,8 @@ def test_a_released_key_opens_for_the_replica_it_was_lent_to() -> None:
         ("verifying", "verify", True),
         ("verified", "serve", True),
         ("verified", "verify", False),
+        ("in_review", "serve", True),
+        ("in_review", "verify", False),
         ("published", "serve", True),
         ("published", "verify", False),
         ("refused", "serve", False),

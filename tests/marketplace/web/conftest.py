@@ -35,6 +35,7 @@ from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
 from tests.billing.support import insert_usage, split_of
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
+from tests.marketplace.publishing.factories import give_record, give_sketch
 from tests.marketplace.vault.factories import Booted, make_replica, make_sold, want
 
 CARD = """# Ledgerline Transactions
@@ -101,6 +102,8 @@ def build_world() -> World:
     version.changelog, version.published_at = "First release.", timezone.now()
     version.save(update_fields=["changelog", "published_at"])
     verified = make_sold(Version.State.VERIFIED, model=model).version
+    give_record(model)
+    give_sketch(verified)
     Version.objects.create(
         model=model,
         number=3,

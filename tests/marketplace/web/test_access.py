@@ -61,7 +61,7 @@ def test_public_pages_open_for_strangers(world: World) -> None:
 
 
 def test_private_pages_send_strangers_to_sign_in(world: World) -> None:
-    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes"]:
+    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes", "/platform/reviews"]:
         response = world.client(None).get(path)
         assert response.status_code == 302, path
         assert response.headers["Location"].startswith("/accounts/login/") or path == "/accounts/logout/"

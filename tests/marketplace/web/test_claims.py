@@ -12,7 +12,7 @@ from billing.limited_keys import set_key_budget
 from marketplace.accounts.models import ApiKey, User
 from marketplace.catalog.models import Evaluation, Version
 from marketplace.catalog.services import record_evaluation
-from marketplace.publishing import publish_version
+from marketplace.publishing.gate import publish_version
 from tests.billing.support import insert_usage
 from tests.marketplace.web.conftest import World
 

@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class PublishingConfig(AppConfig):
+    name = "marketplace.publishing"
+    label = "publishing"
