@@ -11,7 +11,9 @@ from creator_cli.custody_records import Holder, Release
 from creator_cli.errors import ApiError, CliError
 from creator_cli.http_client import Answer, Body, HttpClient
 from creator_cli.names import ModelName
-from creator_cli.records import Base, ListedModel, Me, Price, Reader, Version
+from creator_cli.reading import Reader
+from creator_cli.records import Base, ListedModel, Me, Price, Version
+from creator_cli.reviews import Review
 from protocol.encoding import encode_base64url
 
 _MAX_PAGES = 1000
@@ -124,6 +126,10 @@ class ControlApi:
     def publish_version(self, version_id: UUID) -> Version:
         """Offer a verified version for sale. Idempotent."""
         return self._act(version_id, "publish")
+
+    def appeal_review(self, review_id: UUID, *, text: str) -> Review:
+        """Appeal a refusal, once."""
+        return Review.parse(self._post(f"reviews/{review_id}/appeal", {"text": text}).json())
 
     def retire_version(self, version_id: UUID) -> Version:
         """Take a version off sale. Idempotent."""

@@ -15,7 +15,8 @@ from creator_cli.custody_records import Release
 from creator_cli.errors import CliError, Refused
 from creator_cli.known_platforms import KnownPlatforms, SeenHead
 from creator_cli.private_files import read_json, write_json
-from creator_cli.records import Me, Reader, time_of
+from creator_cli.reading import Reader
+from creator_cli.records import Me, time_of
 from sealed_weights.errors import SealError
 from sealed_weights.release_log import ReleaseEntry, SignedCheckpoint, verify_chain
 from sealed_weights.wrap import fingerprint

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from creator_cli.records import Reader, time_of
+from creator_cli.reading import Reader
+from creator_cli.records import time_of
 from protocol.encoding import encode_base64url
 
 

@@ -48,6 +48,7 @@ COMMANDS = (
     LazyCommand("status", "models", "Show your models, or one model with its newest version."),
     LazyCommand("versions", "models", "List the versions of a model, newest first."),
     LazyCommand("publish", "models", "Offer a verified version for sale."),
+    LazyCommand("appeal", "models", "Appeal the refusal of a version, once. A person answers within one working day."),
     LazyCommand("price", "prices", "Set the price of a model, now or from a later day on; without options, show it."),
     LazyCommand("retire", "models", "Take a version off sale for good."),
     LazyCommand(

@@ -20,7 +20,8 @@ from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError
 from creator_cli.names import ModelName
 from creator_cli.private_files import private_folder, read_json, write_json
-from creator_cli.records import Reader, Version
+from creator_cli.reading import Reader
+from creator_cli.records import Version
 from creator_cli.settings import Settings
 from protocol.encoding import encode_base64url
 from sealed_weights.contract import read_contract
@@ -35,7 +36,7 @@ from sealed_weights.wrap import fingerprint, wrap_dek_for_platform
 _FORMAT = 1
 _BLOCK = 1 << 20
 # The states of a completely uploaded package in which a push still has something to do or to report.
-_CONTINUED = frozenset({"verifying", "verified", "refused", "published"})
+_CONTINUED = frozenset({"verifying", "verified", "in_review", "refused", "published"})
 
 
 @dataclass(frozen=True, slots=True)

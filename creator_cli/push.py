@@ -18,6 +18,7 @@ from creator_cli.names import ModelName
 from creator_cli.output import Output, size_text
 from creator_cli.pending import PendingPush, PendingStore, seal_for_upload, source_hash, version_to_continue
 from creator_cli.records import Base, ListedModel, Price, Version
+from creator_cli.reviews import REFUSED, hint_appeal
 from creator_cli.settings import Settings
 from creator_cli.upload import upload_package
 from sealed_weights.signing import CreatorIdentity
@@ -58,6 +59,8 @@ class Pushed:
             "state": version.state,
             "report": dict(self.report),
         }
+        if version.review:
+            result["review"] = version.review.to_json()
         if self.price:
             result["price"] = self.price.to_json()
         return result
@@ -139,6 +142,9 @@ class _Push:
         elif listing is not None and (changes := listing.changes(model)):
             model = self.api.update_model(self.request.model, changes)
             self.out.note(f"updated the listing: {', '.join(sorted(changes))}")
+            if model.review:
+                why = " ".join(model.review.reasons)
+                self.out.note(f"a person looks at title, summary, card and visibility before they change: {why}")
         return model
 
     def send(self, adapter: CheckedAdapter) -> Version:
@@ -218,6 +224,9 @@ class _Push:
         try:
             return self.api.publish_version(version.id)
         except ApiError as error:
+            if error.code == REFUSED:
+                self.store.clear()
+                hint_appeal(error, f"{version.model}@{version.number}")
             if error.code == "no_price":
                 self.store.clear()
                 error.hint = (

@@ -1,96 +1,16 @@
-"""The control API's answers, parsed at the edge into typed values. Unknown fields are ignored: the API may grow."""
+"""The control API's answers as typed values (`reading.Reader` reads them)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
-from creator_cli.errors import CliError
-from protocol.encoding import decode_base64url
-from protocol.errors import ProtocolError
+from creator_cli.reading import Reader, misunderstood
+from creator_cli.reviews import Review
 from protocol.names import is_digest
-
-T = TypeVar("T")
-
-
-class Reader:
-    """Typed access to one JSON object of an answer; raises CliError naming the field."""
-
-    def __init__(self, value: Any, what: str) -> None:
-        if not isinstance(value, Mapping):
-            raise _misunderstood(what)
-        self._value = value
-        self._what = what
-
-    def _get(self, name: str, kind: type[T]) -> T:
-        value = self._value.get(name)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise _misunderstood(f"{self._what} {name}")
-        return value
-
-    def text(self, name: str) -> str:
-        """Return a string."""
-        return self._get(name, str)
-
-    def integer(self, name: str) -> int:
-        """Return an integer."""
-        return self._get(name, int)
-
-    def flag(self, name: str) -> bool:
-        """Return a boolean."""
-        return self._get(name, bool)
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        """Return an object."""
-        return self._get(name, dict)
-
-    def items(self, name: str) -> list[Any]:
-        """Return a list."""
-        return self._get(name, list)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return the strings of a list."""
-        return tuple(item for item in self.items(name) if isinstance(item, str))
-
-    def part(self, name: str) -> Reader:
-        """Return a reader of an object."""
-        return Reader(self._value.get(name), f"{self._what} {name}")
-
-    def has(self, name: str) -> bool:
-        """Return whether the field is present and not null."""
-        return self._value.get(name) is not None
-
-    def uuid(self, name: str) -> UUID:
-        """Return a UUID."""
-        try:
-            return UUID(self.text(name))
-        except ValueError:
-            raise _misunderstood(f"{self._what} {name}") from None
-
-    def time(self, name: str) -> datetime:
-        """Return a time with its zone."""
-        try:
-            found = datetime.fromisoformat(self.text(name))
-        except ValueError:
-            raise _misunderstood(f"{self._what} {name}") from None
-        if found.tzinfo is None:
-            raise _misunderstood(f"{self._what} {name}")
-        return found
-
-    def data(self, name: str) -> bytes:
-        """Bytes in base64 of either alphabet."""
-        return decode_base64(self.text(name), f"{self._what} {name}")
-
-
-def decode_base64(text: str, what: str) -> bytes:
-    """Decode base64, URL-safe or not, padded or not; raises CliError naming `what`."""
-    try:
-        return decode_base64url(text.replace("+", "-").replace("/", "_").rstrip("="))
-    except ProtocolError:
-        raise _misunderstood(what) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +56,7 @@ class Base:
         reader = Reader(value, "base")
         fingerprint = reader.text("fingerprint")
         if not is_digest(fingerprint):
-            raise _misunderstood("base fingerprint")
+            raise misunderstood("base fingerprint")
         return cls(reader.text("name"), fingerprint, reader.mapping("config"))
 
 
@@ -215,6 +135,7 @@ class ListedModel:
     price: Price | None
     accuracy: float | None
     text: Mapping[str, Any]
+    review: Review | None = None  # in which a change just made waits for a person
 
     @classmethod
     def parse(cls, value: Any) -> ListedModel:
@@ -234,6 +155,7 @@ class ListedModel:
             price=Price.parse(value["price"]) if reader.has("price") else None,
             accuracy=accuracy,
             text=value,
+            review=Review.parse(value["review"]) if reader.has("review") else None,
         )
 
 
@@ -255,6 +177,7 @@ class Version:
     created_at: datetime
     published_at: datetime | None
     report: Mapping[str, Any] = field(repr=False)
+    review: Review | None
 
     @classmethod
     def parse(cls, value: Any) -> Version:
@@ -275,6 +198,7 @@ class Version:
             created_at=reader.time("created_at"),
             published_at=reader.time("published_at") if reader.has("published_at") else None,
             report=reader.mapping("report"),
+            review=Review.parse(value["review"]) if reader.has("review") else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -291,6 +215,7 @@ class Version:
             "created_at": self.created_at.isoformat(),
             "published_at": self.published_at.isoformat() if self.published_at else None,
             "report": dict(self.report),
+            "review": self.review.to_json() if self.review else None,
         }
 
 
@@ -299,8 +224,4 @@ def time_of(microseconds: int) -> datetime:
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     except OverflowError:
-        raise _misunderstood("time") from None
-
-
-def _misunderstood(what: str) -> CliError:
-    return CliError(f"the platform's answer is not understood ({what}); you may need a newer intarsia")
+        raise misunderstood("time") from None

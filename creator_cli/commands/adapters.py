@@ -10,6 +10,7 @@ import typer
 from creator_cli.adapters import CheckedAdapter, check_against, check_against_any, read_base_config
 from creator_cli.commands.options import AsJson
 from creator_cli.commands.prices import copy_text
+from creator_cli.commands.reviews import say_review, state_text
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import Refused
 from creator_cli.example import LISTING_NAME, write_example
@@ -112,7 +113,7 @@ def push(
         out.document(pushed.to_json())
         return
     version = pushed.version
-    out.say(f"{version.model}@{version.number} is {version.state}")
+    out.say(f"{version.model}@{version.number} is {state_text(version.state)}")
     out.facts(
         [
             ("digest", version.digest),
@@ -123,6 +124,7 @@ def push(
     )
     if pushed.price is not None and pushed.price.copy is not None:
         out.say(copy_text(pushed.price.copy))
+    say_review(version, out)
     if version.state == "verified":
         out.say(f"next: intarsia publish {version.model}@{version.number}")
 

@@ -1,4 +1,4 @@
-"""status, versions, publish, retire, revoke."""
+"""status, versions, publish, appeal, retire, revoke."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from creator_cli.commands.options import AsJson, ModelArgument, VersionArgument, Yes, confirm
-from creator_cli.errors import CliError
+from creator_cli.commands.reviews import review_facts, say_review, state_text
+from creator_cli.errors import ApiError, CliError
 from creator_cli.names import dollars, parse_model_name
 from creator_cli.output import Output, size_text
 from creator_cli.records import ListedModel, Price, Version
 from creator_cli.releases import find_version, not_confirmed, wait_for_confirmations
+from creator_cli.reviews import hint_appeal
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
 
@@ -71,8 +73,34 @@ def publish(version: VersionArgument, as_json: AsJson = False) -> None:
     Example: intarsia publish acme/triage@3
     """
     with open_api(load_settings()) as api:
-        published = api.publish_version(find_version(api, version).id)
+        found = find_version(api, version)
+        try:
+            published = api.publish_version(found.id)
+        except ApiError as error:
+            hint_appeal(error, version)
+            raise
     _show_version(published, Output(as_json=as_json))
+
+
+def appeal(
+    version: VersionArgument,
+    text: Annotated[str, typer.Option(help="Why the refusal is wrong, in at most 1,000 characters.")],
+    as_json: AsJson = False,
+) -> None:
+    """Appeal the refusal of a version, once. A person answers within one working day.
+
+    Example: intarsia appeal acme/triage@3 --text "We trained it ourselves; the data is ours."
+    """
+    out = Output(as_json=as_json)
+    with open_api(load_settings()) as api:
+        found = find_version(api, version)
+        if found.review is None or found.review.state != "refused":
+            raise CliError(f"{version} was not refused by a review", hint=f"intarsia status {found.model}")
+        review = api.appeal_review(found.review.id, text=text)
+    if as_json:
+        out.document({**found.to_json(), "review": review.to_json()})
+    else:
+        out.say(f"the appeal about {version} is with a person; answer by {review.due_at:%a %d %b %Y, %H:%M} UTC")
 
 
 def retire(version: VersionArgument, yes: Yes = False, as_json: AsJson = False) -> None:
@@ -149,7 +177,8 @@ def _show_model(model: ListedModel, newest: Version | None, out: Output) -> None
         ("published", model.newest_version or "no version"),
     ]
     if newest:
-        facts.append(("newest", f"version {newest.number}, {newest.state}, {size_text(newest.size)}"))
+        facts.append(("newest", f"version {newest.number}, {state_text(newest.state)}, {size_text(newest.size)}"))
+        facts.extend(review_facts(newest))
         if newest.state == "uploading":
             facts.append(("uploaded", f"{size_text(newest.uploaded)} of {size_text(newest.size)}"))
         refusal = newest.report.get("refusal")
@@ -162,7 +191,8 @@ def _show_version(version: Version, out: Output) -> None:
     if out.as_json:
         out.document(version.to_json())
     else:
-        out.say(f"{version.model}@{version.number} is {version.state}")
+        out.say(f"{version.model}@{version.number} is {state_text(version.state)}")
+        say_review(version, out)
 
 
 def _price_text(price: Price | None) -> str:

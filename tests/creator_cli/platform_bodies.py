@@ -49,7 +49,21 @@ def version_body(model: dict[str, Any], creator_id: uuid.UUID, number: int, body
         "creator_id": str(creator_id),
         "uploaded_bytes": 0,
         "report": {},
+        "review": None,
         "state_changed_at": NOW,
+    }
+
+
+def review_body(state: str = "open") -> dict[str, Any]:
+    """A review of a version of an organization without a record."""
+    return {
+        "id": str(uuid.uuid4()),
+        "kind": "version",
+        "state": state,
+        "reasons": ["No public model of this organization has been reviewed yet."],
+        "due_at": "2026-01-05T03:04:05Z",
+        "decision": "" if state == "open" else "The card promises what no model can do.",
+        "appealed_at": None,
     }
 
 

@@ -31,7 +31,15 @@ from sealed_weights import (
 )
 from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
-from tests.creator_cli.platform_bodies import NOW, earnings_body, model_body, payout_body, shown, version_body
+from tests.creator_cli.platform_bodies import (
+    NOW,
+    earnings_body,
+    model_body,
+    payout_body,
+    review_body,
+    shown,
+    version_body,
+)
 from tests.protocol.proofs import made
 
 EMAIL = "ada@acme.example"
@@ -77,6 +85,7 @@ class Platform:
     drop_after: int | None = None  # bytes of the whole upload after which the connection is cut, once
     interrupt_after: Callable[[], None] | None = None  # called once with the first chunk
     wrong_offset_once: bool = False
+    reviewing: bool = False  # what is published waits for a person
     failures: dict[str, int] = field(default_factory=dict)  # method + path suffix → how many 503s to give
     refusal: dict[str, str] | None = None
     polls_until_verified: int = 1
@@ -261,11 +270,28 @@ class Platform:
         version = self.version(version_id)
         if verb == "publish" and self.model(version["model"])["price"] is None:
             raise Refuse(409, "no_price", "set a price first")
+        if verb == "publish" and self.reviewing:
+            version.update(state="in_review", review=review_body())
+            return 200, shown(version)
         version["state"] = {"publish": "published", "retire": "retired", "revoke": "revoked"}[verb]
         if verb == "publish":
             version["published_at"] = NOW
             self.model(version["model"])["newest_version"] = version["number"]
         return 200, shown(version)
+
+    def refuse_reviewed(self, name: str, number: int) -> None:
+        """As staff do: refuse a version that a person was asked about."""
+        for version in self.versions.values():
+            if (version["model"], version["number"]) == (name, number):
+                version["review"] = review_body("refused")
+
+    def appeal(self, review_id: str) -> tuple[int, Any]:
+        """Put a refused review into the queue again."""
+        for version in self.versions.values():
+            if (version["review"] or {}).get("id") == review_id:
+                version["review"] |= {"state": "open", "appealed_at": NOW}
+                return 200, version["review"]
+        raise Refuse(404, "not_found", "there is no such review")
 
     def custody(self, name: str) -> tuple[int, Any]:
         model_id = self.model(name)["id"]

@@ -77,6 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
             self._body()
             return *platform.act(found[1], found[2]), {}
+        if found := re.fullmatch(r"reviews/([^/]+)/appeal", path):
+            self._body()
+            return *platform.appeal(found[1]), {}
         if found := re.fullmatch(r"versions/([^/]+)/complete", path):
             return *platform.complete(found[1], self._body()), {}
         if found := re.fullmatch(r"versions/([^/]+)/holders", path):

@@ -256,3 +256,19 @@ def creator_run_elsewhere(creator: Machine, adapter: str, listing: str) -> subpr
     command = [sys.executable, "-m", "creator_cli", "push", adapter, "--listing", listing]
     environment = {**os.environ, **creator.environment}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+
+
+def test_a_version_that_waits_for_a_person_says_why_until_when_and_what_to_do(
+    creator: Machine, adapter: str, listing: str
+) -> None:
+    creator.platform.reviewing = True
+    said = creator.ok("push", adapter, "--listing", listing, "--publish").stdout
+    assert "acme/triage@1 is in review" in said
+    assert "No public model of this organization has been reviewed yet." in said
+    assert "Mon 05 Jan 2026, 03:04 UTC" in said
+    assert "acme/triage@1, and nobody else finds it" in said and '"visibility": "unlisted"' in said
+    shown = creator.ok("status", "acme/triage").stdout
+    assert "in review" in shown and "answer by" in shown
+    creator.platform.reviewing = False
+    pushed = creator.json("push", adapter, "--listing", listing, "--publish")
+    assert pushed["version"] == 2 and pushed["state"] == "published", "a version in review holds nobody up"

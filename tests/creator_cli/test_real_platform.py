@@ -34,8 +34,12 @@ def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_platform")
 def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
-    from marketplace import publishing
+    from marketplace.accounts.models import User
     from marketplace.catalog.models import Model, Version
+    from marketplace.publishing import services as publishing
+    from marketplace.publishing.models import Review
+    from marketplace.publishing.selectors import listing_digest
+    from tests.marketplace.publishing.factories import sketch_report
 
     environment = {
         "INTARSIA_CONFIG_DIR": str(tmp_path / "config"),
@@ -59,9 +63,21 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     run(*push, "--wait", "0", exit_code=1)
     version = Version.objects.get()
     assert version.state == Version.State.VERIFYING and version.changelog == "first"
-    publishing.record_verification(version=version, ok=True, report={"smoke_prompts": 3})
+    publishing.record_verification(version=version, ok=True, report={"smoke_prompts": 3, **sketch_report()})
+    assert version.report == {"smoke_prompts": 3}
     pushed = json.loads(run(*push))
-    assert pushed["version_id"] == str(version.id) and pushed["state"] == "published"
+    assert pushed["version_id"] == str(version.id) and pushed["state"] == "in_review"
+    assert pushed["review"]["reasons"] == ["No public model of this organization has been reviewed yet."]
+    shown = run("status", "acme/triage")
+    assert "in review" in shown and "answer by" in shown
+    staff, review = User.objects.create_user("eve@intarsia.example", is_staff=True), Review.objects.get()
+    publishing.refuse_review(review=review, user=staff, reason="The card says nothing.")
+    assert json.loads(run("publish", "acme/triage@1", "--json", exit_code=1))["error"]["code"] == "refused_by_review"
+    assert "is with a person" in run("appeal", "acme/triage@1", "--text", "It says enough.")
+    assert json.loads(run("appeal", "acme/triage@1", "--text", "x", "--json", exit_code=1))["error"]["code"] == "failed"
+    review.refresh_from_db()
+    publishing.approve_review(review=review, user=staff, seen=listing_digest(review.model))
+    assert "is published" in run("publish", "acme/triage@1")
     assert pushed["price"]["cached_input_micro_usd_per_mtok"] == 15000
     model = Model.objects.get()
     assert model.card_markdown.startswith("# Triage") and model.tags == ["support"]
