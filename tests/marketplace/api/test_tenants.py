@@ -37,6 +37,7 @@ from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
 from tests.marketplace.api.client import Api, error_of
+from tests.marketplace.api.eval_operations import EVAL_NAMES, EVAL_OPERATIONS
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
 from tests.marketplace.evals.factories import make_evaluation
 
@@ -130,20 +131,7 @@ OPERATIONS = [
     ("POST", "models/{org}/{slug}/prices", {"input_micro_usd_per_mtok": 0, "output_micro_usd_per_mtok": 0}),
     ("POST", "models/{org}/{slug}/versions", {"signing_key_id": "{signing_key}", "package_size": 10}),
     ("GET", "models/{org}/{slug}/custody", None),
-    ("GET", "models/{org}/{slug}/eval-sets", None),
-    (
-        "POST",
-        "models/{org}/{slug}/eval-sets",
-        {"signing_key_id": "{signing_key}", "package_size": 10, "rows": 1, "scorer": {"kind": "json"}},
-    ),
-    ("GET", "models/{org}/{slug}/eval-runs", None),
-    ("GET", "eval-sets/{eval_set}", None),
-    ("HEAD", "eval-sets/{eval_set}/package", None),
-    ("PUT", "eval-sets/{eval_set}/package", None),
-    ("POST", "eval-sets/{eval_set}/complete", {"digest": "0" * 64, "wrapped_data_key": "AAAA"}),
-    ("GET", "eval-sets/{eval_set}/quote", None),
-    ("POST", "eval-sets/{eval_set}/runs", {}),
-    ("GET", "eval-runs/{eval_run}", None),
+    *EVAL_OPERATIONS,
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
     ("PUT", "versions/{uploading}/package", None),
@@ -289,14 +277,7 @@ def _unknown(victim: Victim) -> Victim:
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
     names = {pattern.name for pattern in urls.urlpatterns if pattern.name}
     covered = {
-        "eval-sets",
-        "eval-runs",
-        "eval-set",
-        "eval-set-package",
-        "complete-eval-set",
-        "quote-eval-run",
-        "start-eval-run",
-        "eval-run",
+        *EVAL_NAMES,
         "signing-keys",
         "key",
         "rotate-key",
