@@ -140,7 +140,7 @@ class Square:
 
 @dataclass(frozen=True)
 class AnswerGrid:
-    """A square for each row, line by line; `width` and `height` are those of the viewBox."""
+    """A square for each row, line by line; `width` and `height` are those of the viewBox, which begins at -1."""
 
     squares: tuple[Square, ...]
     width: int
@@ -155,4 +155,4 @@ def build_answer_grid(right: Sequence[bool]) -> AnswerGrid:
         for index, good in enumerate(right[:MAX_SQUARES])
     )
     lines = max(1, -(-len(squares) // _COLUMNS))
-    return AnswerGrid(squares, step * _COLUMNS - _GAP, step * lines - _GAP)
+    return AnswerGrid(squares, step * _COLUMNS, step * lines)
