@@ -225,6 +225,7 @@ def test_the_reasons_of_lost_calls_are_those_that_the_gateway_gives() -> None:
 
 def test_ranking_twice_changes_nothing_and_a_new_model_is_ranked_soon() -> None:
     first, second = sold("first"), sold("second")
+    Standing.objects.filter(pk=first.pk).update(listed_at=timezone.now() - timedelta(days=1))
     assert rank_models() == 2
     now = timezone.now()
     assert rank_models(now=now) == rank_models(now=now) == 0
