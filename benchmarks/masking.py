@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from marketplace.gateway.guarding import Guarding, Outgoing
-from marketplace.guards.finder import MAX_CHARACTERS, SEARCH_SECONDS, Finder
+from marketplace.guards import finder as finder_module
+from marketplace.guards.finder import CPU_SECONDS, MAX_CHARACTERS, Finder
 from marketplace.guards.masking import mask_body, texts_of
 from marketplace.guards.policies import KINDS, NO_POLICY, Policy
 
@@ -35,6 +36,7 @@ def main() -> int:
 
 
 async def _measure() -> int:
+    finder_module.SEARCH_SECONDS = 300.0  # the machine may be busy: processor time decides
     finder = Finder()
     began = time.perf_counter()
     await finder.find(list(KINDS), ["1"], asker="benchmark")
@@ -51,7 +53,7 @@ async def _measure() -> int:
     print(f"\nlateness of the event loop, 99th of 100: {alone:.1f} ms alone, {beside:.1f} ms beside a search")
     print(f"a request without a policy: {await _without_policy() * 1e6:.1f} µs, no process, no copy")
     finder.close()
-    return 0 if slowest < SEARCH_SECONDS * 1000 else 1
+    return 0 if slowest < CPU_SECONDS * 1000 else 1
 
 
 async def _milliseconds(finder: Finder, text: str) -> float:

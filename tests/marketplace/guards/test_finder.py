@@ -81,21 +81,23 @@ async def test_texts_are_searched_apart(finder: Finder) -> None:
     assert await finder.find(["email"], ["bob@", "example.com"], asker="a") == [[], []]
 
 
-async def test_the_longest_text_of_digits_is_searched_in_time(finder: Finder) -> None:
+async def test_the_longest_text_of_digits_is_searched_in_time(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finder_module, "SEARCH_SECONDS", 300)  # the machine may be busy: processor time decides
     numbers = ("020 7946 0958, " * MAX_CHARACTERS)[:MAX_CHARACTERS]
     (spans,) = await finder.find(list(KINDS), [numbers], asker="a")
     assert len(spans) > MAX_CHARACTERS // 20
 
 
+@pytest.mark.parametrize("limit", ["CPU_SECONDS", "SEARCH_SECONDS"])
 async def test_a_search_that_takes_too_long_ends_its_process_and_the_next_one_works(
-    finder: Finder, monkeypatch: pytest.MonkeyPatch
+    finder: Finder, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     assert await found(finder, "bob@example.com", ("email",))
     process = finder._process
     assert process is not None
-    monkeypatch.setattr(finder_module, "SEARCH_SECONDS", 0.01)
+    monkeypatch.setattr(finder_module, limit, 0.01)
     with pytest.raises(FinderFailed):
-        await finder.find(list(KINDS), ["+44 20 7946 0958 " * 1500], asker="a")
+        await finder.find(list(KINDS), ["020 7946 0958, " * 2000], asker="a")
     assert process.poll() is not None, "the process that was at work is dead"
     monkeypatch.undo()
     assert await found(finder, "bob@example.com", ("email",)) == [("email", "bob@example.com")]
