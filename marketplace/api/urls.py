@@ -6,11 +6,13 @@ from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
 from marketplace.api.views import (
+    alerts,
     budgets,
     cards,
     custody,
     disputes,
     identity,
+    in_use,
     incidents,
     keys,
     models,
@@ -71,6 +73,9 @@ urlpatterns = [
     path("budgets/organization", budgets.OrganizationBudgetView.as_view(), name="organization-budget"),
     path("budgets/<uuid:node_id>", budgets.OneBudgetView.as_view(), name="budget"),
     path("budgets/<uuid:node_id>/end-users", budgets.EndUsersView.as_view(), name="end-users"),
+    path("alerts", alerts.AlertsView.as_view(), name="alerts"),
+    path("alerts/kinds", alerts.AlertKindsView.as_view(), name="alert-kinds"),
+    path("alerts/kinds/<str:kind>", alerts.AlertKindView.as_view(), name="alert-kind"),
     path("webhooks", budgets.WebhooksView.as_view(), name="webhooks"),
     path("webhooks/<uuid:webhook_id>", budgets.WebhookView.as_view(), name="webhook"),
     path("keys/<uuid:key_id>/rotate", keys.RotateKeyView.as_view(), name="rotate-key"),
@@ -79,6 +84,8 @@ urlpatterns = [
     path("models/<name:org>/<name:slug>", models.ModelView.as_view(), name="model"),
     path("models/<name:org>/<name:slug>/prices", models.PricesView.as_view(), name="prices"),
     path("models/<name:org>/<name:slug>/evaluations", models.EvaluationsView.as_view(), name="evaluations"),
+    path("models/<name:org>/<name:slug>/in-use", in_use.InUseView.as_view(), name="in-use"),
+    path("models/<name:org>/<name:slug>/alarms", in_use.AlarmsView.as_view(), name="alarms"),
     path("models/<name:org>/<name:slug>/versions", versions.VersionsView.as_view(), name="versions"),
     path("models/<name:org>/<name:slug>/custody", custody.CustodyView.as_view(), name="custody"),
     path("versions/<uuid:version_id>", versions.VersionView.as_view(), name="version"),

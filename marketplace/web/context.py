@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from marketplace.alerts.selectors import unread_of
 from marketplace.web.acting import acting_of
 
 
@@ -18,4 +19,11 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
         "in_dashboard": request.path.startswith("/dashboard/"),
         "acting": acting_of(request) if has_user else None,
         "route": match.view_name if match else "",
+        "unread_alerts": _unread(request) if has_user else 0,
     }
+
+
+def _unread(request: HttpRequest) -> int:
+    """Return the alerts that the member has not read, for the menu of the dashboard; pages without it do not ask."""
+    acting = acting_of(request) if request.path.startswith("/dashboard/") else None
+    return unread_of(acting.organization, acting.user, acting.scopes) if acting else 0

@@ -3,11 +3,13 @@
 from django.urls import path, re_path
 
 from marketplace.web.views import (
+    alerts,
     budgets,
     creator,
     dashboard,
     data,
     disputes,
+    in_use,
     keys,
     papers,
     payouts,
@@ -34,6 +36,8 @@ urlpatterns = [
     path("dashboard/budgets", budgets.budgets, name="budgets"),
     path("dashboard/budgets/organization", budgets.limit_organization, name="limit_organization"),
     path("dashboard/budgets/<uuid:node_id>", budgets.budget, name="budget"),
+    path("dashboard/alerts", alerts.alerts, name="alerts"),
+    path("dashboard/alerts/<str:kind>", alerts.mute_kind, name="mute_kind"),
     path("dashboard/webhooks", budgets.add_webhook, name="add_webhook"),
     path("dashboard/webhooks/<uuid:webhook_id>/delete", budgets.delete_webhook, name="delete_webhook"),
     path("dashboard/keys/<uuid:key_id>/revoke", keys.revoke_key, name="revoke_key"),
@@ -76,6 +80,7 @@ urlpatterns = [
     path("dashboard/data/delete-organization", data.delete_organization, name="delete_organization"),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
+    path("dashboard/models/<slug:slug>/in-use", in_use.in_use, name="in_use"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
     re_path(
