@@ -1,4 +1,4 @@
-"""Reads: what may be shown of a version in use. Blocks, windows and thumbs that were added together, and nothing else."""
+"""Reads: what may be shown of a version in use. Blocks, windows and thumbs that were added together."""
 
 from __future__ import annotations
 

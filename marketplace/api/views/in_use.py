@@ -79,7 +79,10 @@ class InUseView(ControlView):
 
     @extend_schema(operation_id="get_in_use", parameters=[Asked], responses=InUseFields)
     def get(self, request: Request, org: str, slug: str) -> Response:
-        """Sums of whole blocks: the smallest times with 20 requests by 3 paying organizations; by default the newest version."""
+        """Sums of whole blocks, the smallest times with 20 requests by 3 paying organizations.
+
+        Without `version` it is the newest.
+        """
         model, asked = self.owned_model(org, slug), self.parse(self.Asked, query=True)
         versions = catalog.versions_of(model=model, published_only=False).exclude(published_at=None)
         if "version" in asked:

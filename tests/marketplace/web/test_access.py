@@ -22,6 +22,7 @@ GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "
 MEMBER = [
     "/dashboard/",
     "/dashboard/keys",
+    "/dashboard/alerts",
     "/dashboard/budgets",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
@@ -39,7 +40,12 @@ MEMBER = [
     "/accounts/password/change/",
     "/accounts/logout/",
 ]
-CREATOR = ["/dashboard/models/transactions", "/dashboard/models/transactions/custody", "/dashboard/custody.json"]
+CREATOR = [
+    "/dashboard/models/transactions",
+    "/dashboard/models/transactions/custody",
+    "/dashboard/models/transactions/in-use",
+    "/dashboard/custody.json",
+]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
 
 
@@ -86,7 +92,7 @@ def test_creator_pages_open_for_the_creator(world: World) -> None:
 
 def test_somebody_elses_model_is_not_found(world: World) -> None:
     for user in (world.consumer, world.stranger, world.staff):
-        for path in CREATOR[:2]:
+        for path in CREATOR[:3]:
             response = world.client(user).get(path)
             assert response.status_code == 404
             assert_clean(response)

@@ -16,6 +16,8 @@ from billing.budgets.limits import Limits
 from billing.budgets.webhooks import create_webhook
 from billing.models import BudgetNode
 from marketplace.accounts.models import User
+from marketplace.alerts.services import tell
+from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
 from tests.marketplace.web.conftest import World, add_payments, add_payout
 
@@ -28,6 +30,20 @@ def add_budgets(world: World) -> BudgetNode:
     team = tree.create_team(organization=world.key.organization, name="Research", parent_id=None, limits=limits)
     create_webhook(organization=world.key.organization, url="https://hooks.example.com/intarsia/budgets")
     return tree.move(tree.key_node(world.key), parent_id=team.pk)
+
+
+def add_use(world: World) -> str:
+    """A week of use with an alarm, and an alert of it; returns the page's address."""
+    show_use(world.published)
+    tell(
+        organization_id=world.seller.pk,
+        kind="model.drift",
+        once="1",
+        subject="ledgerline/transactions@1: Drift (PSI) above 0.25",
+        text="Drift (PSI): 0.41, 25 Nov, 10:00 to 25 Nov, 12:00 UTC.",
+        data={},
+    )
+    return "/dashboard/models/transactions/in-use"
 
 
 def pages_of(world: World) -> list[tuple[str, User | None, str]]:
@@ -64,6 +80,9 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("my-models", world.creator, "/dashboard/models"),
         ("my-models-empty", world.stranger, "/dashboard/models"),
         ("my-model", world.creator, "/dashboard/models/transactions"),
+        ("in-use", world.creator, add_use(world)),
+        ("alerts", world.creator, "/dashboard/alerts"),
+        ("alerts-empty", world.stranger, "/dashboard/alerts"),
         ("custody", world.creator, "/dashboard/models/transactions/custody"),
         ("payouts", world.creator, "/dashboard/payouts"),
         ("payouts-empty", world.stranger, "/dashboard/payouts"),
