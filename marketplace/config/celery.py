@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from celery import Celery
-from celery.signals import beat_init, worker_init
+from celery import Celery, Task
+from celery.signals import beat_init, task_postrun, worker_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
 from marketplace.config.env import Env
+from marketplace.config.task_times import note_task
 from sealed_weights.process import keep_memory_private
 
 _valkey = Env.load().valkey_url
@@ -112,3 +113,10 @@ app.autodiscover_tasks(
 def _keep_memory_private(**_: object) -> None:
     """Protect the worker, before it forks, and beat. Not at import: whatever uses Django imports this module."""
     keep_memory_private()
+
+
+@task_postrun.connect
+def _note_task(task: Task | None = None, state: str | None = None, **_: object) -> None:
+    """Note how the task ended, for `/metrics` of the web process."""
+    if task is not None and task.name:
+        note_task(_valkey, task.name, state or "UNKNOWN")

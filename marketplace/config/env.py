@@ -51,6 +51,13 @@ def _reserve_days(source: Mapping[str, str]) -> int | None:
     return _integer(source, "PAYOUT_RESERVE_DAYS", 14, least, 14)
 
 
+def _metrics_token(source: Mapping[str, str]) -> str:
+    token = source.get("METRICS_TOKEN", "")
+    if token and len(token) < 32:
+        raise EnvError("METRICS_TOKEN must be at least 32 characters long, or empty: then there is no /metrics")
+    return token
+
+
 def _usage_months(source: Mapping[str, str]) -> int:
     months = _integer(source, "USAGE_MONTHS_KEPT", 25, 0, 1200)
     if 0 < months < 13:  # a year to compare with; the database refuses it too
@@ -104,6 +111,7 @@ class Env:
     )
     usage_months_kept: int  # USAGE_MONTHS_KEPT: whole months of single predictions, 25 by default; 0: all of them
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
+    metrics_token: str  # METRICS_TOKEN: ≥ 32 characters; the bearer token of /metrics; empty: there is no /metrics
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
 
@@ -140,6 +148,7 @@ class Env:
             referral_bps=_integer(source, "REFERRAL_BPS", 500, 0, 10_000),
             usage_months_kept=_usage_months(source),
             cors_origins=_origins(source, "CORS_ORIGINS"),
+            metrics_token=_metrics_token(source),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,
         )

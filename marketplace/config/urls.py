@@ -2,12 +2,15 @@
 
 from django.urls import include, path
 
+from marketplace.config.metrics import metrics
+
 urlpatterns = [
     path("accounts/", include("allauth.account.urls")),
     path("accounts/2fa/", include("allauth.mfa.urls")),
     path("api/v1/", include("marketplace.api.urls")),
     path(".well-known/", include("marketplace.receipts.urls")),
     path("internal/v1/", include("marketplace.vault.urls")),
+    path("metrics", metrics),
     path("webhooks/stripe", include("billing.urls")),
     path("", include("marketplace.web.urls")),
 ]

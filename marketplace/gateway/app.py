@@ -22,6 +22,7 @@ from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json, start_response
+from marketplace.gateway.metrics import Stopwatch, count_refusal
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.order import order_of
 from marketplace.gateway.prediction import Parts, Prediction
@@ -75,6 +76,7 @@ class Gateway:
         except Refusal as refusal:
             if refusal.status == 500:  # a fault of the platform: the server logs it and answers without detail
                 raise
+            count_refusal(refusal.code)
             if self._refusals is not None:
                 self._refusals.count(scope, refusal)
             await _refuse(send, refusal, headers)
@@ -143,6 +145,7 @@ class Gateway:
     async def _predict(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         parts = self._ready
         assert self._limiter is not None
+        stopwatch = Stopwatch()
         principal = await self._principal(scope)
         headers |= (await self._limiter.check(principal.organization_id)).headers()
         body = await read_body(scope, receive)
@@ -168,13 +171,17 @@ class Gateway:
             await send_json(send, 200, await self._quotes.quote(database, order), headers)
             return
         prediction = Prediction(parts, order)
+        stopwatch.end("admit")
         with Client(receive, send) as client:
             try:
                 await prediction.hold(key=key, replica=candidates[0])
+                stopwatch.end("hold")
                 headers[PREDICTION_HEADER] = str(prediction.id)
                 response = await dispatch(prediction, client, path, candidates, headers[REQUEST_ID_HEADER])
+                stopwatch.end("dispatch")
                 relay = relay_stream if request.stream else relay_whole
                 await relay(prediction, response, client, headers)
+                stopwatch.end("answer")
             except ClientGone:
                 await asyncio.shield(prediction.hang_up(0))
             except asyncio.CancelledError:  # the server is shutting down
