@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -19,6 +21,7 @@ from marketplace.watch import refusals
 from marketplace.watch.models import Hour, HourCaller, Thumb
 from tests.marketplace.gateway.conftest import World, money
 
+PAGE = Path(__file__).parents[3] / "docs" / "in-use.md"
 ANY = str(uuid.UUID(int=1))
 
 
@@ -86,6 +89,14 @@ async def test_openai_python_posts_it(world: World) -> None:
     async with openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key=world.key_text) as client:
         answer = await client.post("/feedback", body={"prediction_id": made, "thumb": "up"}, cast_to=object)
     assert answer == {"prediction_id": made, "thumb": "up"} and await thumbs() == [True]
+
+
+@pytest.mark.asyncio
+async def test_the_example_of_the_page_runs(world: World) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names = {"BASE_URL": world.url, "PREDICT_KEY": world.key_text, "MODEL": "maker/thing"}
+    await asyncio.to_thread(exec, compile(block, "docs/in-use.md", "exec"), names)
+    assert await thumbs() == [True]
 
 
 @sync_to_async
