@@ -178,3 +178,13 @@ class ThumbTotal(models.Model):
     version_id = models.UUIDField(primary_key=True)
     up = models.BigIntegerField(default=0)
     down = models.BigIntegerField(default=0)
+
+    @property
+    def total(self) -> int:
+        """Return how many there are."""
+        return self.up + self.down
+
+    @property
+    def up_percent(self) -> float:
+        """Return the share of thumbs that point up."""
+        return round(100 * self.up / self.total, 1) if self.total else 0.0

@@ -92,10 +92,15 @@ def in_use(version: Version, *, days: int, now: datetime | None = None) -> InUse
         labels=labels_of(version),
         baseline=Baseline.objects.filter(pk=version.pk).first() or Baseline(version_id=version.pk),
         windows=tuple(windows),
-        thumbs=ThumbTotal.objects.filter(pk=version.pk).first(),
+        thumbs=thumbs_of(version),
         alarms=alarms_of(version.model, version.pk),
         counted_until=Mark.objects.filter(pk=1).values_list("complete_at", flat=True).first(),
     )
+
+
+def thumbs_of(version: Version | None) -> ThumbTotal | None:
+    """Return the thumbs of a version that may be shown to everybody; None, where there are too few."""
+    return None if version is None else ThumbTotal.objects.filter(pk=version.pk).first()
 
 
 def labels_of(version: Version) -> tuple[str, ...]:
@@ -105,7 +110,9 @@ def labels_of(version: Version) -> tuple[str, ...]:
 
 def alarms_of(model: Model, version_id: UUID | None) -> tuple[AlarmLine, ...]:
     """Return the alarms of a model, with their state for one version."""
-    firing = set(Alarm.objects.filter(version_id=version_id, firing=True).values_list("metric", flat=True))
+    firing = set[str]()
+    if version_id is not None:
+        firing.update(Alarm.objects.filter(version_id=version_id, firing=True).values_list("metric", flat=True))
     thresholds = thresholds_of(model)
     return tuple(AlarmLine(metric, thresholds[name], name in firing) for name, metric in METRICS.items())
 

@@ -159,5 +159,5 @@ def drift_line(windows: Sequence[Window], *, since: datetime, until: datetime) -
         note = f"{time}: {window.psi:.3f} over {window.calls:,} calls"
         dots.append(Bar(round(x - 3, 2), round(y - 3, 2), 6, 6, kind, note))
     points = " ".join(f"{dot.x + 3:g},{dot.y + 3:g}" for dot in dots)
-    heights = (round(HEIGHT - HEIGHT * bound / most, 2) for bound in (LOOK, ALERT))
-    return Drift(points, tuple(dots), *heights, last=windows[-1].psi)
+    look_y, alert_y = (round(HEIGHT - HEIGHT * bound / most, 2) for bound in (LOOK, ALERT))
+    return Drift(points, tuple(dots), look_y, alert_y, windows[-1].psi)

@@ -85,7 +85,6 @@ def _charts(version: Version, days: int) -> dict[str, object]:
     use = selectors.in_use(version, days=days)
     total, before = use.total, use.baseline
     milliseconds = {name: use.milliseconds(name, 0.95) for name in ("ttft", "duration")}
-    thumbs = use.thumbs and use.thumbs.up + use.thumbs.down
     return {
         "use": use,
         "calls": use_charts.block_bars(use.blocks, since=use.since, until=use.until),
@@ -99,6 +98,5 @@ def _charts(version: Version, days: int) -> dict[str, object]:
         "finish": sorted(total.finish.items(), key=lambda one: -one[1]),
         "refused": sorted(total.refused.items(), key=lambda one: -one[1]),
         "firing": [line for line in use.alarms if line.is_firing],
-        "thumbs": thumbs,
-        "thumbs_percent": round(100 * use.thumbs.up / thumbs, 1) if use.thumbs and thumbs else None,
+        "thumbs": use.thumbs,
     }

@@ -15,6 +15,7 @@ from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
 from marketplace.catalog.models import Model, ModelFacts, Price
+from marketplace.watch.selectors import thumbs_of
 from marketplace.web.acting import acting_of
 from marketplace.web.call_price import price_of_call
 from marketplace.web.cards import render_card
@@ -81,6 +82,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "card": render_card(model.card_markdown, title=model.title),
         "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
         "accuracy": _accuracy(facts.evaluation) if facts.evaluation else None,
+        "thumbs": thumbs_of(facts.newest),
         "evaluations": [(row, _accuracy(row)) for row in evaluations[:10]],
         "contract": contract,
         "answer_schema": json.dumps(contract["output_schema"], indent=2, ensure_ascii=False) if contract else "",

@@ -160,6 +160,9 @@ OPERATIONS = [
 ]
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
+    "alerts",
+    "alert-kinds",
+    "alert-kind",
     "tokens",
     "me",
     "organizations",
@@ -226,7 +229,7 @@ def fill(text: str, victim: Victim) -> str:
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    for app in ("accounts", "catalog", "vault", "billing"):
+    for app in ("accounts", "alerts", "catalog", "vault", "watch", "billing"):
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
             rows.append(django_serializers.serialize("json", queryset, fields=None))
@@ -275,6 +278,8 @@ def test_every_operation_is_in_one_of_the_lists_above() -> None:
         "model",
         "prices",
         "versions",
+        "in-use",
+        "alarms",
         "custody",
         "holders",
         "version",

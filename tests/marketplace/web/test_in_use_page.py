@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marketplace.alerts.models import Alert, Mute, Seen
 from marketplace.alerts.services import tell
-from marketplace.watch.models import Hour, HourCaller, Threshold
+from marketplace.watch.models import Hour, HourCaller, Threshold, Thumb, ThumbTotal
 from tests.marketplace.watch.calls import hours_ago
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.conftest import World
@@ -25,6 +25,20 @@ def test_a_version_in_use_is_shown_for_each_range(world: World) -> None:
         for heading in ("Requests per hour", "Answers", "Drift", "Prompt lengths", "How calls ended", "groceries"):
             assert heading in text
     assert "Drift (PSI)" in text and "91.8 %" in text, "thumbs: 212 of 231"
+
+
+def test_the_listing_shows_the_share_of_thumbs_once_there_are_enough(world: World) -> None:
+    Thumb.objects.create(
+        prediction_id=world.usage[0].prediction_id,
+        organization_id=world.buyer.pk,
+        version_id=world.published.pk,
+        is_up=False,
+    )
+    page = "/models/ledgerline/transactions"
+    assert "thumbs" not in world.client(None).get(page).content.decode()
+    ThumbTotal.objects.create(version_id=world.published.pk, up=18, down=2)
+    text = " ".join(world.client(None).get(page).content.decode().split())
+    assert "<strong>90 %</strong> of 20 thumbs by paying customers point up" in text
 
 
 def test_hours_that_are_no_block_yet_are_nowhere(world: World) -> None:
