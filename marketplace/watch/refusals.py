@@ -25,7 +25,8 @@ _CODE = re.compile(r"[a-z0-9_]{1,64}")
 
 
 def field_of(version_id: uuid.UUID, organization_id: uuid.UUID, at: datetime, status: int, code: str) -> str:
-    """Return the field that counts such a refusal."""
+    """Return the field that counts such a refusal. A replica's own code may be any text: then it is `other`."""
+    code = code if _CODE.fullmatch(code) else "other"
     return f"{version_id}|{organization_id}|{at.astimezone(UTC):%Y-%m-%dT%H}|{status}|{code}"
 
 
@@ -65,5 +66,4 @@ def _count(tally: Tally, parts: list[str], count: int) -> None:
     # A caller who was refused is no caller of the version: requests that fail count, like calls.
     sums = tally.request(uuid.UUID(version), at, uuid.UUID(organization), count if is_failure else 0)
     sums.failures += count if is_failure else 0
-    code = code if _CODE.fullmatch(code) else "other"
     sums.refused[code] = sums.refused.get(code, 0) + count

@@ -7,7 +7,6 @@ this module deletes what it has added, in the transaction of the sums: nothing i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -140,13 +139,13 @@ def add(tally: Tally) -> None:
     Payer.objects.bulk_create(payers, ignore_conflicts=True)
 
 
-def callers_of(version_id: UUID, hours: Iterable[datetime]) -> dict[UUID, int]:
-    """Return the requests of each organization in these hours."""
-    found: dict[UUID, int] = defaultdict(int)
-    rows = HourCaller.objects.filter(version_id=version_id, hour__in=list(hours))
-    for organization_id, requests in rows.values_list("organization_id", "requests"):
-        found[organization_id] += requests
-    return dict(found)
+def callers_of(version_id: UUID) -> dict[datetime, dict[UUID, int]]:
+    """Return the requests of each organization in each hour that is in no block."""
+    found: dict[datetime, dict[UUID, int]] = defaultdict(dict)
+    rows = HourCaller.objects.filter(version_id=version_id).values_list("hour", "organization_id", "requests")
+    for hour, organization_id, requests in rows:
+        found[hour][organization_id] = requests
+    return found
 
 
 def _ends_of_blocks(versions: set[UUID]) -> dict[UUID, datetime]:

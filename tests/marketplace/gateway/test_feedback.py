@@ -124,3 +124,10 @@ async def test_refusals_of_a_version_are_counted_once_and_good_answers_cost_noth
     ((failures, codes, callers),) = await counted()
     assert failures == 1 and sum(codes.values()) == 3 and callers == 1
     assert await counted() == [(failures, codes, callers)], "once"
+
+
+def test_a_replicas_own_code_cannot_break_the_counters() -> None:
+    some, at = uuid.UUID(int=1), timezone.now()
+    for code in ("a|b", "x" * 65, "", "é", "Upper"):
+        assert refusals.field_of(some, some, at, 503, code).split("|")[4:] == ["other"]
+    assert refusals.field_of(some, some, at, 503, "no_replica").endswith("|503|no_replica")

@@ -127,3 +127,12 @@ def test_another_version_and_an_unknown_one_are_apart() -> None:
     calls(version, who, hours_ago(2), 10)
     assert watch() == 1 and Block.objects.get().version_id == version.pk
     assert Block.objects.get().end - Block.objects.get().start == timedelta(hours=1)
+
+
+def test_versions_that_wait_cost_one_statement(django_assert_num_queries) -> None:
+    version, who = sold_version(), buyers(2)
+    for hour in range(9, 1, -1):
+        calls(version, who, hours_ago(hour), 1)
+    watch()
+    with django_assert_num_queries(5):  # savepoint, the mark (2), candidates, savepoint
+        assert blocks.close_blocks() == 0
