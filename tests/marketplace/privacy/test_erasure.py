@@ -18,6 +18,8 @@ from billing.services import credit_promotion
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.alerts.models import Alert
+from marketplace.alerts.services import tell
 from marketplace.catalog.models import Model, Version
 from marketplace.privacy import services
 from marketplace.privacy.errors import NotErasable
@@ -113,8 +115,10 @@ def test_an_erased_creators_weights_are_shredded_and_its_listings_blank(world: W
     assert DataKey.objects.count() == 2 and Model.objects.get().title != "erased"
     for version in Version.objects.filter(state=Version.State.PUBLISHED):
         retire_version(version=version)
+    told = {"kind": "model.drift", "once": "1", "subject": "ledgerline/transactions", "text": "x", "data": {}}
+    tell(organization_id=world.seller.pk, **told)
     services.erase_organization(organization=world.seller, by=None)
-    assert not DataKey.objects.exists()
+    assert not DataKey.objects.exists() and not Alert.objects.exists()
     listing = Model.objects.get()
     assert (listing.title, listing.card_markdown, listing.visibility) == ("erased", "", "private")
     assert "edgerline" not in everything_but_the_books().replace(listing.slug, "")
