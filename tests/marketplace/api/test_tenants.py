@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import uuid
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
 from tests.billing.support import hold_request, place, settle
 from tests.marketplace.api.client import Api, error_of
-from tests.marketplace.api.eval_operations import EVAL_NAMES, EVAL_OPERATIONS
+from tests.marketplace.api.tenant_operations import COVERED, OPERATIONS, OWN_OR_PUBLIC, STAFF_ONLY
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
 from tests.marketplace.evals.factories import make_evaluation
 
@@ -127,120 +128,6 @@ def attacker() -> Organization:
     return make_organization("attacker")
 
 
-# (method, path, body) of every operation that names a thing of an organization. {…} are fields of the victim.
-OPERATIONS = [
-    ("GET", "organizations/{org}/signing-keys", None),
-    ("POST", "organizations/{org}/signing-keys", {"public_key": "A" * 43}),
-    ("DELETE", "keys/{key}", None),
-    ("POST", "keys/{key}/rotate", None),
-    ("PATCH", "models/{org}/{slug}", {"title": "Mine now"}),
-    ("POST", "models/{org}/{slug}/prices", {"input_micro_usd_per_mtok": 0, "output_micro_usd_per_mtok": 0}),
-    ("POST", "models/{org}/{slug}/versions", {"signing_key_id": "{signing_key}", "package_size": 10}),
-    ("POST", "models/{org}/{slug}/promises", {"kind": "valid", "bound": None}),
-    ("GET", "models/{org}/{slug}/custody", None),
-    ("GET", "models/{org}/{slug}/in-use", None),
-    ("GET", "models/{org}/{slug}/alarms", None),
-    ("PUT", "models/{org}/{slug}/alarms", {"drift": 0.5}),
-    ("GET", "models/{org}/{slug}/protection", None),
-    ("PATCH", "models/{org}/{slug}/protection", {"on_copying": ""}),
-    *EVAL_OPERATIONS,
-    ("GET", "versions/{published}", None),
-    ("HEAD", "versions/{uploading}/package", None),
-    ("PUT", "versions/{uploading}/package", None),
-    ("POST", "versions/{uploading}/complete", {"digest": "0" * 64, "wrapped_data_key": "AAAA"}),
-    ("POST", "versions/{published}/publish", None),
-    ("POST", "versions/{published}/retire", None),
-    ("POST", "versions/{published}/revoke", {"reason": "because"}),
-    ("GET", "topups/{top_up}", None),
-    ("GET", "topups/{top_up}/refunds", None),
-    ("POST", "topups/{top_up}/refunds", {"amount_cents": 100}),
-    ("DELETE", "cards/{card}", None),
-    (
-        "PUT",
-        "auto-top-up",
-        {"card_id": "{card}", "threshold_cents": 1, "amount_cents": 500, "monthly_limit_cents": 500},
-    ),
-    ("GET", "papers/{paper}/pdf", None),
-    ("GET", "papers/{paper}/csv", None),
-    ("PUT", "keys/{key}/budget", {"limits": {"total_nano_usd": 1}}),
-    ("GET", "keys/{key}/guards", None),
-    ("PUT", "keys/{key}/guards", {"guards": {}}),
-    ("GET", "models/{org}/{slug}/guards", None),
-    ("PUT", "models/{org}/{slug}/guards", {"guards": {}}),
-    ("GET", "budgets/{budget}", None),
-    ("PATCH", "budgets/{budget}", {"name": "Mine now"}),
-    ("DELETE", "budgets/{budget}", None),
-    ("GET", "budgets/{budget}/end-users", None),
-    ("PUT", "budgets/{budget}/end-users", {"end_user": "ada", "limits": {}}),
-    ("DELETE", "webhooks/{webhook}", None),
-    ("GET", "payouts/{payout}", None),
-    ("GET", "trials/{trial}", None),
-    ("POST", "trials/{trial}/cancel", None),
-    ("DELETE", "trials/{trial}/rows", None),
-    ("GET", "payouts/{payout}/statement", None),
-    ("GET", "receipts/{prediction}", None),
-    ("GET", "models/{org}/{slug}/reviews", None),
-    ("POST", "reviews/{review}/appeal", {"text": "It is mine."}),
-]
-# These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
-OWN_OR_PUBLIC = {
-    "alerts",
-    "alert-kinds",
-    "alert-kind",
-    "tokens",
-    "me",
-    "organizations",
-    "keys",
-    "bases",
-    "models",
-    "model",
-    "versions",
-    "intake-key",
-    "wallet",
-    "top-ups",
-    "cards",
-    "disputes",
-    "promise-refunds",
-    "trials",
-    "usage",
-    "usage-summary",
-    "earnings",
-    "statements",
-    "statement-lines",
-    "billing-profile",
-    "papers",
-    "custody-export",
-    "budgets",
-    "budget-alerts",
-    "organization-budget",
-    "webhooks",
-    "payouts",
-    "payout-overview",
-    "payout-setup",
-    "receipt-keys",
-    "receipt-days",
-    "receipt-consistency",
-    "reports",  # of whatever the caller sees
-    "schema",
-    "evaluations",
-    "evaluation-calls",
-    "evaluation-receipt",
-}
-STAFF_ONLY = {
-    "platform-statements",
-    "platform-summary",
-    "platform-incidents",
-    "clear-incident",
-    "platform-disputes",
-    "platform-dispute",
-    "evidence",
-    "queued-reviews",
-    "approve-review",
-    "refuse-review",
-    "pull-review",
-}
-
-
 def fill(text: str, victim: Victim) -> str:
     return text.format(
         org=victim.organization.slug,
@@ -305,53 +192,12 @@ def _unknown(victim: Victim) -> Victim:
         signing_key_id = uuid.uuid4()
         eval_set_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * 12)
+    return Victim(victim.organization, *[Unknown] * (len(dataclasses.fields(Victim)) - 1))
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
     names = {pattern.name for pattern in urls.urlpatterns if pattern.name}
-    covered = {
-        *EVAL_NAMES,
-        "signing-keys",
-        "key",
-        "rotate-key",
-        "model",
-        "prices",
-        "protection",
-        "versions",
-        "promises",
-        "in-use",
-        "alarms",
-        "custody",
-        "holders",
-        "version",
-        "package",
-        "complete",
-        "publish",
-        "retire",
-        "revoke",
-        "top-up",
-        "refunds",
-        "card",
-        "auto-top-up",
-        "paper-pdf",
-        "paper-csv",
-        "key-budget",
-        "key-guards",
-        "model-guards",
-        "budget",
-        "end-users",
-        "webhook",
-        "payout",
-        "payout-statement",
-        "trial",
-        "cancel-trial",
-        "trial-rows",
-        "receipt",
-        "reviews",
-        "appeal",
-    }
-    assert names == covered | OWN_OR_PUBLIC | STAFF_ONLY
+    assert names == COVERED | OWN_OR_PUBLIC | STAFF_ONLY
 
 
 def test_drafts_and_private_models_are_not_found_by_others(victim, attacker) -> None:
