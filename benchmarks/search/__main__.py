@@ -3,8 +3,8 @@
     python -m benchmarks.search [--listings 10000] [--requests 200] [--out FOLDER]
 
 Needs the extra `search`. The selector, the catalogue's page and the API run in this process, on a PostgreSQL that it
-starts, with the settings of the development stack but for fsync, which reads do not need. Every query is a new one, so
-that it is encoded.
+starts, with the settings of the development stack but for fsync, which reads do not need. Encoding a
+query is measured by itself: the other times are those of queries whose vector is remembered.
 """
 
 from __future__ import annotations
