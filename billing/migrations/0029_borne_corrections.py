@@ -22,7 +22,7 @@ DROP FUNCTION billing_take_back(bigint, bigint, bigint, text, uuid), billing_sha
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0029_alerts_are_told_elsewhere")]
+    dependencies = [("billing", "0028_alerts_are_told_elsewhere")]
 
     operations = [
         migrations.AddField(
@@ -53,5 +53,5 @@ class Migration(migrations.Migration):
                 name="billing_hold_cut_off",
             ),
         ),
-        migrations.RunSQL((SQL / "0028_borne_corrections.sql").read_text(), UNDO),
+        migrations.RunSQL((SQL / "0029_borne_corrections.sql").read_text(), UNDO),
     ]
