@@ -133,7 +133,7 @@ class LocalStack:
             raise LocalStackError(f"`manage.py {arguments[0]}` failed:\n{(done.stderr or done.stdout)[-3000:]}")
 
     def _publish_samples(self) -> None:
-        """Push the sample models and the guard with the real CLI, unless they are for sale, and have models measured."""
+        """Push samples and guard with the real CLI, unless they are for sale already, and have the samples measured."""
         assert self._services is not None
         creators = SampleCreators(self._state, self._services.web_url)
         for creator in (*creators.all(), creators.guard()):

@@ -1,8 +1,8 @@
 """The measuring of one run, from sealed rows to a figure. Rows are in the clear in this process's memory alone.
 
 The calls are those of any customer: to `/v1`, metered, charged to the run's purse. Each row is asked twice, once of the
-version and once of its base under the same contract; or, where a guard's threshold is set, of the guard. A worker that goes on where another was killed makes the same
-calls under the same names, and pays for none twice.
+version and once of its base under the same contract; where a guard's threshold is set, it is asked of the guard. A
+worker that goes on where another was killed makes the same calls under the same names, and pays for none twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The guard of a model: another model of the catalogue, asked about each request before anything is held for it.
 
-The creator chose the guard and pays for it: its answers are predictions of the creator's organization, in the
-batches of the same replicas. A guard that cannot be asked refuses every request, because its creator wants none unjudged.
+The creator chose the guard and pays for it: its answers are predictions of the creator's organization, in the batches
+of the same replicas. A guard that cannot be asked refuses every request: its creator wants none to pass unjudged.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Offers:
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
 
     async def find(self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer: Principal) -> Offer:
-        """Return what the name means to this customer, which for its own organization may be a version not yet for sale.
+        """Return what the name means to this customer: for its own organization also a version not yet for sale.
 
         Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked.
         """

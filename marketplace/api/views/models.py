@@ -98,7 +98,7 @@ class ModelsView(ControlView):
 
     @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
-        """The public catalogue, newest first or by standing; what `q` finds of it, best first; `mine=true`: one's own."""
+        """The public catalogue, newest first or by standing; what `q` finds, best first; `mine=true`: one's own."""
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:
