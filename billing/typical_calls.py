@@ -28,9 +28,14 @@ class TypicalCall:
 
 
 def typical_call(*, creator_organization_id: UUID, version_id: UUID) -> TypicalCall | None:
-    """Return the median lengths of a version's last completions, None where there are too few to say."""
+    """Return the median lengths of customers' last completions of a version, None where there are too few to say.
+
+    The creator's own are left out: evaluations, some of them of the bare base, are no usual prediction.
+    """
     since = timezone.now() - RECENT
-    recent = Usage.objects.filter(creator_organization_id=creator_organization_id, created_at__gte=since)
+    recent = Usage.objects.filter(creator_organization_id=creator_organization_id, created_at__gte=since).exclude(
+        organization_id=creator_organization_id
+    )
     rows = recent.order_by("-created_at").values_list(
         "version_id", "prompt_tokens", "cached_tokens", "completion_tokens"
     )[:MOST_READ]

@@ -23,7 +23,10 @@ app.conf.update(
     task_acks_late=True,  # a worker killed with -9 gives its task to the next one; every task is idempotent
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
-    task_routes={"marketplace.evals.tasks.run_evaluation": {"queue": "runs"}},  # minutes long, by a worker of its own
+    # Minutes long, so by a worker of their own.
+    task_routes=dict.fromkeys(
+        ("marketplace.evals.tasks.run_evaluation", "marketplace.trials.run_trial"), {"queue": "runs"}
+    ),
     task_time_limit=300,
     task_soft_time_limit=270,
     broker_connection_retry_on_startup=True,

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """A column with a constant default: no table is rewritten."""
 
-    dependencies: ClassVar = [("catalog", "0012_hybrid_search")]
+    dependencies: ClassVar = [("catalog", "0011_hybrid_search")]
 
     operations: ClassVar = [
         migrations.AddField("model", "guards", models.JSONField(blank=True, default=dict)),

@@ -7,7 +7,7 @@ import django.db.models.deletion
 from django.contrib.postgres.indexes import GinIndex
 from django.db import migrations, models
 
-SQL = Path(__file__).with_name("sql") / "0012_search.sql"
+SQL = Path(__file__).with_name("sql") / "0011_search.sql"
 BEFORE = import_module("marketplace.catalog.migrations.0006_search")
 FORGET = """
 DROP TRIGGER catalog_version_found ON catalog_version;
