@@ -139,16 +139,24 @@ class ControlApi:
         """Iterate over the sets of one of the creator's models, newest first."""
         return (EvalSet.parse(item) for item in self._pages(f"models/{name}/eval-sets"))
 
-    def eval_quote(self, set_id: UUID, version: int | None) -> tuple[int, int]:
-        """Return the version that would be measured, and the run's worst case in nano-dollars."""
-        params = {} if version is None else {"version": str(version)}
+    def eval_quote(self, set_id: UUID, version: int | None, guard: str | None = None) -> tuple[int, int]:
+        """Return the version that would be measured, or guarded, and the run's worst case in nano-dollars."""
+        params = ({} if version is None else {"version": str(version)}) | ({} if guard is None else {"guard": guard})
         reader = Reader(self._http.request("GET", f"eval-sets/{set_id}/quote", params=params).json(), "quote")
         return reader.integer("version"), reader.integer("worst_case_nano_usd")
 
-    def start_eval_run(self, set_id: UUID, *, version: int, budget_nano_usd: int | None) -> EvalRun:
+    def start_eval_run(
+        self, set_id: UUID, *, version: int, budget_nano_usd: int | None, guard: str | None = None
+    ) -> EvalRun:
         """Begin a run. Not repeated: a second one would be refused while the first is open."""
-        payload = {"version": version} | ({} if budget_nano_usd is None else {"budget_nano_usd": budget_nano_usd})
+        payload: dict[str, Any] = {"version": version}
+        payload |= {} if budget_nano_usd is None else {"budget_nano_usd": budget_nano_usd}
+        payload |= {} if guard is None else {"guard": guard}
         return EvalRun.parse(self._post(f"eval-sets/{set_id}/runs", payload).json())
+
+    def model_guard(self, name: ModelName) -> dict[str, Any]:
+        """Return the guard of one of the creator's models as the API says it."""
+        return dict(self._http.request("GET", f"models/{name}/guard").json())
 
     def eval_run(self, run_id: UUID) -> EvalRun:
         """Return a run."""

@@ -267,6 +267,7 @@ class EvalRun:
     budget_nano_usd: int
     spent_nano_usd: int
     created_at: datetime
+    guard: str | None = None  # the model whose threshold the run sets; None: the run measures
 
     @classmethod
     def parse(cls, value: Any) -> EvalRun:
@@ -284,6 +285,7 @@ class EvalRun:
             budget_nano_usd=reader.integer("budget_nano_usd"),
             spent_nano_usd=reader.integer("spent_nano_usd"),
             created_at=reader.time("created_at"),
+            guard=reader.text("guard") if reader.has("guard") else None,
         )
 
     def to_json(self) -> dict[str, Any]:

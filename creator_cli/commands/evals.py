@@ -64,18 +64,21 @@ def run(
     set_number: Annotated[int | None, typer.Option("--set", min=1, help="A set; the newest if left out.")] = None,
     version: VersionOption = None,
     budget: Budget = None,
+    guard: Annotated[
+        str | None, typer.Option(metavar="ORG/SLUG", help="Do not measure: set the threshold of this guard.")
+    ] = None,
     wait: Wait = 1800,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a version with a set that is on the platform already.
+    """Measure a version with a set that is on the platform already, or put a guard before the model.
 
     Example: intarsia eval run acme/triage --set 1
     """
     out = Output(as_json=as_json)
     name = parse_model_name(model)
     with open_api(load_settings()) as api:
-        _measure(api, find_set(api, name, set_number), version, budget, wait, yes=yes, out=out)
+        _measure(api, find_set(api, name, set_number), version, budget, wait, guard=guard, yes=yes, out=out)
 
 
 @eval.command("list")
@@ -115,9 +118,17 @@ def _published(api: ControlApi, model: ModelName, number: int | None) -> Version
 
 
 def _measure(
-    api: ControlApi, set_id: UUID, version: int | None, budget: str | None, wait: float, *, yes: bool, out: Output
+    api: ControlApi,
+    set_id: UUID,
+    version: int | None,
+    budget: str | None,
+    wait: float,
+    *,
+    yes: bool,
+    out: Output,
+    guard: str | None = None,
 ) -> None:
-    number, worst = api.eval_quote(set_id, version)
+    number, worst = api.eval_quote(set_id, version, guard)
     limit = None if budget is None else parse_dollars(budget, decimals=9, field="budget")
     if limit is not None and limit < 1:
         raise Refused("a budget is more than nothing", field="budget")
@@ -125,12 +136,28 @@ def _measure(
     confirm(f"The run costs at most {most}, of which you earn your share. Start it?", yes=yes)
     if yes:
         out.note(f"the run costs at most {most}")
-    run = api.start_eval_run(set_id, version=number, budget_nano_usd=limit)
+    run = api.start_eval_run(set_id, version=number, budget_nano_usd=limit, guard=guard)
     if wait == 0:
         _show(run, {}, out)
         return
     run = wait_for_run(api, run, wait, out)
-    _show(run, figure_of(api, run), out)
+    if guard is not None:
+        _show_guard(run, api.model_guard(parse_model_name(run.model)), out)
+    else:
+        _show(run, figure_of(api, run), out)
+
+
+def _show_guard(run: EvalRun, found: dict[str, Any], out: Output) -> None:
+    if out.as_json:
+        out.document({"run": run.to_json(), "guard": found})
+        return
+    out.say(f"{found['guard']}@{found['version']} guards {run.model} from now on")
+    facts = [
+        ("threshold", f"{found['threshold_milli'] / 1000:.3f} (log-odds)"),
+        ("flagged", f"{found['flagged']} of {found['rows']} honest rows"),
+        ("spent", dollars(run.spent_nano_usd, 9)),
+    ]
+    out.facts(facts)
 
 
 def _show(run: EvalRun, figure: dict[str, Any], out: Output) -> None:

@@ -100,7 +100,7 @@ class Model(models.Model):
 
 
 class SearchText(models.Model):
-    """The words by which a listing is found. Triggers of migration 0012 keep them; `passages_of` is a task's."""
+    """The words by which a listing is found. Triggers of migration 0011 keep them; `passages_of` is a task's."""
 
     model = models.OneToOneField(Model, on_delete=models.CASCADE, primary_key=True, related_name="search_text")
     words = SearchVectorField()  # stems, with weights

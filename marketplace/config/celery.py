@@ -24,9 +24,10 @@ app.conf.update(
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     # Minutes long, so by a worker of their own.
-    task_routes=dict.fromkeys(
-        ("marketplace.evals.tasks.run_evaluation", "marketplace.trials.run_trial"), {"queue": "runs"}
-    ),
+    task_routes={
+        "marketplace.evals.tasks.run_evaluation": {"queue": "runs"},
+        "marketplace.trials.run_trial": {"queue": "runs"},
+    },
     task_time_limit=300,
     task_soft_time_limit=270,
     broker_connection_retry_on_startup=True,

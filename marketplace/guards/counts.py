@@ -22,6 +22,7 @@ from marketplace.guards.policies import KINDS
 logger = logging.getLogger(__name__)
 
 Owner = Literal["key", "model"]
+ATTACKS = "refuse:attack"  # the act of a model's guard
 KEPT_SECONDS = 70 * 86_400  # this month's and the last one's
 
 
@@ -59,11 +60,23 @@ async def add_counts(valkey: Redis, owners: Iterable[tuple[Owner, UUID]], acts: 
 
 def counts_of(valkey_url: str, owner: Owner, owner_id: UUID) -> list[Count] | None:
     """Return this month's counts (UTC) of the kinds that have any; None while Valkey is away."""
-    try:
-        with redis.Redis.from_url(valkey_url, socket_timeout=2, socket_connect_timeout=2) as valkey:
-            found = {name.decode(): int(value) for name, value in valkey.hgetall(_name(owner, owner_id)).items()}
-    except RedisError as error:
-        logger.warning("counts of guards not read: %s", type(error).__name__)
+    found = _acts(valkey_url, owner, owner_id)
+    if found is None:
         return None
     counts = [Count(kind, found.get(f"mask:{kind}", 0), found.get(f"refuse:{kind}", 0)) for kind in KINDS]
     return [count for count in counts if count.masked or count.refused]
+
+
+def attacks_refused(valkey_url: str, model_id: UUID) -> int | None:
+    """Return how many requests the guard of a model refused this month (UTC); None while Valkey is away."""
+    found = _acts(valkey_url, "model", model_id)
+    return None if found is None else found.get(ATTACKS, 0)
+
+
+def _acts(valkey_url: str, owner: Owner, owner_id: UUID) -> dict[str, int] | None:
+    try:
+        with redis.Redis.from_url(valkey_url, socket_timeout=2, socket_connect_timeout=2) as valkey:
+            return {name.decode(): int(value) for name, value in valkey.hgetall(_name(owner, owner_id)).items()}
+    except RedisError as error:
+        logger.warning("counts of guards not read: %s", type(error).__name__)
+        return None

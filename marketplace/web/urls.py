@@ -4,6 +4,7 @@ from django.urls import path, re_path
 
 from marketplace.web.views import (
     alerts,
+    attack_guards,
     budgets,
     creator,
     dashboard,
@@ -105,6 +106,8 @@ urlpatterns = [
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
     path("dashboard/models/<slug:slug>/in-use", in_use.in_use, name="in_use"),
     path("dashboard/models/<slug:slug>/guards", guards.model, name="model_guards"),
+    path("dashboard/models/<slug:slug>/guard/remove", attack_guards.remove_attack_guard, name="remove_attack_guard"),
+    path("dashboard/models/<slug:slug>/guard/<uuid:set_id>", attack_guards.attack_guard, name="attack_guard"),
     path("dashboard/models/<slug:slug>/royalties", creator.royalties, name="royalties"),
     path("dashboard/models/<slug:slug>/promise", promises.promise, name="promise"),
     path("dashboard/models/<slug:slug>/protection", protection.protection, name="protection"),

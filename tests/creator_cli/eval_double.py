@@ -28,6 +28,7 @@ class Evals:
         self.sets: dict[str, dict[str, Any]] = {}
         self.runs: list[dict[str, Any]] = []
         self.failure = ""
+        self.guards: dict[str, dict[str, Any]] = {}  # by model
         self.read: list[Any] = []  # the rows of each set, as the platform read them
 
     def dispatch(self, method: str, path: str, body: Callable[[], dict[str, Any]]) -> tuple[int, Any] | None:
@@ -41,6 +42,8 @@ class Evals:
         if found := re.fullmatch(r"eval-sets/([^/]+)/(complete|quote|runs)", path):
             act = {"complete": self.complete, "quote": self.quote, "runs": self.run}[found[2]]
             return act(self.sets[found[1]], body() if method == "POST" else {})
+        if found := re.fullmatch(r"models/([^/]+/[^/]+)/guard", path):
+            return 200, self.guards[found[1]]
         if found := re.fullmatch(r"eval-runs/([^/]+)", path):
             return 200, next(run for run in self.runs if run["id"] == found[1])
         return None
@@ -105,6 +108,17 @@ class Evals:
             "ended_at": NOW,
         }
         self.runs.append(run)
+        if "guard" in body:
+            run["guard"] = body["guard"]
+            self.guards[stored["model"]] = {
+                "guard": body["guard"],
+                "version": 1,
+                "run_id": run["id"],
+                "threshold_milli": 1_250,
+                "rows": stored["rows"],
+                "flagged": 0,
+                "created_at": NOW,
+            }
         return 201, run | {"state": "waiting", "calls_done": 0}
 
     def figure(self, run: dict[str, Any]) -> dict[str, Any]:

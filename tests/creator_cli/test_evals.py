@@ -88,3 +88,12 @@ def test_the_price_is_asked_about_first(machine: Machine, rows: Path) -> None:
     result = machine.run("eval", "push", str(rows), *[one for one in PUSH if one != "--yes"])
     assert result.exit_code == 2 and "--yes" in result.output
     assert machine.platform.evals.runs == []
+
+
+def test_a_guard_is_put_before_the_model_with_rows_that_are_there(machine: Machine, rows: Path) -> None:
+    machine.ok("eval", "push", str(rows), *PUSH)
+    result = machine.ok("eval", "run", "acme/triage", "--guard", "intarsia/guard", "--yes")
+    assert "intarsia/guard@1 guards acme/triage" in result.stdout and "0 of 3 honest rows" in result.stdout
+    found = machine.json("eval", "run", "acme/triage", "--guard", "intarsia/guard", "--yes")
+    assert found["guard"]["threshold_milli"] == 1_250 and found["run"]["guard"] == "intarsia/guard"
+    assert [run["guard"] for run in machine.json("eval", "list", "acme/triage")] == ["intarsia/guard"] * 2 + [None]

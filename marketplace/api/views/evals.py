@@ -37,6 +37,10 @@ VERSION = serializers.IntegerField(
     min_value=1, max_value=2**31 - 1, required=False, help_text="the newest published one if left out"
 )
 
+GUARD = serializers.CharField(
+    max_length=100, required=False, help_text="org/slug of a guard: the run sets its threshold for the model"
+)
+
 
 class SetShape(serializers.Serializer):  # shows an EvalSet
     id = serializers.UUIDField()
@@ -175,6 +179,7 @@ class RunQuoteView(ControlView):
 
     class QuoteQuery(serializers.Serializer):
         version = VERSION
+        guard = GUARD
 
     class Quote(serializers.Serializer):
         version = serializers.IntegerField(source="version.number")
@@ -184,8 +189,11 @@ class RunQuoteView(ControlView):
     def get(self, request: Request, set_id: UUID) -> Response:
         """The most that a run of this set can cost; a run without a budget of its own has this one."""
         found = owned_set(self, set_id)
-        version = measured_version(found, self.parse(self.QuoteQuery, query=True).get("version"))
-        quote = {"version": version, "worst_case_nano_usd": worst_case(eval_set=found, version=version)}
+        wanted = self.parse(self.QuoteQuery, query=True)
+        version = measured_version(found, wanted.get("version"))
+        guard = guard_named(wanted.get("guard"), self.organization)
+        worst = worst_case(eval_set=found, version=version, guard=guard)
+        quote = {"version": version, "worst_case_nano_usd": worst}
         return Response(self.show(self.Quote, quote))
 
 
@@ -200,9 +208,7 @@ class SetRunsView(ControlView):
             min_value=1, max_value=MAX_BUDGET_NANO_USD, required=False, help_text="the worst case if left out"
         )
 
-        guard = serializers.CharField(
-            max_length=100, required=False, help_text="org/slug of a guard: the run sets its threshold for the model"
-        )
+        guard = GUARD
 
     @extend_schema(operation_id="start_eval_run", request=StartRun, responses={201: RunShape})
     def post(self, request: Request, set_id: UUID) -> Response:

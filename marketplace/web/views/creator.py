@@ -36,6 +36,7 @@ from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
+from marketplace.web.views.attack_guards import attack_guard_context
 from marketplace.web.views.guards import guards_context
 
 DAYS = 30
@@ -247,6 +248,7 @@ def _model_page(
         "may_promise": bool(facts.newest and (facts.newest.contract or {}).get("output_schema")),
         "is_adapter": model.kind == Model.Kind.ADAPTER,
         "guards": guards_context("model", model.pk, GuardsForm(policy=model.guards)),
+        "attack_guard": attack_guard_context(model),
     }
     return render(request, "web/my_model.html", context, status=status)
 
