@@ -26,7 +26,7 @@ Z_05, LEAST_DISCORDANT = 1.959964, 10
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of runs of at most `rows` rows: the share decided, and the median row that decided; None if most were not."""
+    """Return the share of runs of at most `rows` rows that decide, and the median row; None if most do not."""
 
     rows: int
     decided: float

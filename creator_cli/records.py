@@ -62,7 +62,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class CopyCost:
-    """What so many calls, enough for a copy, cost. `predictions`: how many were measured; None: it is the most."""
+    """The cost of enough calls for a copy. `predictions`: how many were measured; None: it is the most."""
 
     calls: int
     nano_usd: int

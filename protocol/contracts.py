@@ -50,7 +50,7 @@ def read_public_contract(value: object) -> PublicContract:
 
 
 class ExampleCounts(Answer, frozen=True):
-    """What became of a contract's own examples when the model answered them: counts alone, because they are sealed.
+    """The model's answers to its contract's own examples: counts alone, because they are sealed.
 
     run: answered in time
     valid: of those, whole answers of the promised form

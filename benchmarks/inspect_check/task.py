@@ -1,8 +1,8 @@
 """A model's accuracy, checked from outside: inspect_ai and the rows, through /v1, without the platform's code.
 
-    python3 -m venv /tmp/inspect && /tmp/inspect/bin/pip install inspect-ai openai
+    python3 -m venv inspect-env && inspect-env/bin/pip install inspect-ai openai
     INTARSIA_BASE_URL=http://127.0.0.1:8000/v1 INTARSIA_API_KEY=ik_… \
-      /tmp/inspect/bin/inspect eval benchmarks/inspect_check/task.py \
+      inspect-env/bin/inspect eval benchmarks/inspect_check/task.py \
       --model openai-api/intarsia/carepath/triage -T rows=examples/health/heldout.jsonl
 
 The accuracy that it prints is the one on the model's page (docs/evals.md). The package is no dependency of ours.

@@ -22,7 +22,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Question:
-    """What somebody types, and the slug of the one listing that is meant."""
+    """A query as typed, and the slug of the one listing that is meant."""
 
     kind: str
     text: str

@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-# Of several parts of a limit only one had deliveries, so only that one is told again.
+# Only one of several parts of a limit had deliveries, so only that one is told again.
 TELL_AGAIN = """
 UPDATE billing_budgetalert SET announced_at = NULL
 WHERE id IN (SELECT alert_id FROM billing_alertdelivery WHERE next_attempt_at IS NOT NULL)

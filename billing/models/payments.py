@@ -42,7 +42,7 @@ class TopUp(models.Model):
     # The saved card that is charged while its holder is away; null: the customer pays on a page.
     card = models.ForeignKey("billing.SavedCard", on_delete=models.PROTECT, null=True, related_name="top_ups")
     failure = models.CharField(max_length=64, blank=True, default="", db_default="")  # Stripe's code of a refusal
-    # Of the card that paid: null until it is known, "" where no card paid that counts (billing/card_uses.py).
+    # The fingerprint of the card that paid: null until known, "" where no card paid that counts (billing/card_uses.py).
     card_fingerprint = models.CharField(max_length=MAX_FINGERPRINT, null=True)
     tax_cents = models.PositiveIntegerField(default=0, db_default=0)  # paid on top of the amount; no credit
     created_at = models.DateTimeField(db_default=Now())

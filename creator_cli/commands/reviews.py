@@ -1,4 +1,4 @@
-"""What the commands say about a version that a person looks at."""
+"""Words of the commands about a version that a person looks at."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class TestCard:
 
     @property
     def fingerprint(self) -> str:
-        """Of the number, as at Stripe: equal for equal numbers, whoever saves the card or pays with it."""
+        """Return that of the number: equal for equal numbers, whoever saves the card or pays with it."""
         return hashlib.sha256(f"stripe double {self.number}".encode()).hexdigest()[:16]
 
 

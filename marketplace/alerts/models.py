@@ -1,4 +1,4 @@
-"""What an organization was told, on which ways, how far each member has read, and which kinds it muted."""
+"""Alerts of an organization, their deliveries, how far each member has read, and the kinds that are muted."""
 
 from __future__ import annotations
 

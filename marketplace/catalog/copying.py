@@ -1,4 +1,4 @@
-"""What it costs to copy a model through its own API: calls for a copy, times the price of a call. Pure functions.
+"""The cost of copying a model through its own API: calls for a copy, times the price of a call. Pure functions.
 
 Measured on the samples, narrow tasks with a rank-16 adapter: one trained like them on the answers to 1,600 messages
 answers as they do (70 of 72 right, original 69); on 400, 63. Answers in plain text were enough (docs/copying.md).
@@ -18,7 +18,7 @@ _CLASSES = ("interactive", "standard", "batch")
 
 @dataclass(frozen=True, slots=True)
 class CopyCost:
-    """What `calls` calls cost in nano-dollars. `predictions`: how many were measured for it; None: the most it can."""
+    """The cost of `calls` calls in nano-dollars. `predictions`: how many were measured; None: it is the most."""
 
     calls: int
     nano_usd: int

@@ -292,7 +292,7 @@ class Evaluation(models.Model):
     rows = models.PositiveIntegerField()
     correct = models.PositiveIntegerField()
     base_correct = models.PositiveIntegerField()
-    # Of labels, in hundredths of a percent; the base's beside it.
+    # For labels, in hundredths of a percent; the base's beside it.
     macro_f1_bps = models.PositiveIntegerField(null=True)
     base_macro_f1_bps = models.PositiveIntegerField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)

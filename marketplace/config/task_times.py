@@ -1,4 +1,4 @@
-"""When each Celery task last ended, and how often: kept in Valkey, because workers answer no scrape."""
+"""The last end of each Celery task, and how often it ended: kept in Valkey, because workers answer no scrape."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ return results
 
 @dataclass(frozen=True)
 class Payer:
-    """Whose calls are counted: an organization, and those that share a member with it, of one model."""
+    """The customer of one model whose calls are counted: an organization, and those that share a member with it."""
 
     model_id: UUID
     organization_id: UUID

@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, repr=False)
 class Outgoing:
-    """What a replica gets, and the request that it is; `mask` puts values back into the answer, None: none are out."""
+    """The body for a replica, and the request in it; `mask` puts values back into the answer, None: none are out."""
 
     body: bytes
     request: PredictionRequest

@@ -25,7 +25,7 @@ from protocol.contracts import PublicContract, read_public_contract
 from protocol.names import ModelName
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
-# What a name can mean. A version that is not for sale yet is nothing to strangers; its own organization tries it.
+# States that a name can mean. A version that is not for sale yet is hidden from strangers; its organization tries it.
 _NOT_YET = ("verified", "in_review")
 _FOR_STRANGERS = ["published", "retired", "revoked"]
 _FOR_ITS_OWN = [*_FOR_STRANGERS, *_NOT_YET]

@@ -1,4 +1,4 @@
-"""How often guards acted, for the owner of a key and for the creator of a model: numbers in Valkey, no text anywhere.
+"""Counts of what guards did, for the owner of a key and for the creator of a model: numbers in Valkey, no text.
 
 One hash for each key or model and month, `{"refuse:card": 3, "mask:email": 120}`: requests, not values. They are no
 money: where Valkey is away, nothing is counted and nothing else happens.

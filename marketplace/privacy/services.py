@@ -98,7 +98,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
         legal_name=ERASED, email="", line1=ERASED, line2="", postal_code="", city=ERASED, region="", tax_id=""
     )
     PayoutAccount.objects.filter(organization=row).update(bank_name="", bank_last4="", requirements=[])
-    # What it paid has no card any more, so it stands for nobody in the ranking of models.
+    # Its payments have no card any more, so they count for nobody in the ranking of models.
     TopUp.objects.filter(organization=row).update(checkout_url="", card_fingerprint="")
     SavedCard.objects.filter(organization=row).update(fingerprint="")
     CardUse.objects.filter(organization=row).delete()

@@ -1,4 +1,4 @@
-"""What makes copying a model through its own API harder: rules of a model, and what its customers have asked.
+"""Rules that make copying a model through its own API harder, and the requests of its customers.
 
 The gateway applies them (`marketplace/gateway/protection.py`). Imports alerts, catalog and accounts.
 """

@@ -16,7 +16,7 @@ MAX_CALLS_PER_DAY = 1_000_000
 
 
 class Measure(models.TextChoices):
-    """What happens to a customer whose calls look like the making of a copy."""
+    """The measure against a customer whose calls look like the making of a copy."""
 
     TELL = "tell"  # the creator is told, and nothing else
     SLOW = "slow"  # one call in five minutes

@@ -33,7 +33,7 @@ class SeenCustomer:
 
 @dataclass(frozen=True, slots=True)
 class OwnStanding:
-    """What limits an organization's own calls of a model, and whether it has asked for more."""
+    """The limits of an organization's own calls of a model, and whether it has asked for more."""
 
     gate: Gate | None
     stopped: bool

@@ -49,7 +49,7 @@ def approve_review(*, review: Review, user: User, seen: str) -> Review:
     close_review(review, Review.State.APPROVED, Act.Kind.APPROVED, by=user.pk)
     if Strike.objects.filter(review=review, lifted_at=None).update(lifted_at=timezone.now()):
         note(review, Act.Kind.UNSTRUCK, by=user.pk)
-    # Who was never told that customers complained is not told that they were wrong.
+    # A creator who was never told that customers complained is not told that they were wrong.
     if review.kind != Review.Kind.REPORTS or review.taken_off or review.appealed_at:
         tell_creator(review, "approved", subject=subject, text="A person has looked at it and approved it.")
     return review

@@ -105,7 +105,7 @@ class Strike(models.Model):
 
 
 class Report(models.Model):
-    """What an organization says is wrong with a model: once."""
+    """The report of an organization about a model: one each."""
 
     class Reason(models.TextChoices):
         COPY = "copy", "It copies another model"

@@ -1,4 +1,4 @@
-"""Who must wait for a person: pure functions."""
+"""Rules about who must wait for a person: pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENTENCES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What people have decided about an organization so far."""
+    """The decisions of people about an organization so far."""
 
     approved_models: int
     standing_strikes: int

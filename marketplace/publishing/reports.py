@@ -1,4 +1,4 @@
-"""What customers report about a model; enough of them bring it before a person."""
+"""Reports of customers about a model; enough of them bring it before a person."""
 
 from __future__ import annotations
 

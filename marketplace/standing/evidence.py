@@ -27,7 +27,7 @@ from marketplace.standing.formula import (
 )
 from marketplace.standing.links import unite
 
-# Why a hold was released where neither the caller nor the model is at fault (marketplace/gateway). Callers can bring
+# Reasons of released holds where neither the caller nor the model is at fault (marketplace/gateway). Callers can bring
 # about every other reason for nothing, so they would be a way to push a competitor down.
 LOST_REASONS = (
     "lost while answering",

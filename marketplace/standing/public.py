@@ -15,7 +15,7 @@ MIN_CALLS = 100  # below, a share of answered calls says more about callers than
 
 @dataclass(frozen=True, slots=True)
 class PublicStanding:
-    """Where a model stands and why. None: not known; 0: below the first step, so not told."""
+    """The place of a model, and its reasons. None: not known; 0: below the first step, so not told."""
 
     place: int | None
     quality_low: float | None

@@ -1,4 +1,4 @@
-"""How right an answer is: a closed list of comparisons with the expected answer. Pure; no model judges."""
+"""Judging answers: a closed list of comparisons with the expected answer. Pure; no model judges."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Settled(models.Model):
 
 
 class Mark(models.Model):
-    """How far the sums are. One row, locked while they change.
+    """The mark up to which there are sums. One row, locked while they change.
 
     complete_at: everything that was committed before is in them
     refusals: the last batch of refusals that was counted
@@ -156,7 +156,7 @@ class Alarm(models.Model):
 
 
 class Thumb(models.Model):
-    """What an organization thought of an answer that it paid for. It can be changed for a day, then it counts."""
+    """The thumb of an organization for an answer that it paid for. It can be changed for a day, then it counts."""
 
     prediction_id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()

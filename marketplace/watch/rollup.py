@@ -42,7 +42,7 @@ Place = tuple[UUID, datetime]  # a version in an hour
 
 @dataclass(slots=True)
 class Tally:
-    """What a batch adds: sums and callers of hours, and payers."""
+    """The additions of a batch: sums and callers of hours, and payers."""
 
     sums: dict[Place, Sums] = field(default_factory=lambda: defaultdict(Sums))
     callers: dict[tuple[UUID, datetime, UUID], int] = field(default_factory=lambda: defaultdict(int))

@@ -9,7 +9,7 @@ from marketplace.web.forms import PlainForm
 
 
 class RefusalForm(PlainForm):
-    """Why something is kept from the public, which its creator reads."""
+    """The reason for keeping something from the public, which its creator reads."""
 
     reason = forms.CharField(
         label="Reason, which the creator reads",
@@ -24,13 +24,13 @@ class RefusalForm(PlainForm):
 
 
 class PullForm(PlainForm):
-    """Why a model goes off sale before the decision."""
+    """The reason for taking a model off sale before the decision."""
 
     reason = forms.CharField(label="Reason, which the creator reads", max_length=MAX_TEXT)
 
 
 class AppealForm(PlainForm):
-    """Why a refusal is wrong."""
+    """The appeal against a refusal."""
 
     text = forms.CharField(
         label="Why the refusal is wrong", max_length=MAX_TEXT, widget=forms.Textarea(attrs={"rows": 4})
@@ -38,7 +38,7 @@ class AppealForm(PlainForm):
 
 
 class ReportForm(PlainForm):
-    """What is wrong with a model."""
+    """A report about a model."""
 
     reason = forms.ChoiceField(label="What is wrong?", choices=Report.Reason.choices)
     text = forms.CharField(

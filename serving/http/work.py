@@ -55,7 +55,7 @@ class Work:
         self._admission, self._http_id = admission, http_id
         self._engine, self._observer, self._metrics = engine, observer, metrics
         self._requests, self._each, self._whole_only = requests, each, whole_only
-        # Of several choices no single answer could be named.
+        # With several choices no single answer could be named.
         self._answers = answers if len(requests) == 1 else None
         self._texts: list[str] = []
         self._usages = [Usage(len(r.prompt_token_ids) if i % each == 0 else 0, 0, 0) for i, r in enumerate(requests)]

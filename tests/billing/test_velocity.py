@@ -1,4 +1,4 @@
-"""How fast an account may begin payments and save cards: fast enough for people, too slow to test stolen cards."""
+"""Limits on beginning payments and saving cards: fast enough for people, too slow to test stolen cards."""
 
 from __future__ import annotations
 

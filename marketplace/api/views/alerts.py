@@ -50,7 +50,7 @@ class AlertsView(ControlView):
 
     @extend_schema(operation_id="list_alerts", responses=AlertFields(many=True))
     def get(self, request: Request) -> Response:
-        """What the organization was told, newest first, as far as the caller's scopes reach."""
+        """List the organization's alerts, newest first, as far as the caller's scopes reach."""
         return self.page(selectors.feed_of(self.organization, self.caller.scopes), AlertFields)
 
 

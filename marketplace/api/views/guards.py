@@ -47,7 +47,7 @@ class KeyGuardsView(KeyView):
 
     @extend_schema(operation_id="get_key_guards", responses=GuardPolicy)
     def get(self, request: Request, key_id: UUID) -> Response:
-        """What is done about personal data in the requests of a key, and how often it was done this month."""
+        """Return the policy of a key about personal data, and how often it acted this month."""
         key = self.own_key(key_id)
         return _shown(self, "key", key.pk, key.guards)
 
@@ -66,7 +66,7 @@ class ModelGuardsView(ControlView):
 
     @extend_schema(operation_id="get_model_guards", responses=GuardPolicy)
     def get(self, request: Request, org: str, slug: str) -> Response:
-        """What a model does about personal data in its requests, and how often it was done this month."""
+        """Return the policy of a model about personal data, and how often it acted this month."""
         model = self.owned_model(org, slug)
         return _shown(self, "model", model.pk, model.guards)
 

@@ -56,7 +56,7 @@ class PromiseRefund(serializers.Serializer):
 
 
 class PromisesView(ControlView):
-    """What a model promises."""
+    """The promises of a model."""
 
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}

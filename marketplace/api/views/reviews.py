@@ -29,7 +29,7 @@ class ReviewsView(ControlView):
 
     @extend_schema(operation_id="list_reviews", responses=OwnReview(many=True))
     def get(self, request: Request, org: str, slug: str) -> Response:
-        """What a person was asked about a model of one's own, the last first: state, reasons, decision."""
+        """List the reviews of a model of one's own, the last first: state, reasons, decision."""
         reviews = selectors.reviews_of(model=self.owned_model(org, slug))
         return self.page(reviews, OwnReview, ordering=("-opened_at",))
 
@@ -84,7 +84,7 @@ class ReportsView(ControlView):
 
 
 class QueueView(ControlView):
-    """What waits for a person."""
+    """The queue of reviews."""
 
     staff_only = True
 

@@ -143,7 +143,7 @@ class TrialView(_OneTrialView):
 
     @extend_schema(operation_id="get_trial", responses=TrialPage)
     def get(self, request: Request, trial_id: UUID) -> Response:
-        """How far a comparison is. Looking at it as often as you like makes no verdict less certain."""
+        """Return the progress of a comparison. Looking at it as often as you like makes no verdict less certain."""
         return self.answer(self.owned_trial(trial_id))
 
 

@@ -83,7 +83,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What every arm looks at alone; an empty string filters nothing."""
+    """Limits that hold for every arm; an empty string filters nothing."""
 
     industry: str = ""
     base: str = ""

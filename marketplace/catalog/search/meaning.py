@@ -24,7 +24,7 @@ MAX_REMEMBERED = 1_024  # queries; 4 MB
 
 
 class Encodes(Protocol):
-    """What this module needs of an encoder."""
+    """The part of an encoder that this module needs."""
 
     def encode(self, text: str) -> list[float]: ...
 

@@ -1,4 +1,4 @@
-"""Why a listing was found: the words of its text that are those of the query, or spelled nearly so. Pure."""
+"""The reason for a result: words of its text that are those of the query, or spelled nearly so. Pure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PAGE_SIZE = 30
 @never_cache
 @member_page()
 def alerts(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """What the organization was told, newest first; the member has then read it."""
+    """Show the organization's alerts, newest first; the member has then read them."""
     organization, scopes = acting.organization, acting.scopes
     unread = selectors.unread_of(organization, acting.user, scopes)
     page = Paginator(selectors.feed_of(organization, scopes), PAGE_SIZE).get_page(request.GET.get("page"))

@@ -25,7 +25,7 @@ ROWS_ON_PAGE = 100
 
 @require_safe
 def evaluation(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """How many answers were right, which, and the receipts that prove that the calls were made."""
+    """Show how many answers were right, which, and the receipts that prove that the calls were made."""
     run, figure = _visible(request, run_id)
     calls = selectors.calls_of(run=run)
     page = Paginator(calls, 2 * ROWS_ON_PAGE).get_page(request.GET.get("page"))

@@ -33,7 +33,7 @@ HOUR = 3600
 @require_safe
 @operators_only
 def queue(request: HttpRequest) -> HttpResponse:
-    """What waits for a person, the least time left first, and what was decided last."""
+    """Show the queue, the least time left first, and the last decisions."""
     now = timezone.now()
     waiting = [(review, sentences(review), _left(review, now)) for review in selectors.queue()[:MOST_QUEUED]]
     context = {

@@ -1,4 +1,4 @@
-"""What a copy of a model costs: the pure figures."""
+"""The cost of a copy of a model: the pure figures."""
 
 from __future__ import annotations
 

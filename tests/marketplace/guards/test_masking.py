@@ -21,7 +21,7 @@ POLICY = Policy(masked=frozenset({"email", "card"}))
 
 
 def spans(text: str) -> list[Span]:
-    """What the finder would say."""
+    """The findings of a real finder."""
     return [(one.start(), one.end(), "email" if "@" in one.group() else "card") for one in EMAIL.finditer(text)]
 
 

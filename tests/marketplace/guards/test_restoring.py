@@ -58,7 +58,7 @@ def stream_of(pieces: list[Placed], finishes: dict[int, int]) -> list[bytes]:
 
 
 def read(stream: list[bytes]) -> dict[tuple[int, str], str]:
-    """What a client puts together."""
+    """The text that a client puts together."""
     found: dict[tuple[int, str], str] = {}
     for raw in stream:
         data = event_data(raw)

@@ -91,7 +91,7 @@ class Market:
         return row
 
     def earned(self) -> dict[str, int]:
-        """What each side has: of each payee in all its accounts, and the platform's fees."""
+        """The money of each side: of each payee in all its accounts, and the platform's fees."""
         names = {self.seller.pk: "seller", self.upstream.pk: "upstream", None: "platform"}
         found = dict.fromkeys(names.values(), 0)
         for entry in Entry.objects.exclude(account__kind="customer_credit").select_related("account"):

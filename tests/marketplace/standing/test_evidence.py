@@ -91,7 +91,7 @@ def test_a_payer_counts_with_a_card_and_calls_in_two_weeks(double: StripeDouble)
     assert payers(model) == 1
     (payer,) = found(model).evidence.payers
     assert payer.weeks == 2 == found(model).weeks
-    # What was paid a week ago is worth a twelfth of a halving less.
+    # Money that was paid a week ago is worth a twelfth of a halving less.
     assert 2 * PAID < payer.paid_nano_usd < 3 * PAID
 
 

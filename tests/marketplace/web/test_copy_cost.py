@@ -1,4 +1,4 @@
-"""What a copy of a model costs, where its creator reads it."""
+"""The cost of a copy of a model, where its creator reads it."""
 
 from __future__ import annotations
 

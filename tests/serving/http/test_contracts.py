@@ -180,7 +180,7 @@ async def test_the_bare_base_follows_the_contract_without_the_weights(contracted
         assert (await ask("append", ASK, **sampled))["choices"][0]["message"] != by_hand["choices"][0]["message"]
         answer = await ask("single", ASK, bare=True)
         assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"a", "n"}
-        # Nobody learns from the cache what another's model is told: on the base, instructions are a tenant's own.
+        # The cache tells nobody another's instructions: on the base they are a tenant's own prefix.
         body = {"model": "base", "messages": BY_HAND, "max_tokens": 1}
         other = await server.http.post("/v1/chat/completions", json=body, headers={"x-tenant": "two"})
         assert other.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0

@@ -75,7 +75,7 @@ def listing(slug: str, *, state: str = "published", base: str = "tiny", **text: 
 
 
 def slugs(query: str, **filters: object) -> list[str]:
-    """What the search finds, the best first."""
+    """Slugs that the search finds, the best first."""
     from marketplace.catalog import selectors
 
     return [model.slug for model in selectors.published_models(query=query, ordering="relevance", **filters)]
