@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devstack.memory_lock import can_lock
@@ -182,10 +182,14 @@ class Services:
         return self._python("worker", [*CELERY, "worker", *options], self.platform_environment(), always_ready)
 
     def runs(self) -> ProcessSpec:
-        """Return the worker of evaluations: several minutes long, and with rows in the clear in its memory alone."""
+        """Return the worker of evaluations and comparisons: minutes long, with rows in the clear in its memory alone.
+
+        It is stopped at once, in the middle of a run: the next worker goes on where it was, and pays for nothing twice.
+        """
         options = ("--queues=runs", "--hostname=runs@%h", "--concurrency=2", "--loglevel=WARNING")
         quiet = ("--without-gossip", "--without-mingle")
-        return self._python("runs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
+        worker = self._python("runs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
+        return replace(worker, stop_signal=signal.SIGQUIT)
 
     def beat(self) -> ProcessSpec:
         schedule = self.state.run / "beat-schedule"
