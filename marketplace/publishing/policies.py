@@ -25,10 +25,13 @@ class Record:
 
     approved_models: int
     standing_strikes: int
+    is_platform: bool = False  # its own people are those who decide
 
 
 def reasons_for_review(record: Record, findings: Collection[Finding]) -> list[str]:
     """Return why a person must look before something becomes public; an empty list: nobody must."""
+    if record.is_platform:
+        return []
     reasons = []
     if record.standing_strikes:
         reasons.append(Review.Reason.STRIKE.value)

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 
 from marketplace.accounts.models import Membership, Organization
+from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.checks.findings import Finding
 from marketplace.publishing.models import Act, Report, Review, Strike
@@ -77,7 +78,8 @@ def record_of(organization: Organization) -> Record:
     """Return what people have decided about the organization so far."""
     approved = Review.objects.filter(model__organization=organization, state=Review.State.APPROVED)
     strikes = Strike.objects.filter(organization=organization, lifted_at=None)
-    return Record(approved.values("model").distinct().count(), strikes.count())
+    is_platform = organization.slug == PLATFORM_SLUG
+    return Record(approved.values("model").distinct().count(), strikes.count(), is_platform)
 
 
 def accepted_findings(model: Model) -> list[Finding]:

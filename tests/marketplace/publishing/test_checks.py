@@ -174,6 +174,7 @@ def test_a_record_is_one_approved_model_and_no_standing_strike() -> None:
     assert reasons_for_review(Record(1, 0), []) == []
     assert reasons_for_review(Record(1, 0), [finding]) == ["finding"]
     assert reasons_for_review(Record(5, 1), [finding]) == ["strike", "finding"]
+    assert reasons_for_review(Record(0, 0, is_platform=True), [finding]) == [], "its people are those who decide"
 
 
 def test_organizations_that_share_members_report_once_and_the_creators_own_not_at_all() -> None:
