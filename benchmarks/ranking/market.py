@@ -86,7 +86,8 @@ class Market:
         version = self.add(Version(model=row, number=1, state=state, published_at=published))
         if correct is not None:
             counts = {"rows": HONEST_ROWS, "correct": correct, "base_correct": 0}
-            self.add(Evaluation(version=version, dataset="sealed rows", **counts))
+            of = {"run_id": self.uuid(), "set_number": 1, "set_digest": "", "scorer": {"kind": "json"}}
+            self.add(Evaluation(version=version, **of, **counts))
         return row.pk
 
     def card(self, organization_id: uuid.UUID, fingerprint: str, *, days_ago: int = LONG_AGO) -> None:

@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID
 
-import httpx
 from django.conf import settings
 
 from marketplace.accounts.models import ApiKey
 from marketplace.accounts.run_tokens import LIFETIME_SECONDS, issue_run_token
 from protocol.messages import PREDICTION_EXTRA_KEY
+
+if TYPE_CHECKING:
+    import httpx
 
 CONCURRENCY = 8
 CALL_SECONDS = 180.0  # of one call with its retries
@@ -52,7 +54,8 @@ class ChatAnswer:
     finish_reason: str
     prediction_id: UUID
     cost_nano_usd: int
-    choice: Mapping[str, Any] = field(default_factory=dict)  # as the API gave it, with what was asked beside the text
+    # As the API gave it, with whatever was asked beside the text.
+    choice: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Caller:
         self._concurrency = concurrency
         self._call_seconds = call_seconds
         self._tokens: dict[bool, tuple[str, float]] = {}
+        import httpx  # a worker's: the web process knows this module, and stays light
+
         # No proxy of the environment: prompts go to the platform's own address alone.
         self._client = httpx.Client(base_url=settings.ENV.api_url, timeout=call_seconds, trust_env=False)
 
@@ -134,6 +139,8 @@ class Caller:
 
     def _outcome(self, call: ChatCall) -> _Outcome:
         """Make one call, again and again while the platform is busy or away."""
+        import httpx
+
         deadline, pause = time.monotonic() + self._call_seconds, 0.1
         while True:
             try:

@@ -66,7 +66,8 @@ class Model(models.Model):
     example_messages = models.JSONField(default=list, blank=True)  # prefilled in the playground
     # The royalty of models derived from this one, of what they earn; null: nobody may declare it.
     derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
-    guards = models.JSONField(default=dict, blank=True)  # `marketplace.guards.policies`: kind → mask or refuse
+    # `marketplace.guards.policies`: kind → mask or refuse
+    guards = models.JSONField(default=dict, db_default={}, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

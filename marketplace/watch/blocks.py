@@ -17,8 +17,9 @@ from django.db import connection, transaction
 
 from marketplace.catalog.models import Version
 from marketplace.watch.alarms import look_at
+from marketplace.watch.locks import lock_mark
 from marketplace.watch.models import Block, Hour, HourCaller, Payer
-from marketplace.watch.rollup import ONE_HOUR, callers_of, locked_mark
+from marketplace.watch.rollup import ONE_HOUR, callers_of
 from marketplace.watch.sums import Sums
 
 LEAST_REQUESTS = 20
@@ -40,7 +41,7 @@ def is_enough(requests_of_payers: Mapping[UUID, int]) -> bool:
 @transaction.atomic
 def close_blocks() -> int:
     """Make blocks of the hours that are over and complete, and let alarms look at each; return how many were made."""
-    mark = locked_mark()
+    mark = lock_mark()
     if mark.complete_at is None:
         return 0
     last = mark.complete_at - ONE_HOUR

@@ -15,7 +15,8 @@ from django.db import transaction
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from marketplace.watch.rollup import Tally, add, locked_mark
+from marketplace.watch.locks import lock_mark
+from marketplace.watch.rollup import Tally, add
 from marketplace.watch.sums import SERVER_FAULT
 
 COUNTERS = "watch:refused"
@@ -48,7 +49,7 @@ def count_refusals() -> int:
 
 @transaction.atomic
 def _add_once(batch: uuid.UUID, fields: dict[bytes, bytes]) -> None:
-    mark = locked_mark()
+    mark = lock_mark()
     if mark.refusals == batch:
         return
     tally = Tally()

@@ -17,7 +17,8 @@ from django.db import connection, transaction
 from django.db.models import Max
 
 from billing.models import RollupMark
-from marketplace.watch.models import Block, Hour, HourCaller, Mark, Payer
+from marketplace.watch.locks import lock_mark
+from marketplace.watch.models import Block, Hour, HourCaller, Payer
 from marketplace.watch.sums import Sums, bucket_of
 from protocol.receipts import ReceiptRejected, claims_of
 
@@ -55,12 +56,6 @@ class Tally:
         return self.sums[version_id, hour]
 
 
-def locked_mark() -> Mark:
-    """Return the mark, locked until the transaction ends: one batch at a time changes the sums."""
-    Mark.objects.bulk_create([Mark(id=1)], ignore_conflicts=True)
-    return Mark.objects.select_for_update().get(id=1)
-
-
 def roll_up(rows_at_once: int = ROWS_AT_ONCE) -> int:
     """Add what the books have and no hour has; return how many predictions that were."""
     counted = 0
@@ -73,7 +68,7 @@ def roll_up(rows_at_once: int = ROWS_AT_ONCE) -> int:
 
 @transaction.atomic
 def _add_batch(rows_at_once: int) -> int:
-    mark = locked_mark()
+    mark = lock_mark()
     # Read before the rows: what is committed later belongs to a later mark.
     complete_at = RollupMark.objects.filter(pk=1).values_list("complete_at", flat=True).first()
     with connection.cursor() as cursor:

@@ -14,8 +14,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from marketplace.watch.blocks import is_enough
+from marketplace.watch.locks import lock_mark, lock_uncounted_thumbs
 from marketplace.watch.models import Thumb, ThumbTotal
-from marketplace.watch.rollup import locked_mark
 
 CHANGED_FOR = timedelta(days=1)
 GIVEN_FOR = timedelta(days=30)  # after its call was charged
@@ -37,10 +37,9 @@ GIVEN = "SELECT 1 FROM watch_thumb WHERE prediction_id = %(prediction)s AND orga
 @transaction.atomic
 def count_thumbs() -> int:
     """Add the thumbs of versions that have enough new ones; return how many were added."""
-    locked_mark()
+    lock_mark()
     new: dict[UUID, list[Thumb]] = defaultdict(list)
-    final = Thumb.objects.filter(is_counted=False, created_at__lte=timezone.now() - CHANGED_FOR)
-    for thumb in final.select_for_update():
+    for thumb in lock_uncounted_thumbs(given_before=timezone.now() - CHANGED_FOR):
         new[thumb.version_id].append(thumb)
     return sum(_add(version_id, thumbs) for version_id, thumbs in new.items())
 

@@ -23,6 +23,7 @@ def test_rows_are_locked_nowhere_but_in_locks_py() -> None:
         "marketplace/receipts/locks.py",
         "marketplace/standing/locks.py",
         "marketplace/vault/locks.py",
+        "marketplace/watch/locks.py",
     }
 
 

@@ -11,5 +11,5 @@ class Migration(migrations.Migration):
     dependencies: ClassVar = [("accounts", "0003_referrals")]
 
     operations: ClassVar = [
-        migrations.AddField("apikey", "guards", models.JSONField(blank=True, default=dict)),
+        migrations.AddField("apikey", "guards", models.JSONField(blank=True, db_default={}, default=dict)),
     ]

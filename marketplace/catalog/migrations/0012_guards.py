@@ -11,5 +11,5 @@ class Migration(migrations.Migration):
     dependencies: ClassVar = [("catalog", "0011_hybrid_search")]
 
     operations: ClassVar = [
-        migrations.AddField("model", "guards", models.JSONField(blank=True, default=dict)),
+        migrations.AddField("model", "guards", models.JSONField(blank=True, db_default={}, default=dict)),
     ]

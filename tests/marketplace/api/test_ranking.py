@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace.catalog.models import Evaluation, Model, Standing
+from marketplace.catalog.models import Model, Standing
 from marketplace.standing.public import MIN_CALLS, PAYER_STEPS, WEEK_STEPS
 from marketplace.standing.services import rank_models
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
+from tests.marketplace.evals.factories import make_evaluation
 
 pytestmark = pytest.mark.django_db
 
@@ -19,7 +20,7 @@ def test_a_program_reads_the_catalogue_by_standing_in_pages() -> None:
         version = make_version(make_model(make_organization(), slug=slug))
         # The first have the worst measurements; the last was not measured.
         if number < 6:
-            Evaluation.objects.create(version=version, dataset="rows", rows=100, correct=5 * number, base_correct=0)
+            make_evaluation(version, rows=100, correct=5 * number, base_correct=0)
     rank_models()
     api = Api(None)
     found: list[str] = []

@@ -42,7 +42,7 @@ class Prediction:
 
     keeper = None
     mask = None
-    validity = None
+    validity = heard = None
 
     def __init__(self) -> None:
         self.handed: list[int] = []

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from billing.hotpath import Charge, HoldRequest, Settlement
 from billing.models import Hold
-from marketplace.gateway import app
+from marketplace.gateway import routes
 from marketplace.gateway.writer import Writer
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money, until, until_closed
 from tests.marketplace.gateway.test_predictions import COST
@@ -63,7 +63,7 @@ async def test_a_fault_of_the_gateway_is_free(world: World, monkeypatch: pytest.
     async def relay(*_: object) -> None:
         raise ValueError("a mistake")
 
-    monkeypatch.setattr(app, "relay_whole", relay)
+    monkeypatch.setattr(routes, "relay_whole", relay)
     answer = await world.http.post("/v1/chat/completions", json=world.body())
     assert answer.status == 503 and (await answer.json())["error"]["code"] == "gateway_fault"
     assert await money(world) == UNTOUCHED | {"holds": ["released"]}

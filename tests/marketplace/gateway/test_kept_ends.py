@@ -201,7 +201,7 @@ async def test_an_answer_that_is_charged_later_is_kept_with_its_charge(
             raise psycopg.OperationalError("the database is away")
         return await settle_holds(*arguments)
 
-    monkeypatch.setattr(world.gateway._ready.books.writer._charges, "_statement", away)
+    monkeypatch.setattr(world.gateway._ready.parts.books.writer._charges, "_statement", away)
     first, body = await ask(world)
     assert b'"settled":false' in body and b"cost_nano_usd" not in body
     (claims,) = world.replica.served

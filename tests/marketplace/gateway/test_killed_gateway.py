@@ -107,7 +107,7 @@ async def test_a_charge_whose_answer_was_sent_stays_and_a_file_is_read_once(worl
     for jti in jtis:
         log.open(jti).running(1, 5)
     log.close()
-    books = Books(world.gateway._ready.books.database, world.gateway._ready.books.writer, jtis[0])
+    books = Books(world.gateway._ready.parts.books.database, world.gateway._ready.parts.books.writer, jtis[0])
     assert await Presence(books, folder).adopt() == 2
     assert await Presence(books, folder).adopt() == 0
     assert await money(world) == before
@@ -124,7 +124,7 @@ async def test_a_log_is_kept_while_the_database_is_away(
     log = DeliveryLog(folder, jti)
     log.open(jti).unsent(1)
     log.close()
-    books = Books(world.gateway._ready.books.database, world.gateway._ready.books.writer, jti)
+    books = Books(world.gateway._ready.parts.books.database, world.gateway._ready.parts.books.writer, jti)
     presence = Presence(books, folder)
 
     async def away(*_: object, **__: object) -> bool:

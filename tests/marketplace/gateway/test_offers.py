@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def offer(world: World, name: str = "maker/thing", consumer: Organization | None = None) -> Offer:
-    database = world.gateway._ready.books.database
+    database = world.gateway._ready.parts.books.database
     buyer = consumer or world.consumer
     return await world.gateway._offers.find(
         database, parse_model_name(name), consumer=Principal(buyer.pk, buyer.slug, None)

@@ -95,7 +95,7 @@ async def test_of_a_thousand_at_once_on_credit_for_400_exactly_400_are_charged(w
 async def test_a_hold_that_went_with_a_crash_of_the_database_is_placed_again_and_charged_once(
     world: World, writer: Writer
 ) -> None:
-    books = Books(world.gateway._ready.books.database, writer, uuid.uuid4())
+    books = Books(world.gateway._ready.parts.books.database, writer, uuid.uuid4())
     receipt = Receipt(
         jti=str(uuid.uuid4()),
         attempt=1,

@@ -18,7 +18,7 @@ from billing.services import credit_promotion, refresh_top_up, release_hold_sync
 from devstack.stripe_double import checkout
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Membership, Organization
-from marketplace.catalog.models import Evaluation, Model, Standing, Version
+from marketplace.catalog.models import Model, Standing, Version
 from marketplace.standing.evidence import LOST_REASONS, Found, monday, read_evidence
 from marketplace.standing.formula import MEMORY_WEEKS, NANO_PER_USD, demand
 from marketplace.standing.services import rank_models
@@ -29,6 +29,7 @@ from tests.billing.support import hold_request, place, settle, split_of
 from tests.billing.top_ups import begin
 from tests.database import as_superuser
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
+from tests.marketplace.evals.factories import make_evaluation
 
 __all__ = ["double"]
 pytestmark = pytest.mark.django_db
@@ -189,14 +190,14 @@ def test_the_newest_valid_evaluation_of_the_newest_published_version_counts() ->
     model = sold()
     first = model.versions.get()
     for rows, correct in ((60, 50), (100, 70), (49, 49)):
-        Evaluation.objects.create(version=first, dataset="rows", rows=rows, correct=correct, base_correct=0)
+        make_evaluation(first, rows=rows, correct=correct, base_correct=0)
     assert found(model).evidence.evaluation == (70, 100)
     draft = make_version(model, Version.State.VERIFIED)
-    Evaluation.objects.create(version=draft, dataset="rows", rows=100, correct=99, base_correct=0)
+    make_evaluation(draft, rows=100, correct=99, base_correct=0)
     assert found(model).evidence.evaluation == (70, 100)
     newest = make_version(model)
     assert found(model).evidence.evaluation is None, "the newest version was not measured"
-    Evaluation.objects.create(version=newest, dataset="rows", rows=50, correct=40, base_correct=0)
+    make_evaluation(newest, rows=50, correct=40, base_correct=0)
     assert found(model).evidence.evaluation == (40, 50)
 
 

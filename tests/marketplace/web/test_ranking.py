@@ -9,11 +9,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from marketplace.catalog.models import Evaluation, Model, Standing, Version
+from marketplace.catalog.models import Model, Standing, Version
 from marketplace.standing import formula
 from marketplace.standing.services import rank_models
 from marketplace.web.views.public import LANDING_SIZE, SHELF
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
+from tests.marketplace.evals.factories import make_evaluation
 
 pytestmark = pytest.mark.django_db
 
@@ -24,7 +25,7 @@ def sold(slug: str, *, correct: int | None = None, days_ago: int = 90, state: st
     Version.objects.filter(pk=version.pk).update(published_at=at)
     Standing.objects.filter(pk=version.model_id).update(listed_at=at)
     if correct is not None:
-        Evaluation.objects.create(version=version, dataset="rows", rows=100, correct=correct, base_correct=0)
+        make_evaluation(version, rows=100, correct=correct, base_correct=0)
     return version.model
 
 

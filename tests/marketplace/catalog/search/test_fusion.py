@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from marketplace import publishing
 from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Passage
@@ -17,6 +16,7 @@ from marketplace.catalog.search.fusion import ARMS, CANDIDATES, K
 from marketplace.catalog.search.spelling import reconcile
 from marketplace.catalog.services.listings import ListingText
 from marketplace.privacy.services import erase_organization
+from marketplace.publishing import services as publishing
 from tests.marketplace.catalog.factories import make_version
 from tests.marketplace.catalog.search.conftest import listing, slugs
 
