@@ -110,9 +110,8 @@ class ApiKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     first_key = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="+")  # null: this one
-    guards = models.JSONField(
-        default=dict, db_default={}, blank=True
-    )  # `marketplace.guards.policies`: kind → mask or refuse
+    # `marketplace.guards.policies`: kind → mask or refuse
+    guards = models.JSONField(default=dict, db_default={}, blank=True)
 
     @property
     def line_id(self) -> uuid.UUID:

@@ -158,7 +158,11 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Intarsia control API",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
-    "ENUM_NAME_OVERRIDES": {"DisputeState": "billing.models.refunds.Dispute.State"},  # several operations share it
+    "ENUM_NAME_OVERRIDES": {  # several operations share them
+        "DisputeState": "billing.models.refunds.Dispute.State",
+        "PaperKind": "billing.models.papers.Paper.Kind",
+        "PromiseKind": "marketplace.promises.models.PromiseKind",
+    },
 }
 
 LOGGING = {

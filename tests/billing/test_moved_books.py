@@ -50,6 +50,11 @@ def empty_books(transactional_db: None) -> Iterator[None]:
         sql(f'CREATE DATABASE "{name}_moved" OWNER {OWNER}')
     connection.close()
     connection.settings_dict["NAME"] = f"{name}_moved"
+    with as_superuser():
+        sql("CREATE SCHEMA extensions")
+        for extension in ("pg_trgm", "unaccent", "vector"):
+            sql(f"CREATE EXTENSION {extension} SCHEMA extensions")
+        sql("GRANT USAGE ON SCHEMA extensions TO PUBLIC")
     try:
         yield
     finally:

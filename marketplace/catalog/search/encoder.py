@@ -6,6 +6,7 @@ and a file counts only if its SHA-256 is the pinned one.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 from pathlib import Path
@@ -63,7 +64,7 @@ class EncoderMissing(Exception):
 
 
 class Encoder:
-    """The loaded model: about 200 MB of memory, 3 ms for a query, 30 for a full passage, on one thread."""
+    """The loaded model: about 130 MB of memory, 3 ms for a query, 30 for a full passage, on one thread."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         import numpy as np
@@ -76,6 +77,7 @@ class Encoder:
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(files[MODEL], options, providers=["CPUExecutionProvider"])
         self._tokenizer = Tokenizer.from_str(files[TOKENIZER].decode())
+        _return_memory()
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MAX_TOKENS)
 
@@ -93,6 +95,13 @@ class Encoder:
         ids = np.array([self._tokenizer.encode(text).ids], np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         return _unit(self._session.run(None, inputs)[0][0].mean(axis=0))
+
+
+def _return_memory() -> None:
+    """Give freed memory back to the system, where libc can: loading the model leaves some 60 MB behind."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

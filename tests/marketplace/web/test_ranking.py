@@ -48,7 +48,7 @@ def test_landing_page_and_catalogue_are_in_the_order_of_standing() -> None:
 def test_a_strangers_copy_reaches_no_page_before_it_is_published() -> None:
     sold("original")
     for state in set(Version.State.values) - {"published"}:
-        sold(f"copy-{state}", correct=100, days_ago=0, state=state)
+        sold(f"copy-{state}".replace("_", "-"), correct=100, days_ago=0, state=state)
     rank_models()
     for path in ("/", "/models/", "/models/?order=newest", "/models/?q=copy", "/models/?order=updated"):
         assert not [name for name in names(path) if name.startswith("copy")], path
