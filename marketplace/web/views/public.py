@@ -16,6 +16,7 @@ from billing.selectors import wallet
 from marketplace.catalog import selectors
 from marketplace.catalog.call_price import price_of_call
 from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
+from marketplace.evals.selectors import guard_of
 from marketplace.promises.selectors import promises_of
 from marketplace.protection.selectors import own_standing
 from marketplace.watch.selectors import thumbs_of
@@ -114,6 +115,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "user_message": user_message,
         "owner": owner,
         "promises": promise_views(promises_of(model=model)),
+        "attack_guard": guard_of(model=model),
         "report_form": None if acting is None or owner else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,

@@ -86,6 +86,8 @@ def test_the_guard_is_shown_with_what_it_refused_and_can_be_removed(
         await valkey.aclose()
 
     asyncio.run(count())
+    public = world.client(None).get("/models/ledgerline/transactions").content.decode()
+    assert "reads each request first" in public, "callers are told"
     page = text(world)
     assert "intarsia/guard@1" in page and "200 honest rows" in page and "Set anew" in page
     assert world.client(world.creator).get(PAGE).context["attack_guard"]["refused"] == 3
