@@ -39,6 +39,6 @@ def spent_nano_usd(purse: ApiKey) -> int:
 
 
 def close_purse(purse: ApiKey) -> None:
-    """End the purse: its key is revoked, and its budget leaves the tree once nothing is in flight. Twice is once."""
+    """End the purse: its key is revoked, and its budget leaves the tree once nothing is in flight. Idempotent."""
     revoke_api_key(key=purse)
     delete_key_node(purse)

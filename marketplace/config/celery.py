@@ -82,6 +82,7 @@ app.conf.update(
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
         },
+        "expire uploads of sets": {"task": "marketplace.evals.tasks.expire_abandoned_uploads", "schedule": 3600.0},
         "resume evaluations": {
             "task": "marketplace.evals.tasks.resume_evaluations",
             "schedule": 10.0,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from django.db import transaction
 from django.db.models import Max
+from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
@@ -18,16 +19,15 @@ from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model
 from marketplace.evals.locks import lock_set
 from marketplace.evals.models import EvalSet
-from marketplace.publishing.uploads import MAX_CHUNK_SIZE
+from marketplace.publishing.packages import check_package
+from marketplace.publishing.uploads import MAX_CHUNK_SIZE, UPLOAD_LIFETIME
 from marketplace.vault.errors import DataKeyRefused
 from marketplace.vault.models import SigningKey
 from marketplace.vault.rows_keys import accept_rows_key
 from protocol.errors import ProtocolError
 from protocol.eval_rows import MAX_ROWS, MAX_SET_BYTES, read_scorer
 from protocol.names import is_digest
-from sealed_weights.errors import FormatError, SignatureError
-from sealed_weights.header import ROWS_SUITE, read_header
-from sealed_weights.package import verify_signature
+from sealed_weights.header import ROWS_SUITE
 
 State = EvalSet.State
 
@@ -93,7 +93,7 @@ def append_set_chunk(*, eval_set: EvalSet, offset: int, stream: ByteStream, leng
 
 
 def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> EvalSet:
-    """Close the upload: check size, signature, digest and header, and take the data key. Twice is once.
+    """Close the upload: check size, signature, digest and header, and take the data key. Idempotent.
 
     A package that can never become right makes the set `refused` and deletes its bytes; a wrong digest or data key can
     be sent again. Raises InvalidInput, Conflict, PackageRefused, StorageUnavailable.
@@ -109,7 +109,14 @@ def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> 
             f"{arrived} of {eval_set.package_size} bytes have arrived; continue the upload", code="upload_incomplete"
         )
     try:
-        found = _check_package(eval_set)
+        found = check_package(
+            blobs.part_path(eval_set.pk),
+            eval_set.signing_key,
+            suites=(ROWS_SUITE,),
+            creator_id=eval_set.organization_id,
+            model=eval_set.model,
+            number=eval_set.number,
+        )
     except PackageRefused as refusal:
         refuse_set(eval_set, str(refusal))
         blobs.discard(eval_set.pk)
@@ -121,6 +128,19 @@ def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> 
     return eval_set
 
 
+def expire_abandoned_sets() -> int:
+    """Refuse uploads a day old and delete their bytes, so that they count against no limit; return how many."""
+    old = EvalSet.objects.filter(state=State.UPLOADING, created_at__lt=timezone.now() - UPLOAD_LIFETIME)
+    expired = list(old.values_list("pk", flat=True)[:100])
+    for set_id in expired:
+        # One that was completed meanwhile stays.
+        if EvalSet.objects.filter(pk=set_id, state=State.UPLOADING).update(
+            state=State.REFUSED, refusal="the upload was not completed within 24 hours"
+        ):
+            blobs.discard(set_id)
+    return len(expired)
+
+
 def refuse_set(eval_set: EvalSet, reason: str) -> None:
     """End a set that breaks a rule; `reason` names the row and the rule, and has no row's text."""
     EvalSet.objects.filter(pk=eval_set.pk).update(state=State.REFUSED, refusal=reason[:300])
@@ -129,31 +149,6 @@ def refuse_set(eval_set: EvalSet, reason: str) -> None:
 def _require_uploading(eval_set: EvalSet) -> None:
     if eval_set.state != State.UPLOADING:
         raise Conflict(f"set {eval_set.number} is {eval_set.state}; start a new one", code="upload_closed")
-
-
-def _check_package(eval_set: EvalSet) -> str:
-    """Return the digest of the package if signature and header are this set's; raises PackageRefused."""
-    if eval_set.signing_key.revoked_at is not None:
-        raise PackageRefused("the signing key of this set is revoked", code="signing_key_revoked", field="signing_key")
-    path = blobs.part_path(eval_set.pk)
-    try:
-        header = read_header(path)
-        digest = verify_signature(path, bytes(eval_set.signing_key.public_key))
-    except FormatError as error:
-        raise PackageRefused(str(error), code="malformed_package", field="package") from None
-    except SignatureError as error:
-        raise PackageRefused(str(error), code="wrong_signature", field="package") from None
-    expected = (
-        ("suite", header.suite, ROWS_SUITE),
-        ("creator_id", header.creator_id, eval_set.organization_id),
-        ("model_id", header.model_id, eval_set.model_id),
-        ("version", header.version, eval_set.number),
-        ("base_fingerprint", header.base_fingerprint.hex(), eval_set.model.base_model.fingerprint),
-    )
-    for field, found, wanted in expected:
-        if found != wanted:
-            raise PackageRefused(f"header {field}: must be {wanted}, is {found}", code="wrong_header", field=field)
-    return digest
 
 
 @transaction.atomic

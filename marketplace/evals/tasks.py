@@ -14,6 +14,7 @@ from django.utils import timezone
 from marketplace.evals.measuring import measure
 from marketplace.evals.models import EvalRun
 from marketplace.evals.runs import MAX_AGE, QUEUED_SECONDS, RUN_TASK, claim_run, fail_run
+from marketplace.evals.sets import expire_abandoned_sets
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,12 @@ def run_evaluation(run_id: str) -> None:
         # The exception's own text is left out: it may quote a row.
         log.error("evaluation %s stopped: %s", run_id, type(error).__name__)
         fail_run(run, "a fault of the platform")
+
+
+@shared_task(name="marketplace.evals.tasks.expire_abandoned_uploads")
+def expire_abandoned_uploads() -> int:
+    """End uploads of sets that nobody completed; return how many."""
+    return expire_abandoned_sets()
 
 
 @shared_task(name="marketplace.evals.tasks.resume_evaluations")

@@ -26,7 +26,7 @@ from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator
-from marketplace.gateway.protection import Guard
+from marketplace.gateway.protection import Protection
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.refusals import Refusals
@@ -161,7 +161,7 @@ class Gateway:
             quotes=self._quotes,
             replays=self._replays,
             guarding=Guarding(self._valkey),
-            protection=Guard(self._valkey, books),
+            protection=Protection(self._valkey, books),
             attack_guards=AttackGuards(self._offers, self._valkey),
         )
         self._tasks = [

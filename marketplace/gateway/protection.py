@@ -73,7 +73,7 @@ class Admission:
     counted: bool  # its message is counted
 
 
-class Guard:
+class Protection:
     """Applies the rules of protected models for one gateway process."""
 
     def __init__(self, valkey: Redis, books: Books) -> None:

@@ -27,7 +27,7 @@ from marketplace.gateway.offers import Offers, ReplicaAddress
 from marketplace.gateway.order import order_of
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.principals import Authenticator, Principal
-from marketplace.gateway.protection import Admission, Guard
+from marketplace.gateway.protection import Admission, Protection
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.refusals import note_asked
@@ -69,7 +69,7 @@ class Routes:
     quotes: Quotes
     replays: Replays
     guarding: Guarding
-    protection: Guard
+    protection: Protection
     attack_guards: AttackGuards
 
     async def principal(self, scope: Scope) -> Principal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from pathlib import Path
 
 from django.db import transaction
 from django.db.models import Max
@@ -17,15 +16,14 @@ from marketplace.catalog.blobs import ByteStream
 from marketplace.catalog.errors import PackageRefused, TooLarge
 from marketplace.catalog.locks import lock_model, lock_version
 from marketplace.catalog.models import Model, Version
+from marketplace.publishing.packages import check_package
 from marketplace.publishing.verification import enqueue_verification
 from marketplace.publishing.versions import move_version
 from marketplace.vault import services as vault_services
 from marketplace.vault.errors import DataKeyRefused
 from marketplace.vault.models import SigningKey
 from protocol.names import is_digest
-from sealed_weights.errors import FormatError, SignatureError
-from sealed_weights.header import ADAPTER_SUITES, read_header
-from sealed_weights.package import verify_signature
+from sealed_weights.header import ADAPTER_SUITES
 
 State = Version.State
 
@@ -102,7 +100,14 @@ def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) 
         )
     # A full part never changes again (no chunk fits), so the long read needs no lock.
     try:
-        found = _check_package(version, blobs.part_path(version.id))
+        found = check_package(
+            blobs.part_path(version.id),
+            version.signing_key,
+            suites=ADAPTER_SUITES,
+            creator_id=version.model.organization_id,
+            model=version.model,
+            number=version.number,
+        )
     except PackageRefused as refusal:
         _refuse(version, refusal)
         raise
@@ -129,34 +134,6 @@ def expire_abandoned_uploads() -> int:
 def _require_uploading(version: Version) -> None:
     if version.state != State.UPLOADING:
         raise Conflict(f"version {version.number} is {version.state}; start a new version", code="upload_closed")
-
-
-def _check_package(version: Version, path: Path) -> str:
-    """Return the digest of the package at `path` if signature and header are this version's; raises PackageRefused."""
-    key = version.signing_key
-    if key is None or key.revoked_at is not None:
-        raise PackageRefused(
-            "the signing key of this version is revoked", code="signing_key_revoked", field="signing_key"
-        )
-    try:
-        header = read_header(path)
-        digest = verify_signature(path, bytes(key.public_key))
-    except FormatError as error:
-        raise PackageRefused(str(error), code="malformed_package", field="package") from None
-    except SignatureError as error:
-        raise PackageRefused(str(error), code="wrong_signature", field="package") from None
-    if header.suite not in ADAPTER_SUITES:
-        raise PackageRefused("header suite: is not that of an adapter", code="wrong_header", field="suite")
-    expected = (
-        ("creator_id", header.creator_id, version.model.organization_id),
-        ("model_id", header.model_id, version.model_id),
-        ("version", header.version, version.number),
-        ("base_fingerprint", header.base_fingerprint.hex(), version.model.base_model.fingerprint),
-    )
-    for field, found, wanted in expected:
-        if found != wanted:
-            raise PackageRefused(f"header {field}: must be {wanted}, is {found}", code="wrong_header", field=field)
-    return digest
 
 
 def _refuse(version: Version, refusal: PackageRefused) -> bool:

@@ -8,11 +8,13 @@ from functools import wraps
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from marketplace.accounts import policies, selectors
 from marketplace.accounts.models import Membership, Organization, User
+from marketplace.catalog import selectors as catalog
+from marketplace.catalog.models import Model
 
 SESSION_KEY = "organization"
 
@@ -70,6 +72,15 @@ def choose_organization(request: HttpRequest, *, slug: str) -> bool:
         return False
     request.session[SESSION_KEY] = slug
     return True
+
+
+def own_model(acting: Acting, slug: str) -> Model:
+    """Return the model `slug` of the organization that is acted for. Raises Http404."""
+    organization = acting.organization
+    found = catalog.owned_model(organization=organization, org_slug=organization.slug, slug=slug)
+    if found is None:
+        raise Http404("no such model")
+    return found
 
 
 def member_page(scope: str | None = None) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:

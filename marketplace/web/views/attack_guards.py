@@ -21,7 +21,7 @@ from marketplace.evals.quotes import worst_case
 from marketplace.evals.runs import remove_guard, start_run
 from marketplace.guards.attacks import LEAST_ROWS
 from marketplace.guards.counts import attacks_refused
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.refusals import show_as_message
 
 GUARD_SLUG = "guard"
@@ -32,7 +32,7 @@ MOST_SETS = 5  # the newest are offered
 @member_page("publish")
 def attack_guard(request: HttpRequest, acting: Acting, slug: str, set_id: UUID) -> HttpResponse:
     """Begin the run that puts the platform's guard before a model."""
-    model = _own(acting, slug)
+    model = own_model(acting, slug)
     stored = selectors.owned_set(organization=acting.organization, set_id=set_id)
     guard = _platforms_guard()
     if stored is None or stored.model_id != model.pk or guard is None or model.facts.newest is None:
@@ -49,7 +49,7 @@ def attack_guard(request: HttpRequest, acting: Acting, slug: str, set_id: UUID) 
 @member_page("publish")
 def remove_attack_guard(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Let a model be asked without its guard."""
-    remove_guard(model=_own(acting, slug))
+    remove_guard(model=own_model(acting, slug))
     messages.success(request, "The guard is removed. Requests pass unjudged a second from now at the latest.")
     return redirect("web:my_model", slug=slug)
 
@@ -70,14 +70,6 @@ def attack_guard_context(model: Model) -> dict[str, Any]:
         "open": runs.first(),
         "sets": [(one, worst_case(eval_set=one, version=newest, guard=guard)) for one in sets if newest],
     }
-
-
-def _own(acting: Acting, slug: str) -> Model:
-    organization = acting.organization
-    found = catalog.owned_model(organization=organization, org_slug=organization.slug, slug=slug)
-    if found is None:
-        raise Http404("no such model")
-    return found
 
 
 def _platforms_guard() -> Version | None:

@@ -27,7 +27,7 @@ from marketplace.publishing.policies import sentences
 from marketplace.publishing.selectors import latest_listing_review, review_of, with_reviews
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
@@ -69,7 +69,7 @@ def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
 @member_page("publish")
 def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Versions and price of one model; POST sets a new price."""
-    model = _owned(acting, slug)
+    model = own_model(acting, slug)
     form = _price_form(model, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
@@ -89,7 +89,7 @@ def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 @member_page("publish")
 def change_version(request: HttpRequest, acting: Acting, slug: str, number: str, action: str) -> HttpResponse:
     """Publish, retire or revoke one version."""
-    model = _owned(acting, slug)
+    model = own_model(acting, slug)
     version = selectors.versions_of(model=model, published_only=False).filter(number=int(number)).first()
     if version is None or model.kind != Model.Kind.ADAPTER:
         raise Http404("no such version")
@@ -122,7 +122,7 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
 @member_page("publish")
 def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Say what derived models owe, and what this one is derived from."""
-    model = _owned(acting, slug)
+    model = own_model(acting, slug)
     form = _royalty_form(model, request.POST)
     if form.is_valid():
         try:
@@ -135,7 +135,7 @@ def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
         else:
             messages.success(request, "Saved. Models that were derived before keep their terms.")
             return redirect("web:my_model", slug=slug)
-    return _model_page(request, _owned(acting, slug), None, RevokeForm(), royalty_form=form, status=400)
+    return _model_page(request, own_model(acting, slug), None, RevokeForm(), royalty_form=form, status=400)
 
 
 @require_safe
@@ -168,7 +168,7 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
 @member_page("publish")
 def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Every release of a key of this model: to which replica, for what, when, chained by hashes."""
-    model = _owned(acting, slug)
+    model = own_model(acting, slug)
     try:
         log = vault.custody(organization=acting.organization, model=model, limit=CUSTODY_ROWS)
     except NotBootstrapped:
@@ -207,13 +207,6 @@ def _creator(acting: Acting) -> dict[str, str]:
         "email": acting.user.email,
         "organization": acting.organization.slug,
     }
-
-
-def _owned(acting: Acting, slug: str) -> Model:
-    model = selectors.owned_model(organization=acting.organization, org_slug=acting.organization.slug, slug=slug)
-    if model is None:
-        raise Http404("no such model")
-    return model
 
 
 def _model_page(

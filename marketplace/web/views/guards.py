@@ -15,11 +15,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 from marketplace.accounts import services as accounts
 from marketplace.accounts.errors import Refusal
 from marketplace.accounts.selectors import api_key_of
-from marketplace.catalog import selectors
 from marketplace.catalog import services as catalog
 from marketplace.guards.counts import Owner, counts_of
 from marketplace.guards.policies import PACKAGE, is_installed
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.guard_forms import GuardsForm
 from marketplace.web.refusals import show_as_message, show_in_form
 
@@ -49,9 +48,7 @@ def key(request: HttpRequest, acting: Acting, key_id: UUID) -> HttpResponse:
 @member_page("publish")
 def model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Set the policy of one model."""
-    found = selectors.owned_model(organization=acting.organization, org_slug=acting.organization.slug, slug=slug)
-    if found is None:
-        raise Http404("no such model")
+    found = own_model(acting, slug)
     form = GuardsForm(request.POST, policy=found.guards)
     if not form.is_valid():
         messages.error(request, "Nothing was changed: choose one action for each kind.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
@@ -17,7 +17,7 @@ from marketplace.watch.blocks import LEAST_PAYERS, LEAST_REQUESTS
 from marketplace.watch.drift import ALERT, BASELINE_CALLS, LOOK
 from marketplace.watch.rules import METRICS
 from marketplace.web import use_charts
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.forms import PlainForm
 from marketplace.web.refusals import show_in_form
 
@@ -44,10 +44,7 @@ class AlarmsForm(PlainForm):
 @member_page("publish")
 def in_use(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Calls, errors, latency, lengths, answers, drift and thumbs of one version; POST sets thresholds."""
-    organization = acting.organization
-    model = catalog.owned_model(organization=organization, org_slug=organization.slug, slug=slug)
-    if model is None:
-        raise Http404("no such model")
+    model = own_model(acting, slug)
     lines = selectors.alarms_of(model, None)
     form = AlarmsForm(request.POST or None, initial={line.metric.name: line.threshold for line in lines})
     if request.method == "POST" and form.is_valid():

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from marketplace.accounts.errors import Refusal
-from marketplace.catalog import selectors as catalog
 from marketplace.promises import services
 from marketplace.promises.models import PromiseKind
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.forms import PromiseForm
 from marketplace.web.refusals import show_as_message
 
@@ -20,9 +19,7 @@ from marketplace.web.refusals import show_as_message
 @member_page("publish")
 def promise(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Promise a share of valid answers from the next month on, or none."""
-    model = catalog.owned_model(organization=acting.organization, org_slug=acting.organization.slug, slug=slug)
-    if model is None:
-        raise Http404("no such model")
+    model = own_model(acting, slug)
     form = PromiseForm(request.POST)
     if not form.is_valid():
         messages.error(request, "Nothing changed: the share is a number from 50 to 99.9.")

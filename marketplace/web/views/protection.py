@@ -16,7 +16,7 @@ from marketplace.catalog.call_price import call_to_copy, cost_of_copy
 from marketplace.catalog.models import Model
 from marketplace.protection import policies, selectors, services
 from marketplace.protection.models import Protection
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.protection_forms import MoreCallsForm, ProtectionForm
 from marketplace.web.refusals import show_as_message, show_in_form
 
@@ -106,7 +106,7 @@ def _initial(row: Protection) -> dict[str, object]:
 
 
 def _owned(acting: Acting, slug: str) -> Model:
-    model = catalog.owned_model(organization=acting.organization, org_slug=acting.organization.slug, slug=slug)
-    if model is None or model.kind != Model.Kind.ADAPTER:
+    model = own_model(acting, slug)
+    if model.kind != Model.Kind.ADAPTER:
         raise Http404("no such model")
     return model

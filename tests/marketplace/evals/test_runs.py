@@ -20,9 +20,11 @@ from marketplace.catalog.models import Evaluation, Version
 from marketplace.evals import measuring
 from marketplace.evals.models import EvalCall, EvalRun, EvalSet
 from marketplace.evals.runs import claim_run, start_run
-from marketplace.vault.models import Release
+from marketplace.evals.sets import start_set
+from marketplace.evals.tasks import expire_abandoned_uploads
+from marketplace.vault.models import Release, SigningKey
 from marketplace.vault.selectors import verify_own_chain
-from tests.marketplace.evals.conftest import CANARY, rows, work
+from tests.marketplace.evals.conftest import CANARY, LABEL, rows, work
 from tests.marketplace.gateway.conftest import World
 
 pytestmark = pytest.mark.asyncio
@@ -229,3 +231,22 @@ async def test_a_package_is_where_it_belongs(api: World, begin: Begin) -> None:
     stored = await sync_to_async(EvalSet.objects.get)(pk=run.eval_set_id)
     assert blobs.package_path(str(stored.package_digest)).exists()
     assert not blobs.part_path(stored.pk).exists()
+
+
+async def test_an_upload_that_nobody_completes_ends_after_a_day_and_counts_against_no_limit(
+    api: World, begin: Begin
+) -> None:
+    @sync_to_async
+    def abandon() -> None:
+        key = SigningKey.objects.get()
+        old, young = (
+            start_set(model=api.model, signing_key=key, package_size=100, rows=1, scorer=LABEL) for _ in range(2)
+        )
+        EvalSet.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(hours=25))
+        assert (expire_abandoned_uploads(), expire_abandoned_uploads()) == (1, 0)
+        states = [EvalSet.objects.get(pk=one.pk).state for one in (old, young)]
+        assert states == ["refused", "uploading"]
+        assert EvalSet.objects.filter(state="ready").count() == 1, "a set that is whole stays"
+
+    await begin(rows("dining"))
+    await abandon()

@@ -72,7 +72,7 @@ async def test_a_model_without_rules_asks_nobody_and_counts_nothing(world: World
         raise AssertionError("a call of a model without rules")
 
     for name in ("_load", "_observe"):
-        monkeypatch.setattr(protection.Guard, name, never)
+        monkeypatch.setattr(protection.Protection, name, never)
     assert (await ask(world))[0] == 200
     assert not await sync_to_async(Customer.objects.exists)() and await distinct_of(world) == 0
 
