@@ -113,7 +113,11 @@ class SampleCreator:
         return answer
 
     def was_measured(self) -> bool:
-        """Return whether the platform measured the model, or is about to."""
+        """Log in, and return whether the platform measured the model, or is about to.
+
+        A login is for one address: a platform that was published to before may have come back on another port.
+        """
+        self.log_in()
         return bool(json.loads(self.cli("eval", "list", self.model_name, "--json")))
 
     def measure(self, *, wait: int) -> dict[str, Any]:
