@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 
 from django.utils import timezone
@@ -31,9 +32,9 @@ def give_sketch(version: Version, values: bytes | None = None) -> Sketch:
     return Sketch.objects.create(version=version, values=values or draw_sketch())
 
 
-def draw_sketch() -> bytes:
-    """Return a sketch at nearly right angles to every other."""
-    return secrets.token_bytes(SKETCH_BYTES)
+def draw_sketch(seed: int | None = None) -> bytes:
+    """Return a sketch at nearly right angles to every other; with a seed, the same each time."""
+    return secrets.token_bytes(SKETCH_BYTES) if seed is None else random.Random(seed).randbytes(SKETCH_BYTES)
 
 
 def sketch_report() -> dict[str, str]:
