@@ -77,6 +77,7 @@ class Membership(models.Model):
         ADMIN = "admin"
         DEVELOPER = "developer"
         BILLING = "billing"
+        VIEWER = "viewer"
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
@@ -97,6 +98,7 @@ class ApiKey(models.Model):
         PREDICT = "predict"  # /v1: spend the organization's money on predictions
         PUBLISH = "publish"  # /api/v1: upload, price, publish and retire models
         ACCOUNT = "account"  # /api/v1: read wallet and usage, manage keys, top up
+        READ = "read"  # /api/v1: read usage, budgets, models and how they are used; change nothing
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="api_keys")
@@ -117,3 +119,21 @@ class ApiKey(models.Model):
     def line_id(self) -> uuid.UUID:
         """Return the id of the line's first key."""
         return self.first_key_id or self.pk
+
+
+class AuditEntry(models.Model):
+    """One act in an organization's name. Append-only: `marketplace.accounts.audit` writes, nothing updates."""
+
+    id = models.BigAutoField(primary_key=True)
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="audit_entries")
+    # No foreign keys: an entry outlives whoever acted.
+    user_id = models.UUIDField(null=True, blank=True)
+    api_key_id = models.UUIDField(null=True, blank=True)
+    as_staff = models.BooleanField(default=False)
+    act = models.CharField(max_length=60)
+    subject = models.CharField(max_length=200, blank=True)
+    data = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["organization", "-created_at", "-id"], name="audit_newest_first")]

@@ -25,8 +25,9 @@ SCOPES_OF_ROLE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         Role.OWNER: frozenset(Scope.values),
         Role.ADMIN: frozenset(Scope.values),
-        Role.DEVELOPER: frozenset({Scope.PREDICT.value, Scope.PUBLISH.value}),
-        Role.BILLING: frozenset({Scope.ACCOUNT.value}),
+        Role.DEVELOPER: frozenset({Scope.PREDICT.value, Scope.PUBLISH.value, Scope.READ.value}),
+        Role.BILLING: frozenset({Scope.ACCOUNT.value, Scope.READ.value}),
+        Role.VIEWER: frozenset({Scope.READ.value}),
     }
 )
 
@@ -39,10 +40,10 @@ def scopes_of_role(role: str) -> frozenset[str]:
 def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
     """Return whether the holder of the scopes `held` may hand out `wanted`.
 
-    That is each scope held, and `predict` for the holder of `account`, who manages money and keys. `publish` reaches
-    weights, so only its holder hands it on.
+    That is each scope held; `predict` for the holder of `account`, who manages money and keys; and `read` for
+    everybody, who can read that much already. `publish` reaches weights, so only its holder hands it on.
     """
-    grantable = set(held)
+    grantable = {*held, Scope.READ}
     if Scope.ACCOUNT in grantable:
         grantable.add(Scope.PREDICT)
     return set(wanted) <= grantable

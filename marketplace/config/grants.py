@@ -19,6 +19,7 @@ TABLES = {
     "account_emailaddress": WRITE,
     "account_emailconfirmation": WRITE,
     "accounts_apikey": WRITE,
+    "accounts_auditentry": APPEND,
     "accounts_membership": WRITE,
     "accounts_organization": WRITE,
     "accounts_user": WRITE,

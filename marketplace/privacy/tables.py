@@ -31,7 +31,7 @@ from billing.models import (
     Usage,
     Webhook,
 )
-from marketplace.accounts.models import ApiKey, Membership, Organization
+from marketplace.accounts.models import ApiKey, AuditEntry, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
@@ -74,6 +74,7 @@ EXPORTED = (
         ApiKey,
         "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards",
     ),
+    _of(AuditEntry, "id user_id api_key_id as_staff act subject data created_at"),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
     _of(
         Listing, "id slug kind title summary card_markdown industry tags visibility example_messages guards created_at"

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from allauth.account.decorators import reauthentication_required
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from marketplace.accounts import policies, selectors
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.models import Membership, Organization, User
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog.models import Model
@@ -43,6 +45,15 @@ class Acting:
     @property
     def may_account(self) -> bool:
         return "account" in self.scopes
+
+    @property
+    def may_read(self) -> bool:
+        return "read" in self.scopes
+
+    @property
+    def actor(self) -> Actor:
+        """Return the person as the audit log names them."""
+        return Actor(user=self.user)
 
 
 def acting_of(request: HttpRequest) -> Acting | None:
@@ -83,8 +94,14 @@ def own_model(acting: Acting, slug: str) -> Model:
     return found
 
 
-def member_page(scope: str | None = None) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
-    """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role that carries `scope`."""
+def member_page(
+    scope: str | None = None, *, fresh: bool = False
+) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role that carries `scope`.
+
+    `fresh`: a POST asks for the password or the second factor again, unless one was shown within the last minutes
+    (`ACCOUNT_REAUTHENTICATION_TIMEOUT`), and goes on afterwards as it was sent: for money, weights and roles.
+    """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @login_required
@@ -97,6 +114,6 @@ def member_page(scope: str | None = None) -> Callable[[Callable[..., HttpRespons
                 return render(request, "web/role_lacks.html", {"acting": acting, "scope": scope}, status=403)
             return view(request, acting, *args, **kwargs)
 
-        return inner
+        return reauthentication_required(inner, allow_get=True) if fresh else inner
 
     return decorate
