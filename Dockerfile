@@ -19,6 +19,7 @@ COPY serving serving
 RUN pip install ".[web,guards,search]"
 COPY manage.py ./
 COPY templates templates
+COPY docs docs
 RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
 USER intarsia
 VOLUME /var/lib/intarsia

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from django.contrib.postgres.fields import ArrayField
@@ -58,6 +59,12 @@ def published_models(
         return found.order_by("-updated_at" if ordering == "updated" else "-created_at", "-id")
     # Each listed model has its standing, so an index gives the order.
     return found.filter(standing__isnull=False).order_by("standing__place", "standing__model_id")
+
+
+def listed_names() -> QuerySet[Model, tuple[str, str, datetime]]:
+    """Return organization, slug and time of the last change of every model in the public catalogue, by standing."""
+    found = published_names().filter(standing__isnull=False).order_by("standing__place", "standing__model_id")
+    return found.values_list("organization__slug", "slug", "updated_at")
 
 
 def new_models(*, limit: int) -> QuerySet[Model]:

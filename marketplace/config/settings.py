@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "marketplace.watch",
     "marketplace.evals",
     "marketplace.promises",
+    "marketplace.prompts",
     "marketplace.trials",
     "marketplace.privacy",
     "marketplace.api",
@@ -148,16 +149,21 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "marketplace.api.schema.OperationSchema",
     "DEFAULT_PAGINATION_CLASS": "marketplace.api.pagination.CreatedCursorPagination",
     "EXCEPTION_HANDLER": "marketplace.api.errors.exception_handler",
     "PAGE_SIZE": 50,
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Intarsia control API",
+    "TITLE": "Intarsia",
+    "DESCRIPTION": "Predictions below /v1, in OpenAI's form, and everything else below /api/v1.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "marketplace.api.schema.add_the_rest",
+    ],
     "ENUM_NAME_OVERRIDES": {  # several operations share them
         "DisputeState": "billing.models.refunds.Dispute.State",
         "PaperKind": "billing.models.papers.Paper.Kind",

@@ -1,14 +1,17 @@
 """Every page in a real Chromium, at two widths and in both colour schemes.
 
-Nothing may be logged, blocked or wider than the window. Screenshots are left in pytest's temporary folder
-(`--basetemp` chooses it).
+Nothing may be logged, blocked or wider than the window, and axe-core may find nothing serious. With the variable
+SCREENSHOTS, a folder, every page is left there as pictures: `make screenshots` sets it.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from billing.budgets import tree
@@ -22,6 +25,13 @@ from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
 from tests.marketplace.web.conftest import World, add_payments, add_payout
 
 pytestmark = pytest.mark.browser
+
+SCREENSHOTS = "SCREENSHOTS"
+Scheme = Literal["light", "dark"]
+LOOKS: list[tuple[int, Scheme]] = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
+EXAMINED: list[tuple[int, Scheme]] = [(1280, "light"), (360, "dark")]
+axe = Axe()
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"], "resultTypes": ["violations"]}
 
 
 def add_budgets(world: World) -> BudgetNode:
@@ -54,11 +64,20 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("catalogue", None, "/models/"),
         ("catalogue-nothing", None, "/models/?q=zebra"),
         ("model", None, MODEL),
+        ("pricing", None, "/pricing"),
+        ("docs", None, "/docs/"),
+        ("docs-page", None, "/docs/receipts"),
+        ("docs-reference", None, "/docs/reference/predictions"),
         ("sign-in", None, "/accounts/login/"),
         ("sign-up", None, "/accounts/signup/"),
         ("password-reset", None, "/accounts/password/reset/"),
         ("sign-out", world.consumer, "/accounts/logout/"),
         ("model-playground", world.consumer, MODEL),
+        (
+            "playground",
+            world.consumer,
+            "/dashboard/playground?model=ledgerline/transactions&model=ledgerline/transactions@1",
+        ),
         ("home", world.consumer, "/dashboard/"),
         ("home-empty", world.stranger, "/dashboard/"),
         ("keys", world.consumer, "/dashboard/keys"),
@@ -100,16 +119,32 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
 
 
 @pytest.mark.slow
-def test_every_page_fits_and_complains_of_nothing(open_page: Open, site: tuple[str, World], tmp_path: Path) -> None:
+def test_every_page_fits_is_accessible_and_complains_of_nothing(open_page: Open, site: tuple[str, World]) -> None:
+    folder = os.environ.get(SCREENSHOTS)
+    wrong: list[str] = []
     opened: dict[object, Page] = {}
     for name, user, path in pages_of(site[1]):
         who = user.pk if user else None
         page = opened.get(who) or opened.setdefault(who, open_page(user))
         response = page.goto(path)
         assert response is not None and response.ok, path
-        for width in WIDTHS:
+        for width, scheme in LOOKS:
             page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} scrolls sideways at {width}"
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)
-                page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
+            page.emulate_media(color_scheme=scheme)
+            if page.evaluate("document.documentElement.scrollWidth") > width:
+                wrong.append(f"{path} scrolls sideways at {width}")
+            if folder:
+                page.screenshot(path=Path(folder) / f"{name}-{width}-{scheme}.png", full_page=True)
+            if (width, scheme) in EXAMINED:
+                wrong += [f"{path} at {width}, {scheme}: {one}" for one in barriers(page)]
+    assert not wrong, "\n".join(wrong)
+
+
+def barriers(page: Page) -> list[str]:
+    """Return what axe-core finds serious or critical, with the elements."""
+    found = axe.run(page, options=RULES).response["violations"]
+    return [
+        f"{one['id']} ({one['help']}): {', '.join(str(node['target'][0]) for node in one['nodes'][:4])}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]

@@ -1,0 +1,46 @@
+"""The OpenAPI description of `/v1` against the gateway itself: every route is in it, and answers have its shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from marketplace.api.predictions import OPERATIONS, prediction_components
+from marketplace.gateway.app import POSTED
+from tests.marketplace.gateway.conftest import World
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]
+
+
+def problems(name: str, answer: Any) -> list[str]:
+    """Return where `answer` is not of the schema `name`."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": prediction_components()}}
+    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(answer)]
+
+
+async def test_every_route_is_described() -> None:
+    described = {operation.path for operation in OPERATIONS}
+    assert set(POSTED) <= described
+    schemas = prediction_components()
+    for operation in OPERATIONS:
+        assert operation.answer in schemas and (operation.body is None or operation.body in schemas), operation.id
+
+
+async def test_answers_and_refusals_have_the_described_shapes(world: World) -> None:
+    answer = await (await world.http.post("/v1/chat/completions", json=world.body())).json()
+    assert problems("ChatCompletion", answer) == []
+    assert problems("ChatBody", world.body()) == []
+    quote = await (await world.http.post("/v1/quote", json=world.body())).json()
+    assert problems("Quote", quote) == []
+    models = await (await world.http.get("/v1/models")).json()
+    assert problems("CallableModels", models) == []
+    one = await (await world.http.get("/v1/models/maker/thing")).json()
+    assert problems("CallableModel", one) == []
+    refusal = await (await world.http.post("/v1/chat/completions", json=world.body(n="many"))).json()
+    assert problems("OpenAIRefusal", refusal) == []
+    thumb = {"prediction_id": answer["intarsia"]["prediction_id"], "thumb": "up"}
+    given = await (await world.http.post("/v1/feedback", json=thumb)).json()
+    assert problems("Feedback", given) == []
+    assert problems("ChatCompletion", {**answer, "choices": "none"}), "the check checks"
