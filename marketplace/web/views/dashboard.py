@@ -1,4 +1,4 @@
-"""The consumer's pages: overview, usage, playground tokens, choice of organization."""
+"""The consumer's pages: overview, playground tokens, choice of organization."""
 
 from __future__ import annotations
 
@@ -13,21 +13,17 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import selectors as billing
-from billing.retention import details_kept_since
 from billing.rollups.earnings import earnings_total
 from marketplace.accounts import selectors as accounts
 from marketplace.accounts.errors import InvalidCredentials, NotAllowed
 from marketplace.accounts.playground_tokens import LIFETIME_SECONDS, issue_playground_token
 from marketplace.catalog import selectors as catalog
-from marketplace.promises.selectors import refunds_of
 from marketplace.web import queries
 from marketplace.web.acting import Acting, acting_of, choose_organization, member_page
 from marketplace.web.charts import DayChart, build_day_chart
 from marketplace.web.refusals import as_json
 
 DAYS = 30
-RANGES = (7, 30, 90)
-MOST_REFUNDS = 20
 
 
 @require_safe
@@ -47,26 +43,6 @@ def home(request: HttpRequest, acting: Acting) -> HttpResponse:
         "days": DAYS,
     }
     return render(request, "web/home.html", context)
-
-
-@require_safe
-@never_cache
-@member_page("account")
-def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """Spending by day, model and key, and the latest predictions with their receipts."""
-    days = next((days for days in RANGES if str(days) == request.GET.get("days")), DAYS)
-    overview = queries.usage_overview(organization=acting.organization, days=days)
-    context = {
-        "overview": overview,
-        "daily": overview.daily,
-        "chart": _chart(overview.daily.costs, days),
-        "rows": billing.usage_rows(acting.organization, limit=50),
-        "promise_refunds": refunds_of(acting.organization)[:MOST_REFUNDS],
-        "details_kept_since": details_kept_since(),
-        "days": days,
-        "ranges": RANGES,
-    }
-    return render(request, "web/usage.html", context)
 
 
 @require_POST

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -23,6 +23,7 @@ from marketplace.receipts.keys import published_keys
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web import queries
 from marketplace.web.acting import Acting, member_page
+from marketplace.web.cost_lines import cost_lines
 from marketplace.web.forms import ReceiptForm
 from marketplace.web.refusals import show_as_message
 from protocol.proofs.documents import VerifiedReceipt, verify_document
@@ -46,9 +47,18 @@ def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpRe
         "row": row,
         "provable": bool(charges_of([row])),
         "checked": queries.checked_receipt(row),
-        "uncached_tokens": row.prompt_tokens - row.cached_tokens,
+        "lines": cost_lines(row),
     }
     return render(request, "web/receipt.html", context)
+
+
+@require_safe
+@never_cache
+@member_page()
+def receipt_state(request: HttpRequest, acting: Acting, prediction_id: UUID) -> JsonResponse:
+    """Whether a prediction of the organization is charged yet: the playground asks after a stream that was left."""
+    row = billing.usage_row(acting.organization, prediction_id)
+    return JsonResponse({"cost_nano_usd": None if row is None else row.charged_nano_usd})
 
 
 @require_safe
