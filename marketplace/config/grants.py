@@ -104,6 +104,7 @@ TABLES = {
     "promises_month": APPEND,
     "promises_promise": APPEND,
     "promises_refund": "SELECT, INSERT, UPDATE (paid_nano_usd, paid_at)",
+    "prompts_prompt": "SELECT, INSERT, DELETE",
     "publishing_act": APPEND,
     "publishing_report": "SELECT, INSERT, UPDATE",
     "publishing_review": "SELECT, INSERT, UPDATE",

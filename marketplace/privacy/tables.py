@@ -37,6 +37,8 @@ from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
 from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.promises.models import Month, Promise, Refund
+from marketplace.prompts.models import Prompt
+from marketplace.prompts.services import in_the_clear
 from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
 from marketplace.trials.models import Trial, TrialRow
@@ -128,6 +130,7 @@ EXPORTED = (
         "id eval_set_id version_id state reason budget_nano_usd spent_nano_usd created_at ended_at",
         by="eval_set__organization",
     ),
+    _of(Prompt, "id name sealed model_names created_at", opened=in_the_clear),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),

@@ -84,6 +84,12 @@ def usd(nano: Any) -> str:
 
 
 @register.filter
+def usd_pico(pico: Any) -> str:
+    """Pico-dollars, exactly: the price of a token is a whole number of them."""
+    return "" if pico in (None, "") else format_usd(int(pico), digits=12)
+
+
+@register.filter
 def usd_cents(nano: Any) -> str:
     """Nano-dollars, rounded toward zero to whole cents: a balance never looks larger than it is.
 
@@ -129,6 +135,13 @@ def marked(text: str, query: str) -> SafeString:
         return conditional_escape(text)
     parts = (("<mark>{}</mark>" if one.matched else "{}", one.text) for one in mark(text, query))
     return format_html_join("", "{}", ((format_html(form, part),) for form, part in parts))
+
+
+@register.filter
+def code_spans(text: str) -> SafeString:
+    """Return a text with `code` between backticks as code."""
+    parts = enumerate(str(text).split("`"))
+    return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if i % 2 else p,) for i, p in parts))
 
 
 @register.filter

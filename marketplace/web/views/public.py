@@ -11,10 +11,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from billing.pricing import TokenUsage, cost_nano_usd
+from billing.pricing import BASIS_POINTS, TokenUsage, cost_nano_usd
 from billing.selectors import wallet
 from marketplace.catalog import selectors
-from marketplace.catalog.call_price import price_of_call
+from marketplace.catalog.call_price import example_message, price_of_call
 from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
 from marketplace.evals.selectors import guard_of
 from marketplace.promises.selectors import promises_of
@@ -25,6 +25,7 @@ from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
+from marketplace.web.playground import lane_of, settings_of
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.protection_forms import MoreCallsForm
 from marketplace.web.review_forms import ReportForm
@@ -49,6 +50,19 @@ def landing(request: HttpRequest) -> HttpResponse:
     models = list(selectors.published_models()[:LANDING_SIZE])
     context = {"cards": [_card(model) for model in models], "new_cards": _shelf(models)}
     return render(request, "web/landing.html", context)
+
+
+@require_safe
+def pricing(request: HttpRequest) -> HttpResponse:
+    """The money: what buyers pay and when they do not, and what creators get."""
+    models = list(selectors.published_models()[:LANDING_SIZE])
+    fee_bps = settings.ENV.platform_fee_bps
+    context = {
+        "rows": [_priced(model) for model in models if model.facts.price is not None],
+        "fee_bps": fee_bps,
+        "creator_bps": BASIS_POINTS - fee_bps,
+    }
+    return render(request, "web/pricing.html", context)
 
 
 @require_safe
@@ -113,6 +127,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         ),
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
         "user_message": user_message,
+        **settings_of([lane_of(model, facts.newest, name=model.full_name, own_page=True)]),
         "owner": owner,
         "promises": promise_views(promises_of(model=model)),
         "attack_guard": guard_of(model=model),
@@ -206,6 +221,18 @@ def _measured(facts: ModelFacts, evaluations: list[Evaluation]) -> dict[str, Any
 def accuracy_bar(evaluation: Evaluation, *, older: bool = False) -> AccuracyBar:
     """Return the picture of a figure."""
     return AccuracyBar(evaluation.rows, evaluation.correct, evaluation.base_correct, older)
+
+
+def _priced(model: Model) -> dict[str, Any]:
+    """Return a model with its price and the price of one call, where that is known."""
+    facts = model.facts
+    call = price_of_call(model=model, version=facts.newest, price=facts.price, message=example_message(model))
+    return {
+        "model": model,
+        "price": facts.price,
+        "call": call,
+        "calls_per_dollar": 10**9 // call.nano_usd if call is not None and call.nano_usd else None,
+    }
 
 
 def _card(model: Model, query: str = "") -> dict[str, Any]:

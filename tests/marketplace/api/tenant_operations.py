@@ -69,6 +69,8 @@ OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "trials/{trial}", None),
     ("POST", "trials/{trial}/cancel", None),
     ("DELETE", "trials/{trial}/rows", None),
+    ("GET", "prompts/{prompt}", None),
+    ("DELETE", "prompts/{prompt}", None),
     ("GET", "payouts/{payout}/statement", None),
     ("GET", "receipts/{prediction}", None),
     ("GET", "models/{org}/{slug}/reviews", None),
@@ -111,6 +113,7 @@ COVERED = {
     "trial",
     "cancel-trial",
     "trial-rows",
+    "prompt",
     "receipt",
     "reviews",
     "appeal",
@@ -127,6 +130,8 @@ COVERED = {
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
     "alerts",
+    "prompts",
+    "usage-csv",
     "alert-kinds",
     "alert-kind",
     "tokens",

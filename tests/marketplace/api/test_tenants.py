@@ -34,6 +34,8 @@ from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.evals.models import EvalRun
+from marketplace.prompts.models import Prompt
+from marketplace.prompts.services import Texts, keep_prompt
 from marketplace.publishing.models import Review
 from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
@@ -65,6 +67,7 @@ class Victim:
     prediction: Hold
     review: Review
     trial: Trial
+    prompt: Prompt
     eval_run: EvalRun
 
 
@@ -104,6 +107,9 @@ def victim() -> Victim:
         hold,
         Review.objects.get(model=model),
         Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
+        keep_prompt(
+            organization=organization, by=None, name="one", texts=Texts("Mine."), models=["victim/sorts@1"]
+        ).row,
         EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
     )
 
@@ -142,6 +148,7 @@ def fill(text: str, victim: Victim) -> str:
         webhook=victim.webhook.id,
         payout=victim.payout.id,
         trial=victim.trial.id,
+        prompt=victim.prompt.id,
         prediction=victim.prediction.id,
         review=victim.review.id,
         signing_key=victim.uploading.signing_key_id,
@@ -153,7 +160,7 @@ def fill(text: str, victim: Victim) -> str:
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    apps_with_rows = "accounts alerts billing catalog evals promises protection publishing trials vault watch"
+    apps_with_rows = "accounts alerts billing catalog evals promises prompts protection publishing trials vault watch"
     for app in apps_with_rows.split():
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()

@@ -19,6 +19,10 @@ PUBLIC = [
     "/models/ledgerline/transactions",
     "/models/ledgerline/transactions/price",
     "/ranking",
+    "/pricing",
+    "/docs/",
+    "/docs/start-consumer",
+    "/docs/reference/predictions",
 ]
 GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
 MEMBER = [
@@ -29,6 +33,9 @@ MEMBER = [
     "/dashboard/comparisons",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
+    "/dashboard/usage.csv",
+    "/dashboard/playground",
+    "/dashboard/playground?model=ledgerline/transactions",
     "/dashboard/wallet",
     "/dashboard/payouts",
     "/dashboard/statements",
