@@ -24,7 +24,7 @@ from marketplace.api.views.periods import Groups, Period
 class UsageView(ControlView):
     """Single predictions and their cost."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class UsageQuery(Period):
         model = serializers.CharField(max_length=128, required=False, help_text="org/slug")
@@ -56,7 +56,7 @@ class UsageView(ControlView):
 class UsageCsvView(ControlView):
     """Single predictions as a file."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class UsageCsvQuery(serializers.Serializer):
         first = serializers.DateField(help_text="the first day (UTC)")
@@ -94,7 +94,7 @@ class UsageGroup(serializers.Serializer):
 class UsageSummaryView(ControlView):
     """Usage in groups."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class UsageSummaryQuery(Groups):
         group_by = serializers.RegexField(

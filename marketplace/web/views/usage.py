@@ -23,7 +23,7 @@ MOST_REFUNDS = 20
 
 @require_safe
 @never_cache
-@member_page("account")
+@member_page("read")
 def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Spending of a period by day, model and key, and single predictions with their receipts."""
     form = UsageForm(request.GET, organization=acting.organization)
@@ -55,7 +55,7 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 @require_safe
 @never_cache
-@member_page("account")
+@member_page("read")
 def csv_file(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The same predictions as a file."""
     wanted = UsageForm(request.GET, organization=acting.organization).wanted()
