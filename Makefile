@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools browser triton demo run stop status test lint clean
+.PHONY: setup setup-dev tools browser triton demo run stop status code test lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -11,7 +11,7 @@ demo: setup
 run: setup
 	@$(VENV_PYTHON) -m devstack run --port $(PORT)
 
-stop status clean:
+stop status code clean:
 	@$(VENV_PYTHON) -m devstack $@
 
 setup:

@@ -27,6 +27,7 @@ from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
 from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
 from marketplace.accounts.models import Organization
+from marketplace.accounts.verification import require_verified
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
 FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
@@ -40,12 +41,14 @@ def set_auto_top_up(
     threshold_cents: int,
     amount_cents: int,
     monthly_limit_cents: int,
+    by: UUID | None = None,
 ) -> AutoTopUp:
     """Buy `amount_cents` with the card whenever less than `threshold_cents` is available, from now on.
 
-    All payments of a calendar month (UTC) with the card stay within `monthly_limit_cents`. Raises CardNotFound,
-    InvalidAutoTopUp.
+    All payments of a calendar month (UTC) with the card stay within `monthly_limit_cents`. `by` is the id of the person
+    who decides. Raises EmailUnverified, CardNotFound, InvalidAutoTopUp.
     """
+    require_verified(by=by)
     card = SavedCard.objects.filter(pk=card_id, organization=organization, removed_at=None).first()
     if card is None:
         raise CardNotFound

@@ -17,6 +17,7 @@ from billing.models import AutoTopUp, SavedCard, StripeCustomer
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import SetupPage
 from marketplace.accounts.models import Organization
+from marketplace.accounts.verification import require_verified
 
 MAX_CARDS = 5  # per organization
 MAX_NEW_CARDS, NEW_CARD_WINDOW = 10, timedelta(days=30)  # removed ones count: cards are tested that way
@@ -33,13 +34,15 @@ def open_card_page(
     organization: Organization,
     success_url: str,
     cancel_url: str,
+    by: UUID | None = None,
     gateway: StripeGateway | None = None,
 ) -> str:
     """Open a page at Stripe where a card is saved, and return its address. `key` makes a retry open the same page.
 
-    Raises PaymentProviderUnavailable, CardInUse where the organization has as many cards as it may, and TooManyAttempts
-    where it has saved as many within a month.
+    `by` is the id of the person who saves it. Raises EmailUnverified, PaymentProviderUnavailable, CardInUse where the
+    organization has as many cards as it may, and TooManyAttempts where it has saved as many within a month.
     """
+    require_verified(by=by)
     if len(cards_of(organization)) >= MAX_CARDS:
         raise CardInUse(f"an organization saves up to {MAX_CARDS} cards; remove one first")
     recent = SavedCard.objects.filter(organization=organization, created_at__gt=timezone.now() - NEW_CARD_WINDOW)

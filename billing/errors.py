@@ -286,7 +286,7 @@ class SecondFactorRequired(BillingError):
         """Say what is needed, not which part was wrong."""
         super().__init__(
             "this takes a member of the platform's staff and the code that their authenticator app shows now "
-            "(set one up at /accounts/2fa/)"
+            "(set one up at /dashboard/security)"
         )
 
 

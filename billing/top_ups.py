@@ -29,6 +29,7 @@ from billing.stripe.calls import CURRENCY
 from billing.stripe.cards import CardPayment
 from billing.stripe.checkout import CheckoutSession
 from marketplace.accounts.models import Organization
+from marketplace.accounts.verification import require_verified
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +46,17 @@ def start_top_up(
     success_url: str,
     cancel_url: str,
     top_up_id: UUID | None = None,
+    by: UUID | None = None,
     gateway: StripeGateway | None = None,
 ) -> TopUp:
     """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
     `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
-    and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount,
-    RequestIdReused, TooManyAttempts, and PaymentProviderUnavailable (no money moved; try again).
+    and opens its page if Stripe's answer was lost the first time. `by` is the id of the person who pays. Raises
+    EmailUnverified, InvalidTopUpAmount, RequestIdReused, TooManyAttempts, and PaymentProviderUnavailable (no money
+    moved; try again).
     """
+    require_verified(by=by)
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
     if top_up_id is None or not TopUp.objects.filter(pk=top_up_id).exists():

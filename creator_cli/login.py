@@ -34,6 +34,7 @@ class LoginRequest:
     organization: str | None
     password_stdin: bool
     token_stdin: bool
+    code: str | None
     expires_days: int
     trust_new_key: bool
 
@@ -129,9 +130,18 @@ def _create_token(api: ControlApi, request: LoginRequest, settings: Settings) ->
     }
     if request.organization:
         wanted["organization"] = request.organization
+    if request.code:
+        wanted["code"] = request.code
     try:
         return api.create_token(wanted)
     except ApiError as error:
+        if error.code == "second_factor_required" and not request.code:
+            if sys.stdin.isatty():
+                wanted["code"] = typer.prompt("Code of your authenticator app", err=True)
+                return api.create_token(wanted)
+            error.hint = "intarsia login --code CODE …"
+        if error.code == "email_unverified":
+            error.hint = "open the link that was mailed to you, then log in again"
         if error.code == "organization_required":
             error.hint = "intarsia login --organization NAME …"
         raise

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from devstack.memory_lock import can_lock
 from devstack.postgres import PostgresServer
@@ -120,6 +121,7 @@ class Services:
             "ROOT_KEY_FILE": str(self.state.root / "keys" / "root.key"),
             "BLOB_DIR": str(self.state.root / "blobs"),
             "PUBLIC_URL": self.web_url,
+            "EMAIL_URL": f"file://{quote(str(self.state.mails))}",
             "STRIPE_API_KEY": secrets["stripe_api_key"],
             "STRIPE_API_BASE": self.stripe_url,
             "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"],

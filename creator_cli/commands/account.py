@@ -19,6 +19,9 @@ def login(
     organization: Annotated[str | None, typer.Option(help="Your organization, if you are in several.")] = None,
     password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
     token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read an API key from stdin instead.")] = False,
+    code: Annotated[
+        str | None, typer.Option(help="The code of your authenticator app, or a recovery code, if you have them.")
+    ] = None,
     expires_days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the token expires.")] = 90,
     trust_new_key: Annotated[
         bool, typer.Option("--trust-new-key", help="Accept that the platform's keys have changed.")
@@ -29,7 +32,7 @@ def login(
 
     Example: intarsia login --url https://intarsia.example --email you@example.com
     """
-    request = LoginRequest(url, email, organization, password_stdin, token_stdin, expires_days, trust_new_key)
+    request = LoginRequest(url, email, organization, password_stdin, token_stdin, code, expires_days, trust_new_key)
     out = Output(as_json=as_json)
     result = log_in(load_settings(), request, out)
     if as_json:

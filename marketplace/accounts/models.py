@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import RegexValidator
-from django.db import models
+from django.db import models, transaction
 from django.db.models.functions import Lower
 
 from protocol.names import SLUG
@@ -23,10 +23,15 @@ slug_validator = RegexValidator(rf"\A{SLUG}\Z", "1 to 40 lower-case letters, dig
 class UserManager(BaseUserManager["User"]):
     """Users are known by e-mail alone."""
 
-    def create_user(self, email: str, password: str | None = None, **extra: Any) -> User:
-        user = self.model(email=self.normalize_email(email).lower(), **extra)
-        user.set_password(password)
-        user.save(using=self._db)
+    def create_user(self, email: str, password: str | None = None, *, verified: bool = True, **extra: Any) -> User:
+        """Create a user for an operator's command, which vouches for the address. People sign up by the form."""
+        from allauth.account.models import EmailAddress  # a model of an app that refers to this one
+
+        with transaction.atomic(using=self._db):
+            user = self.model(email=self.normalize_email(email).lower(), **extra)
+            user.set_password(password)
+            user.save(using=self._db)
+            EmailAddress.objects.create(user=user, email=user.email, primary=True, verified=verified)
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **extra: Any) -> User:
@@ -57,6 +62,8 @@ class Organization(models.Model):
     # The organization that brought this one, which earns on what this one spends until then. A trigger keeps both.
     referred_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="referrals")
     referral_ends_at = models.DateTimeField(null=True, blank=True)
+    # Members without a second factor can do nothing in it but set one up; keys go on working.
+    requires_second_factor = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints: ClassVar = [

@@ -20,6 +20,8 @@ from marketplace.accounts.api_keys import digest_api_key, generate_api_key, pars
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_api_key, lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.accounts.playground_tokens import issue_playground_token
+from marketplace.accounts.verification import require_verified
 from marketplace.guards.policies import PolicyError, check_policy
 
 MAX_ORGANIZATIONS_PER_USER = 20
@@ -104,7 +106,8 @@ def create_api_key(
 
     A rotation names the first key of its line. Whether the caller may hand out `scopes` is for the caller to check
     (`policies.may_grant`). `guards`: what is done about personal data (`checked_guards`). Raises InvalidInput,
-    NotAllowed past the limit per organization.
+    EmailUnverified for a key that does more than read, made by a person without a verified address; NotAllowed past the
+    limit per organization.
     """
     if not scopes or not set(scopes) <= set(ApiKey.Scope.values):
         raise InvalidInput(f"must name at least one of {', '.join(ApiKey.Scope.values)}", field="scopes")
@@ -112,6 +115,8 @@ def create_api_key(
         raise InvalidInput("must be 1 to 100 characters", field="name")
     if expires_at is not None and expires_at <= timezone.now():
         raise InvalidInput("must be in the future", field="expires_at")
+    if first_key is None and not set(scopes) <= {ApiKey.Scope.READ}:
+        require_verified(by=None if created_by is None else created_by.pk)
     text = generate_api_key()
     prefix = parse_api_key(text)
     assert prefix is not None, "a generated key parses"
@@ -136,6 +141,15 @@ def create_api_key(
             guards=checked_guards(guards or {}) if first_key is None else dict(guards or {}),
         )
     return key, text
+
+
+def open_playground(*, user: User, organization: Organization) -> str:
+    """Return a token with which the playground spends for the organization. Raises EmailUnverified.
+
+    The caller has checked that the role of `user` may spend.
+    """
+    require_verified(by=user.pk)
+    return issue_playground_token(user=user, organization=organization)
 
 
 def revoke_api_key(*, key: ApiKey) -> ApiKey:

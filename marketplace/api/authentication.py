@@ -9,7 +9,7 @@ from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from marketplace.accounts import policies, selectors, services
+from marketplace.accounts import policies, second_factor, selectors, services
 from marketplace.accounts.errors import InvalidCredentials, NotFound
 from marketplace.accounts.models import ApiKey, Organization, User
 
@@ -44,12 +44,16 @@ class ApiKeyAuthentication(BaseAuthentication):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The resolved caller of one request. `organization` is None where none was, or could be, chosen."""
+    """The resolved caller of one request. `organization` is None where none was, or could be, chosen.
+
+    `lacks_second_factor`: a member chose one that requires a second factor, which they do not have.
+    """
 
     user: User | None
     key: ApiKey | None
     organization: Organization | None
     scopes: frozenset[str]
+    lacks_second_factor: bool = False
 
     @property
     def is_operator(self) -> bool:
@@ -82,6 +86,8 @@ def resolve_caller(request: Request) -> Caller:
         membership = memberships[0] if len(memberships) == 1 else None
     if membership is None:
         return Caller(user=request.user, key=None, organization=None, scopes=frozenset())
+    if second_factor.is_missing(organization=membership.organization, user=request.user):
+        return Caller(user=request.user, key=None, organization=None, scopes=frozenset(), lacks_second_factor=True)
     return Caller(
         user=request.user,
         key=None,

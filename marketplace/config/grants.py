@@ -117,6 +117,7 @@ TABLES = {
     "mfa_authenticator": WRITE,
     "trials_trial": WRITE,
     "trials_trialrow": WRITE,
+    "usersessions_usersession": WRITE,
     "vault_answerkey": "SELECT, INSERT, DELETE",
     "vault_creatorkey": WRITE,
     "vault_datakey": WRITE,

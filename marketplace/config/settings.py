@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from marketplace.config.env import Env
+from marketplace.config.mail import SECONDS as MAIL_SECONDS
 
 ENV = Env.load()
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -46,6 +47,7 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "allauth.mfa",
+    "allauth.usersessions",
     "django_htmx",
     "drf_spectacular",
     "rest_framework",
@@ -79,6 +81,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "marketplace.web.middleware.SeenSessionsMiddleware",
 ]
 
 ROOT_URLCONF = "marketplace.config.urls"
@@ -113,16 +116,28 @@ AUTH_PASSWORD_VALIDATORS = [
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
-ACCOUNT_EMAIL_VERIFICATION = "optional"
+ACCOUNT_EMAIL_VERIFICATION = "optional"  # for signing in; `accounts.verification` closes publishing and spending
+ACCOUNT_EMAIL_CONFIRMATION_AUTHENTICATED_REDIRECT_URL = "web:dashboard"
+ACCOUNT_EMAIL_NOTIFICATIONS = True  # a changed password, a new passkey and the like are mailed
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 15 * 60  # `accounts.freshness`
 ACCOUNT_ADAPTER = "marketplace.accounts.adapter.AccountAdapter"
-MFA_SUPPORTED_TYPES = ["totp"]
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = PUBLIC_URL.startswith("http://")  # browsers allow it for localhost alone
+MFA_FORMS = {"add_webauthn": "marketplace.web.passkey_form.PasskeyForm"}
 MFA_TOTP_ISSUER = "Intarsia"
 MFA_ADAPTER = "marketplace.accounts.second_factor.EncryptedFactors"
-MFA_ALLOW_UNVERIFIED_EMAIL = True  # as ACCOUNT_EMAIL_VERIFICATION: no address has to be verified
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # as ACCOUNT_EMAIL_VERIFICATION: nobody is kept from a second factor
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "web:dashboard"
-EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
-DEFAULT_FROM_EMAIL = f"no-reply@{_HOST}"
+EMAIL_BACKEND = ENV.mail.backend
+EMAIL_HOST, EMAIL_PORT = ENV.mail.host, ENV.mail.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = ENV.mail.user, ENV.mail.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = ENV.mail.starttls, ENV.mail.tls
+EMAIL_FILE_PATH = ENV.mail.folder or None
+EMAIL_TIMEOUT = MAIL_SECONDS
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENV.email_from or f"Intarsia <no-reply@{_HOST}>"
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

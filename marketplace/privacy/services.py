@@ -10,6 +10,7 @@ from uuid import UUID
 
 from allauth.account.models import EmailAddress
 from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -62,6 +63,7 @@ def erase_user(*, user: User, by: UUID | None) -> Erasure:
         raise NotErasable(f"you alone own {', '.join(sorted(alone))}: delete that first")
     EmailAddress.objects.filter(user=row).delete()
     Authenticator.objects.filter(user=row).delete()
+    UserSession.objects.filter(user=row).delete()
     Membership.objects.filter(user=row).delete()
     Seen.objects.filter(user=row).delete()
     row.email = f"{ERASED}-{row.pk.hex}@{ERASED}.invalid"

@@ -68,7 +68,7 @@ def _of(
 
 
 EXPORTED = (
-    _of(Organization, "id slug name created_at referred_by_id referral_ends_at", by="pk"),
+    _of(Organization, "id slug name created_at referred_by_id referral_ends_at requires_second_factor", by="pk"),
     _of(Membership, "user__email role created_at"),
     _of(
         ApiKey,
@@ -186,6 +186,7 @@ LEFT_OUT = {
     "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
     "publishing_act": "the audit of reviews, whose outcomes a copy has",
     "publishing_sketch": "numbers by which a copy of weights is known: whoever has them could make one that is not",
+    "usersessions_usersession": "a person's sessions: in the copy of the person, and an erasure deletes them",
     "vault_answerkey": "a wrapped key, useless outside the vault",
     "watch_hourcaller": "counts of usage, of the last hours",
     "watch_payer": "who has paid for which version, which usage says",

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
 from marketplace.accounts.errors import Conflict
+from marketplace.accounts.verification import require_verified
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog import services as catalog_services
 from marketplace.catalog.locks import lock_model
@@ -39,8 +40,10 @@ GATED = ("visibility", "title", "summary", "card_markdown")
 def publish_version(*, version: Version, by: UUID | None = None) -> Version:
     """Offer a verified version for sale, or put it `in_review`; idempotent. `by` is the id of the user.
 
-    Raises Conflict if it is unverified or has no price, RefusedByReview if it is a copy or was refused before.
+    Raises EmailUnverified, Conflict if the version is unverified or has no price, RefusedByReview if it is a copy or
+    was refused before.
     """
+    require_verified(by=by)
     if version.state == State.PUBLISHED:
         return version
     if version.state == State.VERIFIED and catalog.price_of(version=version) is None:

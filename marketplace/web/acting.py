@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from allauth.account.decorators import reauthentication_required
+from allauth.core.exceptions import ReauthenticationRequired
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
 
-from marketplace.accounts import policies, selectors
+from marketplace.accounts import policies, second_factor, selectors
 from marketplace.accounts.audit import Actor
+from marketplace.accounts.freshness import is_fresh
 from marketplace.accounts.models import Membership, Organization, User
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog.models import Model
@@ -29,10 +33,11 @@ class Acting:
     organization: Organization
     role: str
     choices: tuple[Organization, ...]  # every organization of the user, oldest membership first
+    lacks_second_factor: bool = False  # which the organization requires: then nothing else is open
 
     @property
     def scopes(self) -> frozenset[str]:
-        return policies.scopes_of_role(self.role)
+        return frozenset() if self.lacks_second_factor else policies.scopes_of_role(self.role)
 
     @property
     def may_spend(self) -> bool:
@@ -72,9 +77,16 @@ def acting_of(request: HttpRequest) -> Acting | None:
         wanted = request.session.get(SESSION_KEY)
         current: Membership = next((row for row in memberships if row.organization.slug == wanted), memberships[0])
         choices = tuple(row.organization for row in memberships)
-        acting = Acting(request.user, current.organization, current.role, choices)
+        lacks = second_factor.is_missing(organization=current.organization, user=request.user)
+        acting = Acting(request.user, current.organization, current.role, choices, lacks)
     request._acting = acting  # type: ignore[attr-defined]
     return acting
+
+
+def viewer_of(request: HttpRequest) -> Organization | None:
+    """Return the organization whose private things a public page shows as well, or None."""
+    acting = acting_of(request)
+    return None if acting is None or acting.lacks_second_factor else acting.organization
 
 
 def choose_organization(request: HttpRequest, *, slug: str) -> bool:
@@ -94,13 +106,28 @@ def own_model(acting: Acting, slug: str) -> Model:
     return found
 
 
+def require_fresh(request: HttpRequest) -> HttpResponse | None:
+    """Let a request go on that reads, or whose person was there within the last minutes; else ask for a proof.
+
+    A form's fields are kept and go on afterwards by themselves; files are not, so their page says to choose them again.
+    Raises ReauthenticationRequired, which allauth's middleware answers.
+    """
+    if request.method in ("GET", "HEAD") or is_fresh(request):
+        return None
+    if request.FILES:
+        messages.warning(request, "Nothing was sent: choose the files once more.")
+        return redirect(f"{reverse('account_reauthenticate')}?{urlencode({'next': request.path})}")
+    raise ReauthenticationRequired
+
+
 def member_page(
-    scope: str | None = None, *, fresh: bool = False
+    scope: str | None = None, *, fresh: bool = False, without_factor: bool = False
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role that carries `scope`.
 
     `fresh`: a POST asks for the password or the second factor again, unless one was shown within the last minutes
     (`ACCOUNT_REAUTHENTICATION_TIMEOUT`), and goes on afterwards as it was sent: for money, weights and roles.
+    `without_factor`: open also to a member without the second factor that the organization requires.
     """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -110,10 +137,13 @@ def member_page(
             acting = acting_of(request)
             if acting is None:
                 return render(request, "web/no_organization.html", status=403)
+            if acting.lacks_second_factor and not without_factor:
+                return render(request, "web/second_factor_needed.html", {"acting": acting}, status=403)
             if scope is not None and scope not in acting.scopes:
                 return render(request, "web/role_lacks.html", {"acting": acting, "scope": scope}, status=403)
-            return view(request, acting, *args, **kwargs)
+            asked = require_fresh(request) if fresh else None
+            return asked or view(request, acting, *args, **kwargs)
 
-        return reauthentication_required(inner, allow_get=True) if fresh else inner
+        return inner
 
     return decorate

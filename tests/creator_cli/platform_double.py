@@ -86,6 +86,7 @@ class Platform:
     drop_after: int | None = None  # bytes of the whole upload after which the connection is cut, once
     interrupt_after: Callable[[], None] | None = None  # called once with the first chunk
     wrong_offset_once: bool = False
+    second_factor: str | None = None  # the code that a login takes
     reviewing: bool = False  # what is published waits for a person
     failures: dict[str, int] = field(default_factory=dict)  # method + path suffix → how many 503s to give
     refusal: dict[str, str] | None = None
@@ -129,6 +130,8 @@ class Platform:
     def create_token(self, body: dict[str, Any]) -> tuple[int, Any]:
         if (body["email"], body["password"]) != (EMAIL, PASSWORD):
             raise Refuse(401, "invalid_credentials", "e-mail or password is wrong")
+        if self.second_factor is not None and body.get("code") != self.second_factor:
+            raise Refuse(403, "second_factor_required", "send the code of your authenticator app")
         token = f"ik_{uuid.uuid4().hex[:8]}_{uuid.uuid4().hex}"
         self.tokens.add(token)
         self.scopes = body["scopes"]

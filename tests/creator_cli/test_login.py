@@ -149,3 +149,11 @@ def test_an_unwritable_folder_is_one_message(machine: Machine, tmp_path: Path) -
 def test_the_prompt_needs_somebody_to_ask(machine: Machine) -> None:
     refused = machine.run("login", "--email", EMAIL)
     assert refused.exit_code == 2 and "--password-stdin" in refused.stderr
+
+
+def test_a_login_takes_the_code_of_a_second_factor(machine: Machine) -> None:
+    machine.platform.second_factor = "123456"
+    login = ("login", "--url", machine.running.url, "--email", EMAIL, "--password-stdin")
+    refused = machine.run(*login, stdin=PASSWORD)
+    assert refused.exit_code == 1 and "--code" in refused.stderr and not machine.platform.tokens
+    assert "logged in" in machine.ok(*login, "--code", "123456", stdin=PASSWORD).stdout

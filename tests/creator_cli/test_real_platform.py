@@ -34,11 +34,11 @@ def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_platform")
 def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
-    from marketplace.accounts.models import User
     from marketplace.catalog.models import Model, Version
     from marketplace.publishing import services as publishing
     from marketplace.publishing.models import Review
     from marketplace.publishing.selectors import listing_digest
+    from tests.marketplace.catalog.factories import make_user
     from tests.marketplace.publishing.factories import sketch_report
 
     environment = {
@@ -70,7 +70,7 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     assert pushed["review"]["reasons"] == ["No public model of this organization has been reviewed yet."]
     shown = run("status", "acme/triage")
     assert "in review" in shown and "answer by" in shown
-    staff, review = User.objects.create_user("eve@intarsia.example", is_staff=True), Review.objects.get()
+    staff, review = make_user("eve@intarsia.example", is_staff=True), Review.objects.get()
     publishing.refuse_review(review=review, user=staff, reason="The card says nothing.")
     assert json.loads(run("publish", "acme/triage@1", "--json", exit_code=1))["error"]["code"] == "refused_by_review"
     assert "is with a person" in run("appeal", "acme/triage@1", "--text", "It says enough.")

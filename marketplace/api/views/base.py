@@ -15,8 +15,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
+from marketplace.accounts.freshness import ReauthenticationRequired, is_fresh
 from marketplace.accounts.models import Organization
+from marketplace.accounts.policies import is_staff
+from marketplace.accounts.second_factor import SecondFactorMissing
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
 from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
@@ -38,12 +42,18 @@ class HasScope(BasePermission):
         if not request.user:
             return False
         if view.staff_only and not view.caller.is_operator:
+            if view.caller.user is not None and is_staff(user=view.caller.user) and view.caller.key is None:
+                raise SecondFactorMissing
             raise NotAllowed("only the platform's staff may do this", code="staff_only")
         needed = view.scopes.get(str(method), ())
+        if view.caller.lacks_second_factor and needed:
+            raise SecondFactorMissing
         if needed and not view.caller.scopes & set(needed):
             if view.caller.organization is None:
                 raise organization_required()
             raise NotAllowed(f"this needs the scope {' or '.join(needed)}", code="scope_missing")
+        if method in view.fresh or (view.staff_only and method not in ("GET", "HEAD")):
+            view.require_fresh()
         return True
 
 
@@ -56,6 +66,9 @@ class ControlView(APIView):
     scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # method → any of these scopes
     public: ClassVar[frozenset[str]] = frozenset()
     staff_only: ClassVar[bool] = False
+    # Methods that move money, weights or roles: a session must be fresh for them (`accounts.freshness`), a key is not
+    # asked. Operations of staff that change something need no entry.
+    fresh: ClassVar[frozenset[str]] = frozenset()
     max_body_size: ClassVar[int] = MAX_JSON_SIZE
     caller: Caller = ANONYMOUS
 
@@ -83,9 +96,21 @@ class ControlView(APIView):
     @property
     def organization(self) -> Organization:
         """Return the organization that the caller acts for; raises Refusal 400 if none was chosen."""
+        if self.caller.lacks_second_factor:
+            raise SecondFactorMissing
         if self.caller.organization is None:
             raise organization_required()
         return self.caller.organization
+
+    @property
+    def actor(self) -> Actor:
+        """Return the caller as the audit log names them."""
+        return Actor(user=self.caller.user, key=self.caller.key)
+
+    def require_fresh(self) -> None:
+        """Refuse a session whose person was not there within the last minutes. Raises ReauthenticationRequired."""
+        if self.caller.key is None and not is_fresh(self.request):
+            raise ReauthenticationRequired
 
     @property
     def person(self) -> uuid.UUID | None:

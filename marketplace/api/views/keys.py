@@ -40,6 +40,8 @@ class KeyView(ControlView):
             raise NotAllowed(
                 "a key can only be given scopes that you may hand out", code="scope_missing", field="scopes"
             )
+        if ApiKey.Scope.PUBLISH in scopes:  # it reaches weights and prices
+            self.require_fresh()
 
 
 class KeysView(KeyView):
@@ -117,6 +119,7 @@ class SigningKeysView(ControlView):
     """The public keys that the organization's packages are signed with."""
 
     scopes: ClassVar = {"GET": ("publish", "account"), "POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class RegisterSigningKey(serializers.Serializer):
         public_key = Base64UrlField(max_length=43, help_text="32 bytes of an Ed25519 public key")

@@ -180,6 +180,7 @@ class PricesView(ControlView):
 
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class SetPrice(serializers.Serializer):
         input_micro_usd_per_mtok = serializers.IntegerField(min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK)

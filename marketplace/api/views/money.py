@@ -87,6 +87,7 @@ class TopUpsView(ControlView):
                 success_url=f"{wallet_page}&checkout=done",
                 cancel_url=f"{wallet_page}&checkout=cancelled",
                 top_up_id=top_up_id,
+                by=self.person,
             )
         except RequestIdReused:
             raise key_reused() from None

@@ -60,6 +60,7 @@ class PromisesView(ControlView):
 
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class SetPromise(serializers.Serializer):
         kind = serializers.ChoiceField(PromiseKind.choices)

@@ -66,7 +66,11 @@ class VersionsView(ControlView):
             )
         intake = vault_selectors.public_keys().intake
         version = publishing.start_version(
-            model=model, signing_key=signing_key, package_size=wanted["package_size"], changelog=wanted["changelog"]
+            model=model,
+            signing_key=signing_key,
+            package_size=wanted["package_size"],
+            changelog=wanted["changelog"],
+            by=self.person,
         )
         return Response(self.show(StartedVersion, version, intake_key=intake), status=201)
 
@@ -151,6 +155,7 @@ class PublishVersionView(ControlView):
     """Offer it for sale."""
 
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     @extend_schema(operation_id="publish_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
@@ -167,6 +172,7 @@ class RetireVersionView(ControlView):
     """Take it off sale."""
 
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     @extend_schema(operation_id="retire_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
@@ -180,6 +186,7 @@ class RevokeVersionView(ControlView):
     """The kill switch."""
 
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class RevokeVersion(serializers.Serializer):
         reason = serializers.CharField(max_length=500)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 from django import template
+from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -206,3 +208,24 @@ def guard_sentence(policy: dict[str, str]) -> str:
 def reasons(review: Review) -> list[str]:
     """The reasons of a review, a sentence each."""
     return sentences(review)
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    """Return JSON for an attribute that a script reads; the template escapes it."""
+    return json.dumps(value, cls=DjangoJSONEncoder)
+
+
+# In this order: each browser also names the ones that it descends from.
+_BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
+_SYSTEMS = (("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows"), ("Mac OS", "macOS"))
+
+
+@register.filter
+def device(user_agent: str) -> str:
+    """Return browser and system as people call them; the first words of a header that names neither."""
+    browser = next((name for mark_, name in _BROWSERS if mark_ in user_agent), "")
+    system = next((name for mark_, name in (*_SYSTEMS, ("Linux", "Linux")) if mark_ in user_agent), "")
+    if not browser:
+        return user_agent[:40] or "unknown"
+    return f"{browser} on {system}" if system else browser

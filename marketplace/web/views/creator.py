@@ -66,7 +66,7 @@ def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("publish")
+@member_page("publish", fresh=True)
 def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Versions and price of one model; POST sets a new price."""
     model = own_model(acting, slug)
@@ -86,7 +86,7 @@ def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 
 
 @require_POST
-@member_page("publish")
+@member_page("publish", fresh=True)
 def change_version(request: HttpRequest, acting: Acting, slug: str, number: str, action: str) -> HttpResponse:
     """Publish, retire or revoke one version."""
     model = own_model(acting, slug)
@@ -119,7 +119,7 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
 
 
 @require_POST
-@member_page("publish")
+@member_page("publish", fresh=True)
 def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Say what derived models owe, and what this one is derived from."""
     model = own_model(acting, slug)

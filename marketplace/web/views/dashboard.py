@@ -16,8 +16,10 @@ from billing import selectors as billing
 from billing.retention import details_kept_since
 from billing.rollups.earnings import earnings_total
 from marketplace.accounts import selectors as accounts
-from marketplace.accounts.errors import InvalidCredentials, NotAllowed
-from marketplace.accounts.playground_tokens import LIFETIME_SECONDS, issue_playground_token
+from marketplace.accounts import services
+from marketplace.accounts.errors import InvalidCredentials, NotAllowed, Refusal
+from marketplace.accounts.playground_tokens import LIFETIME_SECONDS
+from marketplace.accounts.second_factor import SecondFactorMissing
 from marketplace.catalog import selectors as catalog
 from marketplace.promises.selectors import refunds_of
 from marketplace.web import queries
@@ -70,7 +72,7 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 
 @require_POST
-@member_page()
+@member_page(without_factor=True)
 def switch_organization(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Act for another organization of the user."""
     slug = request.POST.get("organization", "")
@@ -87,10 +89,14 @@ def playground_token(request: HttpRequest) -> JsonResponse:
     acting = acting_of(request)
     if acting is None:
         return as_json(InvalidCredentials("Sign in to use the playground.", code="not_authenticated"))
+    if acting.lacks_second_factor:
+        return as_json(SecondFactorMissing())
     if not acting.may_spend:
         return as_json(NotAllowed("Your role in this organization may not spend its money. Ask its owner."))
-    assert request.user.is_authenticated
-    token = issue_playground_token(user=request.user, organization=acting.organization)
+    try:
+        token = services.open_playground(user=acting.user, organization=acting.organization)
+    except Refusal as refusal:
+        return as_json(refusal)
     return JsonResponse({"token": token, "expires_in": LIFETIME_SECONDS})
 
 

@@ -17,7 +17,7 @@ from billing import selectors as billing
 from billing.limited_keys import Limits, create_limited_key
 from marketplace.accounts import policies, selectors, services
 from marketplace.accounts.errors import Refusal
-from marketplace.web.acting import Acting, member_page
+from marketplace.web.acting import Acting, member_page, require_fresh
 from marketplace.web.forms import KeyForm
 from marketplace.web.refusals import show_in_form
 
@@ -35,6 +35,9 @@ def keys(request: HttpRequest, acting: Acting) -> HttpResponse:
     if not policies.may_grant(acting.scopes, wanted):
         form.add_error("scopes", "You can only give a key what your own role may do.")
         return _page(request, acting, form, status=400)
+    asked = require_fresh(request) if "publish" in wanted else None  # it reaches weights and prices
+    if asked is not None:
+        return asked
     try:
         key, text = create_limited_key(
             organization=acting.organization,

@@ -20,7 +20,7 @@ from marketplace.evals.selectors import guard_of
 from marketplace.promises.selectors import promises_of
 from marketplace.protection.selectors import own_standing
 from marketplace.watch.selectors import thumbs_of
-from marketplace.web.acting import acting_of
+from marketplace.web.acting import viewer_of
 from marketplace.web.cards import render_card
 from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
@@ -85,9 +85,9 @@ def catalogue(request: HttpRequest) -> HttpResponse:
 def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
     """Everything a buyer decides by, and the playground."""
     model = _visible(request, org, slug)
-    acting = acting_of(request)
     facts = model.facts
-    owner = acting is not None and acting.organization.pk == model.organization_id
+    viewer = viewer_of(request)
+    owner = viewer is not None and viewer.pk == model.organization_id
     messages = _messages(model)
     contract = facts.newest.contract if facts.newest else None
     user_message = next((m["content"] for m in messages if m["role"] == "user"), "")
@@ -116,10 +116,10 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "owner": owner,
         "promises": promise_views(promises_of(model=model)),
         "attack_guard": guard_of(model=model),
-        "report_form": None if acting is None or owner else ReportForm(),
+        "report_form": None if viewer is None or owner else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
-        "wallet": wallet(acting.organization) if acting else None,
-        "own_standing": own_standing(model=model, organization=acting.organization) if acting else None,
+        "wallet": wallet(viewer) if viewer else None,
+        "own_standing": own_standing(model=model, organization=viewer) if viewer else None,
         "more_calls": MoreCallsForm(),
         **_calculate(request, facts.price),
     }
@@ -151,8 +151,7 @@ def download(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _visible(request: HttpRequest, org: str, slug: str) -> Model:
-    acting = acting_of(request)
-    model = selectors.visible_model(org_slug=org, slug=slug, viewer=acting.organization if acting else None)
+    model = selectors.visible_model(org_slug=org, slug=slug, viewer=viewer_of(request))
     if model is None:
         raise Http404("no such model")
     return model

@@ -8,6 +8,8 @@ from typing import Any
 OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "organizations/{org}/signing-keys", None),
     ("POST", "organizations/{org}/signing-keys", {"public_key": "A" * 43}),
+    ("GET", "organizations/{org}/second-factor", None),
+    ("PUT", "organizations/{org}/second-factor", {"required": True}),
     ("DELETE", "keys/{key}", None),
     ("POST", "keys/{key}/rotate", None),
     ("PATCH", "models/{org}/{slug}", {"title": "Mine now"}),
@@ -77,6 +79,7 @@ OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
 # The names of these operations' routes.
 COVERED = {
     "signing-keys",
+    "second-factor",
     "key",
     "rotate-key",
     "model",
@@ -164,6 +167,8 @@ OWN_OR_PUBLIC = {
     "receipt-consistency",
     "reports",  # of whatever the caller sees
     "schema",
+    "sessions",  # of the person alone: tests/marketplace/web/test_security_page.py
+    "session",
     "evaluations",
     "evaluation-calls",
     "evaluation-receipt",

@@ -31,6 +31,7 @@ from billing.papers.document import Document
 from billing.papers.issue import issue
 from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
+from marketplace.accounts.second_factor import set_authenticator
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.evals.models import EvalRun
@@ -285,6 +286,7 @@ def test_operators_only(victim, attacker, path) -> None:
     owner = attacker.memberships.get().user
     owner.is_staff = True
     owner.save()
+    set_authenticator(user=owner, secret="A" * 32)
     assert error_of(Api.of(attacker).get(path), 403)["code"] == "staff_only"
     platform = make_organization("intarsia", owner=owner)
     assert Api.of(platform).get(path).status_code == 200

@@ -39,7 +39,9 @@ MEMBER = [
     "/dashboard/billing-profile",
     "/dashboard/models",
     "/dashboard/earnings",
+    "/dashboard/security",
     "/accounts/email/",
+    "/accounts/2fa/",
     "/accounts/password/change/",
     "/accounts/logout/",
 ]
