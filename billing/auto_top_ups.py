@@ -26,6 +26,7 @@ from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
 from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
@@ -33,6 +34,7 @@ FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
 BATCH = 100
 
 
+@transaction.atomic
 def set_auto_top_up(
     *,
     organization: Organization,
@@ -67,6 +69,8 @@ def set_auto_top_up(
             "next_attempt_at": timezone.now(),
         },
     )
+    cents = {"threshold": threshold_cents, "amount": amount_cents, "monthly_limit": monthly_limit_cents}
+    audit.record(organization=organization, act="auto_top_up.set", data=cents)
     return rule
 
 
@@ -93,9 +97,11 @@ def auto_top_up_of(organization: Organization) -> AutoTopUpStatus | None:
     return AutoTopUpStatus(rule, _paid_this_month_cents(organization.pk), attempts.order_by("-created_at").first())
 
 
+@transaction.atomic
 def stop_auto_top_up(*, organization: Organization) -> None:
     """Turn automatic top-ups off. A payment that is under way still counts."""
     AutoTopUp.objects.filter(organization=organization).update(state=AutoTopUp.State.OFF)
+    audit.record(organization=organization, act="auto_top_up.stopped")
 
 
 def due_organizations() -> list[UUID]:

@@ -16,6 +16,7 @@ from billing.locks import lock_auto_top_up
 from billing.models import AutoTopUp, SavedCard, StripeCustomer
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import SetupPage
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
 
 MAX_CARDS = 5  # per organization
@@ -113,5 +114,6 @@ def remove_card(*, organization: Organization, card_id: UUID, gateway: StripeGat
         if rule is not None and rule.card_id == card.pk and rule.state != AutoTopUp.State.OFF:
             raise CardInUse("automatic top-ups charge this card; turn them off or choose another card first")
         # From now on nothing charges it, whether or not Stripe answers.
-        SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=Now())
+        if SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=Now()):
+            audit.record(organization=organization, act="card.removed", subject=str(card.pk))
     (gateway or stripe_gateway()).cards.remove(card.payment_method_id)

@@ -23,6 +23,10 @@ class AccountAdapter(DefaultAccountAdapter):
         with transaction.atomic():
             saved: User = super().save_user(request, user, form, commit)
             if commit:
-                referrer = selectors.organization_named(request.GET.get("ref", ""))
-                services.create_personal_organization(user=saved, referred_by=referrer)
+                self.give_organization(request, saved)
         return saved
+
+    def give_organization(self, request: HttpRequest, user: User) -> None:
+        """Create the organization that every user starts with."""
+        referrer = selectors.organization_named(request.GET.get("ref", ""))
+        services.create_personal_organization(user=user, referred_by=referrer)

@@ -57,6 +57,7 @@ class Organization(models.Model):
     # The organization that brought this one, which earns on what this one spends until then. A trigger keeps both.
     referred_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="referrals")
     referral_ends_at = models.DateTimeField(null=True, blank=True)
+    logo = models.CharField(max_length=64, blank=True, default="", db_default="")  # the digest of `teams.Logo`
 
     class Meta:
         constraints: ClassVar = [
@@ -69,6 +70,16 @@ class Organization(models.Model):
 
     def __str__(self) -> str:
         return self.slug
+
+
+class FormerName(models.Model):
+    """A name that an organization gave up. It leads to the organization, and no other gets it, until `kept_until`."""
+
+    slug = models.CharField(primary_key=True, max_length=40, validators=[slug_validator])
+    # Null: the organization was erased. A mark of the name (`services.mark_of`) leads nowhere, and keeps it taken.
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, null=True, related_name="former_names")
+    given_up_at = models.DateTimeField(auto_now_add=True)
+    kept_until = models.DateTimeField()
 
 
 class Membership(models.Model):
@@ -125,7 +136,10 @@ class AuditEntry(models.Model):
     """One act in an organization's name. Append-only: `marketplace.accounts.audit` writes, nothing updates."""
 
     id = models.BigAutoField(primary_key=True)
-    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="audit_entries")
+    # Without a constraint: checking it would lock the organization's row after rows that are locked later in the order.
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="audit_entries", db_constraint=False
+    )
     # No foreign keys: an entry outlives whoever acted.
     user_id = models.UUIDField(null=True, blank=True)
     api_key_id = models.UUIDField(null=True, blank=True)
@@ -136,4 +150,29 @@ class AuditEntry(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["organization", "-created_at", "-id"], name="audit_newest_first")]
+        indexes: ClassVar = [
+            models.Index(fields=["organization", "-created_at", "-id"], name="audit_newest_first"),
+            models.Index(fields=["created_at"], name="audit_by_day"),  # for the seals
+            models.Index(
+                fields=["-created_at", "-id"], condition=models.Q(as_staff=True), name="audit_staff_newest_first"
+            ),
+        ]
+
+
+class AuditSeal(models.Model):
+    """One day of one log under a digest that covers the day before too. Append-only: `audit_seals` writes.
+
+    Without an organization it seals all organizations' seals of the day: the platform's own chain.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, null=True, related_name="audit_seals")
+    day = models.DateField()
+    entries = models.PositiveIntegerField()  # of the platform's chain: seals
+    digest = models.BinaryField(max_length=32)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "day"], nulls_distinct=False, name="audit_seal_once_a_day")
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 import secrets
@@ -15,11 +16,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from marketplace.accounts import policies, selectors
+from marketplace.accounts import audit, policies, selectors
 from marketplace.accounts.api_keys import digest_api_key, generate_api_key, parse_api_key
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_api_key, lock_organization, lock_user
-from marketplace.accounts.models import ApiKey, Membership, Organization, User
+from marketplace.accounts.models import ApiKey, FormerName, Membership, Organization, User
 from marketplace.guards.policies import PolicyError, check_policy
 
 MAX_ORGANIZATIONS_PER_USER = 20
@@ -72,8 +73,29 @@ def create_organization(
             organization.save(force_insert=True)
     except IntegrityError:
         raise Conflict(f"the name {slug!r} is taken; choose another", code="slug_taken", field="slug") from None
+    require_free_name(organization)
     Membership.objects.create(organization=organization, user=owner, role=Membership.Role.OWNER)
+    audit.record(organization=organization, actor=audit.Actor(user=owner), act="organization.created")
     return organization
+
+
+def mark_of(slug: str) -> str:
+    """Return how the name of an erased organization is kept from others, without keeping the name. It is no slug."""
+    return "#" + hashlib.sha256(slug.encode()).hexdigest()[:39]
+
+
+def require_free_name(organization: Organization) -> None:
+    """Refuse a name that another organization gave up a short time ago; drop what is kept of it otherwise.
+
+    The organization has the name already, in this transaction: had the other one given it up meanwhile, the unique
+    index would have waited for that. Raises Conflict.
+    """
+    former = FormerName.objects.filter(slug__in=[organization.slug, mark_of(organization.slug)]).first()
+    if former is None:
+        return
+    if former.organization_id != organization.pk and former.kept_until > timezone.now():
+        raise Conflict(f"the name {organization.slug!r} is taken; choose another", code="slug_taken", field="slug")
+    former.delete()
 
 
 def create_personal_organization(*, user: User, referred_by: Organization | None = None) -> Organization:

@@ -66,7 +66,7 @@ def resolve_caller(request: Request) -> Caller:
     if isinstance(request.auth, ApiKey):
         key = request.auth
         wanted = _wanted_organization(request)
-        if wanted and wanted != key.organization.slug:
+        if wanted and key.organization.slug not in (wanted, selectors.slug_now(wanted)):
             raise NotFound("this key belongs to another organization", field="X-Organization")
         user = request.user if isinstance(request.user, User) else None
         return Caller(user=user, key=key, organization=key.organization, scopes=frozenset(key.scopes))

@@ -21,6 +21,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Now
 
+from marketplace.accounts import selectors as accounts
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies, search
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
@@ -71,17 +72,20 @@ def models_of(*, organization: Organization) -> QuerySet[Model]:
 
 
 def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> Model | None:
-    """Return the model `org_slug/slug` if `viewer` may see it, or None."""
+    """Return the model `org_slug/slug` if `viewer` may see it, or None. A former name of the organization will do."""
     model = listed(Model.objects.filter(organization__slug=org_slug, slug=slug)).first()
     if model is None:
-        return None
+        present = accounts.slug_now(org_slug)
+        return visible_model(org_slug=present, slug=slug, viewer=viewer) if present else None
     is_published = model.facts.newest is not None
     return model if policies.may_view(model=model, is_published=is_published, viewer=viewer) else None
 
 
 def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
-    """Return the model `org_slug/slug` if it belongs to `organization`, or None."""
-    return listed(Model.objects.filter(organization=organization, organization__slug=org_slug, slug=slug)).first()
+    """Return the model `org_slug/slug` if it belongs to `organization`, or None. A former name of it will do."""
+    if org_slug != organization.slug and accounts.slug_now(org_slug) != organization.slug:
+        return None
+    return listed(Model.objects.filter(organization=organization, slug=slug)).first()
 
 
 def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
@@ -93,9 +97,10 @@ def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
 def published_version(*, org_slug: str, slug: str, number: int | None) -> Version | None:
     """Return the published version `number` of a model, or its newest one.
 
-    For the platform itself: the owner of the model does not matter.
+    For the platform itself: the owner of the model does not matter. A former name of the organization will do.
     """
-    versions = Version.objects.filter(model__organization__slug=org_slug, model__slug=slug, state=_PUBLISHED)
+    names = [name for name in (org_slug, accounts.slug_now(org_slug)) if name is not None]
+    versions = Version.objects.filter(model__organization__slug__in=names, model__slug=slug, state=_PUBLISHED)
     if number is not None:
         versions = versions.filter(number=number)
     return versions.select_related("model__organization").order_by("-number").first()

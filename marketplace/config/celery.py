@@ -132,6 +132,8 @@ app.conf.update(
             "options": {"expires": 30.0},
         },
         "trust customers": {"task": "marketplace.protection.tasks.trust_customers", "schedule": 86_400.0},
+        # A day is sealed an hour after its end; the other rounds find nothing to do.
+        "seal the audit log": {"task": "marketplace.accounts.tasks.seal_audit_log", "schedule": 3600.0},
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -140,6 +142,7 @@ app.autodiscover_tasks(
     [
         "billing",
         "billing.payouts",
+        "marketplace.accounts",
         "marketplace.alerts",
         "marketplace.catalog",
         "marketplace.protection",

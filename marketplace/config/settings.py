@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "marketplace.config",
     "marketplace.accounts",
+    "marketplace.teams",
     "marketplace.alerts",
     "marketplace.catalog",
     "marketplace.protection",
@@ -114,7 +115,7 @@ ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "optional"
-ACCOUNT_ADAPTER = "marketplace.accounts.adapter.AccountAdapter"
+ACCOUNT_ADAPTER = "marketplace.teams.adapter.TeamAccountAdapter"
 MFA_SUPPORTED_TYPES = ["totp"]
 MFA_TOTP_ISSUER = "Intarsia"
 MFA_ADAPTER = "marketplace.accounts.second_factor.EncryptedFactors"
@@ -159,6 +160,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "ENUM_NAME_OVERRIDES": {  # several operations share them
+        "MemberRole": "marketplace.accounts.models.Membership.Role",
         "DisputeState": "billing.models.refunds.Dispute.State",
         "PaperKind": "billing.models.papers.Paper.Kind",
         "PromiseKind": "marketplace.promises.models.PromiseKind",

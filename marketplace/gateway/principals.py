@@ -17,6 +17,7 @@ from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
 from marketplace.accounts.playground_tokens import verify_playground_token
+from marketplace.accounts.policies import SCOPES_OF_ROLE
 from marketplace.accounts.run_tokens import PREFIX as RUN_PREFIX
 from marketplace.accounts.run_tokens import verify_run_token
 from marketplace.gateway.cache import TtlCache
@@ -33,8 +34,10 @@ FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id 
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
 _ORGANIZATION_SQL = """
 SELECT o.slug FROM accounts_organization o JOIN accounts_membership m ON m.organization_id = o.id
-JOIN accounts_user u ON u.id = m.user_id WHERE o.id = %s AND m.user_id = %s AND u.is_active
+JOIN accounts_user u ON u.id = m.user_id
+WHERE o.id = %s AND m.user_id = %s AND m.role = ANY (%s) AND u.is_active
 """
+_SPENDERS = [role for role, scopes in SCOPES_OF_ROLE.items() if "predict" in scopes]
 
 REFRESH_SECONDS = 1.0
 REFRESHED_SECONDS = 10.0  # a key that was used so long ago is loaded again when it is used again
@@ -130,10 +133,10 @@ class Authenticator:
     async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)
         async with database.connection() as connection:
-            found = await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id))
+            found = await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id, _SPENDERS))
             row = await found.fetchone()
         if row is None:
-            raise unauthorized("You are no longer a member of this organization.")
+            raise unauthorized("You are no longer a member of this organization who may spend its money.")
         return Principal(claims.organization_id, row[0], None)
 
 

@@ -30,6 +30,7 @@ from billing.models import (
     TopUpRefund,
     Webhook,
 )
+from marketplace.accounts import audit
 from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
@@ -39,6 +40,8 @@ from marketplace.catalog.search import spelling
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
 from marketplace.publishing.models import Report, Review, Sketch
+from marketplace.teams.models import Invite, Logo, Transfer
+from marketplace.teams.organizations import keep_names
 from marketplace.trials.models import Trial
 from marketplace.trials.services import delete_rows
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
@@ -60,6 +63,10 @@ def erase_user(*, user: User, by: UUID | None) -> Erasure:
     ]
     if alone:
         raise NotErasable(f"you alone own {', '.join(sorted(alone))}: delete that first")
+    for one in Organization.objects.filter(memberships__user=row):
+        audit.record(organization=one, act="member.erased", subject=str(row.pk))
+    Invite.objects.filter(email__iexact=row.email).delete()
+    Transfer.objects.filter(Q(offered_by=row) | Q(offered_to=row)).delete()
     EmailAddress.objects.filter(user=row).delete()
     Authenticator.objects.filter(user=row).delete()
     Membership.objects.filter(user=row).delete()
@@ -102,9 +109,13 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     TopUp.objects.filter(organization=row).update(checkout_url="", card_fingerprint="")
     SavedCard.objects.filter(organization=row).update(fingerprint="")
     CardUse.objects.filter(organization=row).delete()
+    audit.record(organization=row, act="organization.deleted")
     Membership.objects.filter(organization=row).delete()
-    row.slug, row.name = f"{ERASED}-{row.pk.hex}", "Erased organization"
-    row.save(update_fields=["slug", "name"])
+    for table in (Invite, Transfer, Logo):
+        table.objects.filter(organization=row).delete()
+    keep_names(row)
+    row.slug, row.name, row.logo = f"{ERASED}-{row.pk.hex}", "Erased organization", ""
+    row.save(update_fields=["slug", "name", "logo"])
     spelling.reconcile()  # no search knows the names any more
     return _note(Erasure.Subject.ORGANIZATION, row.pk, by, left)
 

@@ -31,7 +31,7 @@ from billing.models import (
     Usage,
     Webhook,
 )
-from marketplace.accounts.models import ApiKey, AuditEntry, Membership, Organization
+from marketplace.accounts.models import ApiKey, AuditEntry, AuditSeal, FormerName, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
@@ -39,6 +39,7 @@ from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.promises.models import Month, Promise, Refund
 from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
+from marketplace.teams.models import Invite, Transfer
 from marketplace.trials.models import Trial, TrialRow
 from marketplace.trials.sealing import read_sealed
 from marketplace.vault.models import Release, SigningKey
@@ -67,6 +68,10 @@ def _of(
     )
 
 
+def _hex_digest(_: Organization, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"digest": bytes(row["digest"]).hex()}
+
+
 EXPORTED = (
     _of(Organization, "id slug name created_at referred_by_id referral_ends_at", by="pk"),
     _of(Membership, "user__email role created_at"),
@@ -75,6 +80,10 @@ EXPORTED = (
         "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards",
     ),
     _of(AuditEntry, "id user_id api_key_id as_staff act subject data created_at"),
+    _of(AuditSeal, "day entries digest", opened=_hex_digest),
+    _of(FormerName, "slug given_up_at kept_until"),
+    _of(Invite, "email role invited_by__email created_at sent_at expires_at accepted_at revoked_at"),
+    _of(Transfer, "offered_by__email offered_to__email created_at expires_at"),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
     _of(
         Listing, "id slug kind title summary card_markdown industry tags visibility example_messages guards created_at"
@@ -186,6 +195,8 @@ LEFT_OUT = {
     "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
     "publishing_act": "the audit of reviews, whose outcomes a copy has",
     "publishing_sketch": "numbers by which a copy of weights is known: whoever has them could make one that is not",
+    "teams_invitemail": "when the invites of the last day were mailed, which a copy has of each invite",
+    "teams_logo": "the picture that everybody may fetch",
     "vault_answerkey": "a wrapped key, useless outside the vault",
     "watch_hourcaller": "counts of usage, of the last hours",
     "watch_payer": "who has paid for which version, which usage says",

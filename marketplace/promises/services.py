@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from billing.models import Correction
 from billing.share_refunds import ChargeLeft, charges_left, refund_share
+from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput
 from marketplace.alerts.services import tell
 from marketplace.catalog.models import Model, Version
@@ -32,6 +33,7 @@ _LIMITS = {
 }
 
 
+@transaction.atomic
 def set_promise(*, model: Model, kind: PromiseKind, bound: int | None) -> Promise:
     """Promise `bound` from the next month (UTC) on, or None: promise nothing any more from then on.
 
@@ -44,6 +46,8 @@ def set_promise(*, model: Model, kind: PromiseKind, bound: int | None) -> Promis
         raise NothingToPromise(
             "no version that is for sale has an output schema in its contract, so none of its answers is invalid"
         )
+    made = {"kind": str(kind), "bound": bound}
+    audit.record(organization=model.organization, act="promise.set", subject=model.slug, data=made)
     return Promise.objects.create(model=model, kind=kind, bound=bound, starts_on=next_month(timezone.now().date()))
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog import services as catalog_services
@@ -48,7 +49,12 @@ def publish_version(*, version: Version, by: UUID | None = None) -> Version:
     with transaction.atomic():
         model = _locked(version.model_id)
         version.refresh_from_db(fields=["state"])
+        before = version.state
         refused = _publish(version, model, by)
+        version.refresh_from_db(fields=["state"])
+        if version.state != before:
+            subject, data = f"{model.slug}@{version.number}", {"state": version.state}
+            audit.record(organization=model.organization, act="version.published", subject=subject, data=data)
     if refused is not None:
         raise RefusedByReview(refused)
     return version
@@ -127,6 +133,9 @@ def change_listing(*, model: Model, text: ListingText, by: UUID | None = None) -
     with transaction.atomic():
         locked = _locked(model.pk)
         waiting, refused = _change(locked, text, by)
+        fields = {"fields": " ".join(name for name, value in asdict(text).items() if value is not None)}
+        if refused is None:
+            audit.record(organization=locked.organization, act="model.changed", subject=locked.slug, data=fields)
     if refused is not None:
         raise RefusedByReview(refused)
     model.refresh_from_db()

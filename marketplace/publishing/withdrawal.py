@@ -6,6 +6,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from marketplace.accounts import audit
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Version
 from marketplace.publishing.models import Review
@@ -23,6 +24,7 @@ def retire_version(*, version: Version, by: UUID | None = None) -> Version:
         lock_model(version.model_id)
         move_version(version, State.RETIRED)
         _end_review(version, by)
+        _record(version, "version.retired")
     _tell_replicas(version)
     return version
 
@@ -34,12 +36,18 @@ def revoke_version(*, version: Version, reason: str, by: UUID | None = None) -> 
         lock_model(version.model_id)
         move_version(version, State.REVOKED, report={**version.report, "revocation": {"reason": reason}})
         _end_review(version, by)
+        _record(version, "version.revoked")
     _tell_replicas(version)
     return version
 
 
 def _end_review(version: Version, by: UUID | None) -> None:
     withdraw([one for one in open_reviews(version.model, Review.Kind.VERSION) if one.version_id == version.pk], by=by)
+
+
+def _record(version: Version, act: str) -> None:
+    subject = f"{version.model.slug}@{version.number}"
+    audit.record(organization=version.model.organization, act=act, subject=subject)
 
 
 def _tell_replicas(version: Version) -> None:

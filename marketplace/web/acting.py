@@ -12,7 +12,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from marketplace.accounts import policies, selectors
+from marketplace.accounts import audit, policies, selectors
 from marketplace.accounts.audit import Actor
 from marketplace.accounts.models import Membership, Organization, User
 from marketplace.catalog import selectors as catalog
@@ -70,11 +70,19 @@ def acting_of(request: HttpRequest) -> Acting | None:
     acting = None
     if memberships:
         wanted = request.session.get(SESSION_KEY)
-        current: Membership = next((row for row in memberships if row.organization.slug == wanted), memberships[0])
+        current = _chosen(memberships, wanted)
         choices = tuple(row.organization for row in memberships)
         acting = Acting(request.user, current.organization, current.role, choices)
     request._acting = acting  # type: ignore[attr-defined]
     return acting
+
+
+def _chosen(memberships: list[Membership], wanted: str | None) -> Membership:
+    """Return the membership that the session names, by the organization's name of today or of before."""
+    named = {row.organization.slug: row for row in memberships}
+    if wanted is not None and wanted not in named:
+        wanted = selectors.slug_now(wanted)
+    return named.get(wanted or "", memberships[0])
 
 
 def choose_organization(request: HttpRequest, *, slug: str) -> bool:
@@ -95,25 +103,30 @@ def own_model(acting: Acting, slug: str) -> Model:
 
 
 def member_page(
-    scope: str | None = None, *, fresh: bool = False
+    scope: str | None = None, *, changes: str | None = None, fresh: bool = False
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role that carries `scope`.
 
+    `changes`: what a POST needs instead, where a page that many may read has forms for some.
     `fresh`: a POST asks for the password or the second factor again, unless one was shown within the last minutes
     (`ACCOUNT_REAUTHENTICATION_TIMEOUT`), and goes on afterwards as it was sent: for money, weights and roles.
     """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        proven = reauthentication_required(view, allow_get=True) if fresh else view
+
         @login_required
         @wraps(view)
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             acting = acting_of(request)
             if acting is None:
                 return render(request, "web/no_organization.html", status=403)
-            if scope is not None and scope not in acting.scopes:
-                return render(request, "web/role_lacks.html", {"acting": acting, "scope": scope}, status=403)
-            return view(request, acting, *args, **kwargs)
+            needed = scope if changes is None or request.method in ("GET", "HEAD") else changes
+            if needed is not None and needed not in acting.scopes:
+                return render(request, "web/role_lacks.html", {"acting": acting, "scope": needed}, status=403)
+            with audit.acting(acting.actor):
+                return proven(request, acting, *args, **kwargs)
 
-        return reauthentication_required(inner, allow_get=True) if fresh else inner
+        return inner
 
     return decorate

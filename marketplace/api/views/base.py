@@ -15,8 +15,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.accounts import audit
+from marketplace.accounts import selectors as accounts
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
-from marketplace.accounts.models import Organization
+from marketplace.accounts.models import Organization, User
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
 from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
@@ -59,6 +61,12 @@ class ControlView(APIView):
     max_body_size: ClassVar[int] = MAX_JSON_SIZE
     caller: Caller = ANONYMOUS
 
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Answer; everything that is recorded meanwhile is the caller's act, once the caller is known."""
+        with audit.acting(audit.PLATFORM):
+            response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        return response
+
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Give the request its id: the client's own, if it is a sane one."""
         wrapped: Request = super().initialize_request(request, *args, **kwargs)
@@ -72,6 +80,7 @@ class ControlView(APIView):
             raise body_too_large(self.max_body_size)
         super().perform_authentication(request)
         self.caller = resolve_caller(request)
+        audit.set_actor(self.actor)
 
     def finalize_response(self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any) -> Response:
         """Name the request on every answer, and keep answers out of shared caches."""
@@ -86,6 +95,24 @@ class ControlView(APIView):
         if self.caller.organization is None:
             raise organization_required()
         return self.caller.organization
+
+    @property
+    def actor(self) -> audit.Actor:
+        """Return the caller as the audit log names them."""
+        return audit.Actor(user=self.caller.user, key=self.caller.key, as_staff=self.staff_only)
+
+    @property
+    def member(self) -> User:
+        """Return the person who acts. Raises NotAllowed for a key: roles are for people, and keys are shared."""
+        if self.caller.user is None or self.caller.key is not None:
+            raise NotAllowed("this is for people: sign in on the web site", code="session_required")
+        return self.caller.user
+
+    def own_organization(self, org: str) -> Organization:
+        """Return the caller's organization, if `org` is its name or a former one; any other is not found."""
+        if org != self.organization.slug and accounts.slug_now(org) != self.organization.slug:
+            raise not_found("organization of yours")
+        return self.organization
 
     @property
     def person(self) -> uuid.UUID | None:

@@ -95,7 +95,7 @@ class BudgetView(ControlView):
 class BudgetsView(BudgetView):
     """List and create."""
 
-    scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read"), "POST": ("account",)}
 
     class CreateTeam(ChangeBudget):
         name = serializers.CharField(max_length=tree.MAX_NAME)
@@ -133,7 +133,7 @@ class OrganizationBudgetView(BudgetView):
 class OneBudgetView(BudgetView):
     """Read, change and delete."""
 
-    scopes: ClassVar = {"GET": ("account",), "PATCH": ("account",), "DELETE": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read"), "PATCH": ("account",), "DELETE": ("account",)}
 
     class ChangeNode(ChangeBudget):
         name = serializers.CharField(max_length=tree.MAX_NAME, required=False)
@@ -201,7 +201,7 @@ class EndUsersView(BudgetView):
 class AlertsView(ControlView):
     """The alerts of the organization's budgets."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class Alert(serializers.Serializer):
         id = serializers.IntegerField()

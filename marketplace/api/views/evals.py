@@ -84,7 +84,7 @@ class RunShape(serializers.Serializer):  # shows an EvalRun
 class SetsView(ControlView):
     """The sets of rows of one model."""
 
-    scopes: ClassVar = {"GET": ("publish",), "POST": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read"), "POST": ("publish",)}
 
     class StartSet(serializers.Serializer):
         signing_key_id = serializers.UUIDField()
@@ -119,7 +119,7 @@ class SetsView(ControlView):
 class SetView(ControlView):
     """One set."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="get_eval_set", responses=SetShape)
     def get(self, request: Request, set_id: UUID) -> Response:
@@ -224,7 +224,7 @@ class SetRunsView(ControlView):
 class ModelRunsView(ControlView):
     """The runs of one model."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="list_eval_runs", responses=RunShape(many=True))
     def get(self, request: Request, org: str, slug: str) -> Response:
@@ -235,7 +235,7 @@ class ModelRunsView(ControlView):
 class RunView(ControlView):
     """One run."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="get_eval_run", responses=RunShape)
     def get(self, request: Request, run_id: UUID) -> Response:

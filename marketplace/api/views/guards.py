@@ -62,7 +62,7 @@ class KeyGuardsView(KeyView):
 class ModelGuardsView(ControlView):
     """The policy of a model, which holds for all its callers."""
 
-    scopes: ClassVar = {"GET": ("publish",), "PUT": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read"), "PUT": ("publish",)}
 
     @extend_schema(operation_id="get_model_guards", responses=GuardPolicy)
     def get(self, request: Request, org: str, slug: str) -> Response:

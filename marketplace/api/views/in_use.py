@@ -71,7 +71,7 @@ class InUseFields(serializers.Serializer):
 class InUseView(ControlView):
     """One version of a model in use."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read")}
 
     class Asked(serializers.Serializer):
         days = serializers.ChoiceField(choices=selectors.DAYS, default=7)
@@ -97,7 +97,7 @@ class InUseView(ControlView):
 class AlarmsView(ControlView):
     """The thresholds of a model's alarms."""
 
-    scopes: ClassVar = {"GET": ("publish", "account"), "PUT": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "account", "read"), "PUT": ("publish",)}
 
     class Thresholds(serializers.Serializer):
         def get_fields(self) -> dict[str, Any]:

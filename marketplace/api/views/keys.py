@@ -116,7 +116,7 @@ class RotateKeyView(KeyView):
 class SigningKeysView(ControlView):
     """The public keys that the organization's packages are signed with."""
 
-    scopes: ClassVar = {"GET": ("publish", "account"), "POST": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "account", "read"), "POST": ("publish",)}
 
     class RegisterSigningKey(serializers.Serializer):
         public_key = Base64UrlField(max_length=43, help_text="32 bytes of an Ed25519 public key")
@@ -124,18 +124,14 @@ class SigningKeysView(ControlView):
     @extend_schema(operation_id="list_signing_keys", responses=CreatorSigningKey(many=True))
     def get(self, request: Request, org: str) -> Response:
         """The organization's signing keys, newest first."""
-        self._require_own(org)
+        self.own_organization(org)
         keys = vault_selectors.signing_keys_of(organization=self.organization)
         return self.page(keys, CreatorSigningKey)
 
     @extend_schema(operation_id="register_signing_key", request=RegisterSigningKey, responses={201: CreatorSigningKey})
     def post(self, request: Request, org: str) -> Response:
         """Register a public key; registering it again gives the same row."""
-        self._require_own(org)
+        self.own_organization(org)
         wanted = self.parse(self.RegisterSigningKey)
         key = vault_services.register_signing_key(organization=self.organization, public_key=wanted["public_key"])
         return Response(self.show(CreatorSigningKey, key), status=201)
-
-    def _require_own(self, org: str) -> None:
-        if org != self.organization.slug:
-            raise not_found("organization of yours")

@@ -22,7 +22,7 @@ from marketplace.evals.runs import remove_guard
 class ModelGuardView(ControlView):
     """The guard of one model, which judges each request before anything is held for it."""
 
-    scopes: ClassVar = {"GET": ("publish",), "DELETE": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read"), "DELETE": ("publish",)}
 
     class GuardShape(serializers.Serializer):  # shows a ModelGuard
         guard = serializers.CharField(source="guard.model.full_name")

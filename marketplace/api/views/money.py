@@ -110,7 +110,7 @@ class TopUpView(ControlView):
 class UsageView(ControlView):
     """Single predictions and their cost."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class UsageQuery(Period):
         model = serializers.CharField(max_length=128, required=False, help_text="org/slug")
@@ -152,7 +152,7 @@ class UsageGroup(serializers.Serializer):
 class UsageSummaryView(ControlView):
     """Usage in groups."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class UsageSummaryQuery(Groups):
         group_by = serializers.RegexField(

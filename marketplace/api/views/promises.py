@@ -98,7 +98,7 @@ class PromisesView(ControlView):
 class PromiseRefundsView(ControlView):
     """Refunds of broken promises: what was got, or what was borne."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class Side(serializers.Serializer):
         side = serializers.ChoiceField(

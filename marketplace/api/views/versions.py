@@ -74,7 +74,7 @@ class VersionsView(ControlView):
 class VersionView(ControlView):
     """One version."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read")}
 
     @extend_schema(operation_id="get_version", responses=OwnVersion)
     def get(self, request: Request, version_id: UUID) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
 
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
@@ -55,6 +56,7 @@ def create_model(*, organization: Organization, slug: str, base_model: BaseModel
                 model.save(force_insert=True)
         except IntegrityError:
             raise Conflict(f"{organization.slug}/{slug} exists already", code="slug_taken", field="slug") from None
+        audit.record(organization=organization, act="model.created", subject=model.slug)
     return model
 
 

@@ -22,7 +22,7 @@ from marketplace.web.refusals import show_in_form
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("account")
+@member_page("read", changes="account")
 def budgets(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The tree, and a form for a new team."""
     form = TeamForm(request.POST or None)
@@ -121,6 +121,6 @@ def _page(
         "webhook_form": webhook_form,
         "lines": selectors.tree_of(acting.organization),
         "alerts": alerts.alerts_of(acting.organization.pk)[:10],
-        "webhooks": [(hook, webhooks.secret_of(hook)) for hook in hooks],
+        "webhooks": [(hook, webhooks.secret_of(hook)) for hook in hooks] if acting.may_account else [],
     }
     return render(request, "web/budgets.html", context, status=status)

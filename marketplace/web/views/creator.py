@@ -49,7 +49,7 @@ MOST_REFUNDS = 20
 
 @require_safe
 @never_cache
-@member_page("publish")
+@member_page("read")
 def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Every model of the organization, drafts too."""
     found = selectors.models_of(organization=acting.organization)
@@ -165,7 +165,7 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 @require_safe
 @never_cache
-@member_page("publish")
+@member_page("read")
 def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Every release of a key of this model: to which replica, for what, when, chained by hashes."""
     model = own_model(acting, slug)
@@ -187,7 +187,7 @@ def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 
 @require_safe
 @never_cache
-@member_page("publish")
+@member_page("read")
 def custody_export(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The organization's whole chain, to check offline."""
     try:

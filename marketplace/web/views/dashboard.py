@@ -36,7 +36,7 @@ MOST_REFUNDS = 20
 def home(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The page after signing in: what a person has, and what to do next."""
     organization = acting.organization
-    daily = queries.daily_usage(organization=organization, days=DAYS) if acting.may_account else None
+    daily = queries.daily_usage(organization=organization, days=DAYS) if acting.may_read else None
     context = {
         "daily": daily,
         "chart": _chart(daily.costs, DAYS) if daily and daily.predictions else None,
@@ -51,7 +51,7 @@ def home(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 @require_safe
 @never_cache
-@member_page("account")
+@member_page("read")
 def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Spending by day, model and key, and the latest predictions with their receipts."""
     days = next((days for days in RANGES if str(days) == request.GET.get("days")), DAYS)

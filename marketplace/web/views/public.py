@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_safe
 
 from billing.pricing import TokenUsage, cost_nano_usd
@@ -83,8 +83,10 @@ def catalogue(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
-    """Everything a buyer decides by, and the playground."""
+    """Everything a buyer decides by, and the playground. A former name of the organization leads to its present one."""
     model = _visible(request, org, slug)
+    if model.organization.slug != org:  # not for good: the organization may take its former name back
+        return redirect("web:model", org=model.organization.slug, slug=slug)
     acting = acting_of(request)
     facts = model.facts
     owner = acting is not None and acting.organization.pk == model.organization_id
@@ -116,7 +118,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "owner": owner,
         "promises": promise_views(promises_of(model=model)),
         "attack_guard": guard_of(model=model),
-        "report_form": None if acting is None or owner else ReportForm(),
+        "report_form": None if acting is None or owner or acting.scopes <= {"read"} else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
         "own_standing": own_standing(model=model, organization=acting.organization) if acting else None,

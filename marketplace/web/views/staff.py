@@ -20,6 +20,7 @@ from billing.papers.csv_file import csv_file
 from billing.papers.download import download
 from billing.papers.pdf import pdf_file
 from billing.papers.statements import platform_statement
+from marketplace.accounts import audit
 from marketplace.accounts.policies import is_operator
 from marketplace.catalog.search.status import status as search_status
 from marketplace.publishing.selectors import queue
@@ -37,7 +38,8 @@ def operators_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
     def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not request.user.is_authenticated or not is_operator(user=request.user, key_organization_slug=None):
             raise Http404("no such page")
-        return view(request, *args, **kwargs)
+        with audit.acting(audit.Actor(user=request.user, as_staff=True)):
+            return view(request, *args, **kwargs)
 
     return inner
 

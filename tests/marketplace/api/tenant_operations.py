@@ -8,6 +8,22 @@ from typing import Any
 OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "organizations/{org}/signing-keys", None),
     ("POST", "organizations/{org}/signing-keys", {"public_key": "A" * 43}),
+    ("GET", "organizations/{org}", None),
+    ("PATCH", "organizations/{org}", {"name": "Mine now"}),
+    ("PUT", "organizations/{org}/logo", None),
+    ("DELETE", "organizations/{org}/logo", None),
+    ("GET", "organizations/{org}/members", None),
+    ("PATCH", "organizations/{org}/members/{member}", {"role": "viewer"}),
+    ("DELETE", "organizations/{org}/members/{member}", None),
+    ("GET", "organizations/{org}/invites", None),
+    ("POST", "organizations/{org}/invites", {"email": "me@example.com", "role": "owner"}),
+    ("DELETE", "organizations/{org}/invites/{invite}", None),
+    ("POST", "organizations/{org}/invites/{invite}/resend", None),
+    ("GET", "organizations/{org}/transfer", None),
+    ("POST", "organizations/{org}/transfer", {"user_id": "{member}"}),
+    ("DELETE", "organizations/{org}/transfer", None),
+    ("POST", "organizations/{org}/transfer/accept", None),
+    ("POST", "organizations/{org}/leave", None),
     ("DELETE", "keys/{key}", None),
     ("POST", "keys/{key}/rotate", None),
     ("PATCH", "models/{org}/{slug}", {"title": "Mine now"}),
@@ -76,6 +92,16 @@ OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
 ]
 # The names of these operations' routes.
 COVERED = {
+    "organization",
+    "logo",
+    "members",
+    "member",
+    "invites",
+    "invite",
+    "resend-invite",
+    "transfer",
+    "accept-transfer",
+    "leave",
     "signing-keys",
     "key",
     "rotate-key",
@@ -126,6 +152,10 @@ COVERED = {
 }
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
+    "accept-invite",  # by a token that was mailed
+    "audit",
+    "audit-export",
+    "audit-seals",
     "alerts",
     "alert-kinds",
     "alert-kind",
@@ -169,6 +199,7 @@ OWN_OR_PUBLIC = {
     "evaluation-receipt",
 }
 STAFF_ONLY = {
+    "platform-audit",
     "platform-statements",
     "platform-summary",
     "platform-incidents",

@@ -30,11 +30,13 @@ from billing.models import (
 from billing.papers.document import Document
 from billing.papers.issue import issue
 from billing.services import credit_promotion
-from marketplace.accounts.models import ApiKey, Organization
+from marketplace.accounts.models import ApiKey, Organization, User
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.evals.models import EvalRun
 from marketplace.publishing.models import Review
+from marketplace.teams.invites import invite
+from marketplace.teams.models import Invite
 from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
@@ -66,6 +68,8 @@ class Victim:
     review: Review
     trial: Trial
     eval_run: EvalRun
+    member: User
+    invite: Invite
 
 
 @pytest.fixture
@@ -105,6 +109,13 @@ def victim() -> Victim:
         Review.objects.get(model=model),
         Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
         EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
+        organization.memberships.get().user,
+        invite(
+            organization=organization,
+            by=organization.memberships.get().user,
+            email="guest@example.com",
+            role="viewer",
+        ),
     )
 
 
@@ -147,13 +158,15 @@ def fill(text: str, victim: Victim) -> str:
         signing_key=victim.uploading.signing_key_id,
         eval_set=victim.eval_run.eval_set_id,
         eval_run=victim.eval_run.id,
+        member=victim.member.id,
+        invite=victim.invite.id,
     )
 
 
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    apps_with_rows = "accounts alerts billing catalog evals promises protection publishing trials vault watch"
+    apps_with_rows = "accounts alerts billing catalog evals promises protection publishing teams trials vault watch"
     for app in apps_with_rows.split():
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()

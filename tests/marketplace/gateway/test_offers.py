@@ -15,7 +15,9 @@ from marketplace.catalog import services
 from marketplace.catalog.models import Model, Source, Version
 from marketplace.gateway.offers import Offer
 from marketplace.gateway.principals import Principal
+from marketplace.teams import organizations
 from protocol.names import parse_model_name
+from tests.marketplace.catalog.factories import add_member
 from tests.marketplace.gateway.conftest import World
 
 pytestmark = pytest.mark.asyncio
@@ -146,3 +148,18 @@ async def test_a_referral_that_has_ended_pays_nobody(world: World) -> None:
 
     found = await offer(world, consumer=await arrange())
     assert await parts(found) == [("creator", 8_000, "maker"), ("platform", 2_000, None)]
+
+
+@sync_to_async
+def rename(organization: Organization, slug: str) -> None:
+    organizations.rename(organization=organization, by=add_member(organization, "owner"), slug=slug)
+
+
+async def test_a_former_name_of_the_creator_means_the_same_model(world: World) -> None:
+    before = await offer(world)
+    await rename(world.creator, "maker-two")
+    world.gateway._offers._rows._entries.clear()
+    assert (await offer(world)).version_id == (await offer(world, "maker-two/thing")).version_id == before.version_id
+    for unknown in ("maker/other", "nobody/thing"):
+        with pytest.raises(NotFound):
+            await offer(world, unknown)

@@ -29,6 +29,12 @@ MEMBER = [
     "/dashboard/comparisons",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
+    "/dashboard/organization/settings",
+    "/dashboard/organization/new",
+    "/dashboard/members",
+    "/dashboard/audit",
+    "/dashboard/audit?act=key&since=2026-01-01",
+    "/dashboard/audit.csv",
     "/dashboard/wallet",
     "/dashboard/payouts",
     "/dashboard/statements",
@@ -84,7 +90,7 @@ def test_the_page_of_an_evaluation_is_as_public_as_its_model(world: World) -> No
 
 
 def test_private_pages_send_strangers_to_sign_in(world: World) -> None:
-    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes", "/platform/reviews"]:
+    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes", "/platform/reviews", "/platform/audit"]:
         response = world.client(None).get(path)
         assert response.status_code == 302, path
         assert response.headers["Location"].startswith("/accounts/login/") or path == "/accounts/logout/"
@@ -157,6 +163,7 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
     )
     assert world.client(world.consumer).get("/platform/").status_code == 404
     assert_clean(world.client(world.staff).get("/platform/disputes"))
+    assert "Decisions of staff" in world.client(world.staff).get("/platform/audit").content.decode()
     assert world.client(world.consumer).get("/platform/disputes").status_code == 404
     for extension, start in (("pdf", b"%PDF-"), ("csv", b"document,number,")):
         path = f"/platform/statements/2026-01.{extension}"
@@ -165,7 +172,7 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
 
 
 def test_a_developer_sees_no_money_and_no_keys(world: World) -> None:
-    for path in ("/dashboard/keys", "/dashboard/wallet", "/dashboard/usage"):
+    for path in ("/dashboard/keys", "/dashboard/wallet", "/dashboard/audit"):
         response = world.client(world.developer).get(path)
         assert response.status_code == 403, path
         assert "Not for your role" in response.content.decode()
