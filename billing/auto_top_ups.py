@@ -20,12 +20,12 @@ from billing.cards import customer_of
 from billing.errors import CardNotFound, InvalidAutoTopUp
 from billing.locks import lock_auto_top_up, lock_top_up
 from billing.mail import tell_members
-from billing.models import Account, AutoTopUp, SavedCard, TopUp
+from billing.models import Account, AutoTopUp, Outbox, SavedCard, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
-from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
+from billing.top_ups import CHECKOUT_LIFETIME, announce, credit_card_payment
 from marketplace.accounts.models import Organization
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
@@ -237,6 +237,7 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
     top_up.state = TopUp.State.FAILED
     top_up.failure = failure[:64]
     top_up.save(update_fields=["state", "failure"])
+    announce(top_up, Outbox.Topic.TOP_UP_FAILED)
     rule = lock_auto_top_up(top_up.organization_id)
     if rule is None or rule.state != AutoTopUp.State.ON:
         return

@@ -262,15 +262,7 @@ def _credit(top_up: TopUp, paid: _Paid) -> None:
     )
     top_up.state = TopUp.State.CREDITED
     top_up.credited_at = timezone.now()
-    Outbox.objects.create(
-        topic=Outbox.Topic.TOP_UP_CREDITED,
-        key=str(top_up.pk),
-        payload={
-            "top_up_id": str(top_up.pk),
-            "organization_id": str(top_up.organization_id),
-            "amount_nano_usd": amount,
-        },
-    )
+    announce(top_up, Outbox.Topic.TOP_UP_CREDITED)
 
 
 def _book_tax(top_up: TopUp) -> None:
@@ -287,6 +279,20 @@ def _book_tax(top_up: TopUp) -> None:
         )
 
 
+@transaction.atomic
 def fail_top_up(*, session: CheckoutSession) -> None:
     """Note that a slow payment method failed in the end. A credited top-up stays credited: its page was paid."""
-    TopUp.objects.filter(checkout_session_id=session.id, state__in=TopUp.WAITING).update(state=TopUp.State.FAILED)
+    waiting = TopUp.objects.filter(checkout_session_id=session.id, state__in=TopUp.WAITING)
+    for top_up in waiting:
+        if waiting.filter(pk=top_up.pk).update(state=TopUp.State.FAILED):
+            announce(top_up, Outbox.Topic.TOP_UP_FAILED)
+
+
+def announce(top_up: TopUp, topic: Outbox.Topic) -> None:
+    """Note the end of a top-up for whoever listens, in the transaction that brings it about."""
+    payload = {
+        "top_up_id": str(top_up.pk),
+        "organization_id": str(top_up.organization_id),
+        "amount_nano_usd": top_up.amount_cents * NANO_PER_CENT,
+    }
+    Outbox.objects.create(topic=topic, key=str(top_up.pk), payload=payload)

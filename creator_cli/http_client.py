@@ -168,10 +168,10 @@ def _refusal(response: httpx.Response, content: bytes) -> CliError:
 
 
 def _envelope(content: bytes) -> tuple[str, str, str | None]:
-    """Return (code, message, field) of the error envelope, or stand-ins if the body is something else."""
+    """Return (code, message, param) of the error envelope, or stand-ins if the body is something else."""
     try:
         error = json.loads(content)["error"]
-        field = error.get("field")
+        field = error.get("param")
         return str(error["code"])[:100], str(error["message"])[:1000], None if field is None else str(field)[:200]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "http_error", "", None

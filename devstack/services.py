@@ -170,6 +170,7 @@ class Services:
                 "--lifespan=on",
                 "--http=protocol.http1:EdgeProtocol",
                 "--no-access-log",
+                "--no-proxy-headers",
                 "--log-level=warning",
                 "--timeout-graceful-shutdown=5",
             ],

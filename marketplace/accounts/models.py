@@ -114,6 +114,9 @@ class ApiKey(models.Model):
     first_key = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="+")  # null: this one
     # `marketplace.guards.policies`: kind → mask or refuse
     guards = models.JSONField(default=dict, db_default={}, blank=True)
+    # `key_limits`: networks that it is used from and models that it may call; empty: all
+    allowed_networks = ArrayField(models.CharField(max_length=43), default=list, db_default=[], blank=True)
+    allowed_models = ArrayField(models.CharField(max_length=81), default=list, db_default=[], blank=True)
 
     @property
     def line_id(self) -> uuid.UUID:

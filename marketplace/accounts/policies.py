@@ -49,6 +49,11 @@ def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
     return set(wanted) <= grantable
 
 
+def manages_all_keys(scopes: Iterable[str]) -> bool:
+    """Return whether a member with these scopes manages every key of the organization; others manage their own."""
+    return Scope.ACCOUNT in set(scopes)
+
+
 def is_operator(*, user: User | None, key_organization_slug: str | None) -> bool:
     """Return whether the caller is active staff.
 

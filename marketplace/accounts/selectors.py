@@ -38,6 +38,12 @@ def working_keys_of(*, organization: Organization) -> QuerySet[ApiKey]:
     return ApiKey.objects.filter(unexpired, organization=organization, revoked_at=None)
 
 
-def api_key_of(*, organization: Organization, key_id: UUID) -> ApiKey | None:
-    """Return one key of this organization, or None."""
-    return ApiKey.objects.filter(organization=organization, id=key_id).first()
+def api_key_of(*, organization: Organization, key_id: UUID, created_by: User | None = None) -> ApiKey | None:
+    """Return one key of this organization, and of one person where one is named, or None."""
+    return managed_keys_of(organization=organization, created_by=created_by).filter(id=key_id).first()
+
+
+def managed_keys_of(*, organization: Organization, created_by: User | None) -> QuerySet[ApiKey]:
+    """Return the keys that one person made, or with None all of the organization, newest first, with their makers."""
+    keys = api_keys_of(organization=organization).select_related("created_by", "organization")
+    return keys if created_by is None else keys.filter(created_by=created_by)

@@ -27,12 +27,15 @@ class ApiKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer ik_…`; sets `request.auth` to the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[User | KeyHolder, ApiKey] | None:
-        """Return (user, key), or None without a bearer token; raises AuthenticationFailed for no live key."""
+        """Return (user, key), or None without a bearer token.
+
+        Raises AuthenticationFailed for no live key, NotAllowed for one that is used outside its networks.
+        """
         scheme, _, text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         try:
-            key = services.authenticate_api_key(text=text.strip())
+            key = services.authenticate_api_key(text=text.strip(), address=request.META.get("REMOTE_ADDR"))
         except InvalidCredentials as error:
             raise exceptions.AuthenticationFailed(error.message, code=error.code) from None
         return key.created_by or KeyHolder(), key

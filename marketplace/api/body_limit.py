@@ -10,7 +10,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from marketplace.api.errors import body_too_large, envelope
+from marketplace.accounts.envelope import envelope
+from marketplace.api.errors import body_too_large
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
 
 Scope = dict[str, Any]

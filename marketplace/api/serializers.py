@@ -10,17 +10,14 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.reverse import reverse
 
-from billing.limited_keys import budget_of
-from billing.models import BudgetNode
-from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
+from marketplace.api.key_shapes import GuardsField
 from marketplace.api.review_shapes import ListingReview, VersionReview
 from marketplace.catalog import copying
 from marketplace.catalog.call_price import cost_of_copy
 from marketplace.catalog.intervals import wilson
 from marketplace.catalog.models import Evaluation, Model, Price, Version
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
-from marketplace.guards.policies import ACTIONS, KINDS
 from marketplace.publishing import services as publishing
 from marketplace.standing.public import PublicStanding, public_standing
 from sealed_weights.wrap import fingerprint
@@ -31,54 +28,6 @@ class Organizations(serializers.Serializer):  # shows a Membership
     slug = serializers.CharField(source="organization.slug")
     name = serializers.CharField(source="organization.name")
     role = serializers.CharField(allow_null=True)
-
-
-class Budget(serializers.Serializer):
-    monthly_limit_nano_usd = serializers.IntegerField(allow_null=True)
-    total_limit_nano_usd = serializers.IntegerField(allow_null=True)
-    spent_this_month_nano_usd = serializers.IntegerField(source="spent_in_current_month_nano_usd")
-    spent_total_nano_usd = serializers.IntegerField()
-
-
-class LineBudget(Budget):  # the budget that a key shares with its rotations
-    def get_attribute(self, instance: ApiKey) -> BudgetNode | None:
-        """Return the budget of the key's line."""
-        return budget_of(instance)
-
-
-class GuardsField(serializers.DictField):
-    """A policy about personal data: what is done about each kind that does not pass."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(child=serializers.ChoiceField(["pass", *ACTIONS]), **settings)
-
-
-class Key(serializers.Serializer):  # shows an ApiKey
-    id = serializers.UUIDField()
-    name = serializers.CharField()
-    prefix = serializers.CharField()
-    scopes = serializers.ListField(child=serializers.CharField())
-    created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(allow_null=True)
-    revoked_at = serializers.DateTimeField(allow_null=True)
-    last_used_at = serializers.DateTimeField(allow_null=True)
-    guards = GuardsField(help_text=f"what is done about personal data: kinds are {', '.join(KINDS)}")
-    budget = LineBudget(
-        allow_null=True, help_text="shared by all rotations of the key; null: they may spend what the wallet holds"
-    )
-
-
-class KeyText(serializers.CharField):
-    """The key itself, which no row holds: the view hands it over as `text` in the context."""
-
-    def get_attribute(self, instance: Any) -> str:
-        """Return the text from the context."""
-        return str(self.context["text"])
-
-
-class NewKey(Key):
-    key = KeyText(help_text="The key itself. Shown this once, stored nowhere.")
-    organization = serializers.CharField(source="organization.slug")
 
 
 class CreatorSigningKey(serializers.Serializer):

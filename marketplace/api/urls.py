@@ -31,6 +31,7 @@ from marketplace.api.views import (
     statements,
     trials,
     versions,
+    webhooks,
 )
 from marketplace.api.views.base import UnknownPath
 from protocol.names import SLUG
@@ -73,7 +74,7 @@ urlpatterns = [
     path("organizations", identity.OrganizationsView.as_view(), name="organizations"),
     path("organizations/<name:org>/signing-keys", keys.SigningKeysView.as_view(), name="signing-keys"),
     path("keys", keys.KeysView.as_view(), name="keys"),
-    path("keys/<uuid:key_id>", keys.DeleteKeyView.as_view(), name="key"),
+    path("keys/<uuid:key_id>", keys.OneKeyView.as_view(), name="key"),
     path("keys/<uuid:key_id>/budget", budgets.KeyBudgetView.as_view(), name="key-budget"),
     path("keys/<uuid:key_id>/guards", guards.KeyGuardsView.as_view(), name="key-guards"),
     path("budgets", budgets.BudgetsView.as_view(), name="budgets"),
@@ -84,8 +85,13 @@ urlpatterns = [
     path("alerts", alerts.AlertsView.as_view(), name="alerts"),
     path("alerts/kinds", alerts.AlertKindsView.as_view(), name="alert-kinds"),
     path("alerts/kinds/<str:kind>", alerts.AlertKindView.as_view(), name="alert-kind"),
-    path("webhooks", budgets.WebhooksView.as_view(), name="webhooks"),
-    path("webhooks/<uuid:webhook_id>", budgets.WebhookView.as_view(), name="webhook"),
+    path("webhooks", webhooks.WebhooksView.as_view(), name="webhooks"),
+    path("webhooks/<uuid:webhook_id>", webhooks.WebhookView.as_view(), name="webhook"),
+    path("webhooks/<uuid:webhook_id>/rotate-secret", webhooks.RotateSecretView.as_view(), name="rotate-secret"),
+    path("webhooks/<uuid:webhook_id>/test", webhooks.TestWebhookView.as_view(), name="test-webhook"),
+    path("webhook-deliveries", webhooks.DeliveriesView.as_view(), name="webhook-deliveries"),
+    path("webhook-deliveries/<int:delivery_id>", webhooks.DeliveryView.as_view(), name="webhook-delivery"),
+    path("webhook-deliveries/<int:delivery_id>/replay", webhooks.ReplayView.as_view(), name="replay-delivery"),
     path("keys/<uuid:key_id>/rotate", keys.RotateKeyView.as_view(), name="rotate-key"),
     path("bases", models.BasesView.as_view(), name="bases"),
     path("models", models.ModelsView.as_view(), name="models"),

@@ -109,6 +109,7 @@ app.conf.update(
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        "forget old deliveries": {"task": "marketplace.alerts.tasks.forget_old_deliveries", "schedule": 3600.0},
         "watch models": {
             "task": "marketplace.watch.tasks.watch_models",
             "schedule": 60.0,

@@ -92,6 +92,7 @@ class Env:
     api_key_pepper: str  # API_KEY_PEPPER: ≥ 32 characters; HMAC key over API-key secrets
     replica_networks: tuple[Network, ...]  # REPLICA_NETWORKS: comma-separated networks in which replicas may be
     webhook_networks: tuple[Network, ...]  # WEBHOOK_NETWORKS: webhooks may be there besides public addresses; empty: no
+    trusted_proxies: tuple[Network, ...]  # TRUSTED_PROXIES: networks whose X-Forwarded-For is believed; empty: none
     root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
     blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
     delivery_dir: (
@@ -137,6 +138,7 @@ class Env:
             api_key_pepper=secrets["API_KEY_PEPPER"],
             replica_networks=_networks(source, "REPLICA_NETWORKS", PRIVATE_NETWORKS),
             webhook_networks=_networks(source, "WEBHOOK_NETWORKS", ""),
+            trusted_proxies=_networks(source, "TRUSTED_PROXIES", ""),
             root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
             blob_dir=Path(_need(source, "BLOB_DIR")),
             delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),

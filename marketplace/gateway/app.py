@@ -196,4 +196,5 @@ async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:
 
 
 async def _refuse(send: Send, refusal: Refusal, headers: dict[str, str]) -> None:
-    await send_json(send, refusal.status, errors.body(refusal), {**headers, **refusal.headers})
+    body = errors.body(refusal, headers[REQUEST_ID_HEADER])
+    await send_json(send, refusal.status, body, {**headers, **refusal.headers})

@@ -29,6 +29,12 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
+def address_of(scope: Scope) -> str | None:
+    """Return the caller's network address; None where the server does not know one, as on a local socket."""
+    client = scope.get("client")
+    return client[0] if client else None
+
+
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Return the whole request body, without its Content-Encoding.
 

@@ -244,13 +244,12 @@ class Offers:
             await cursor.execute(_REPLICA_SQL, (fingerprint, REPLICA_SILENT_SECONDS))
             return await cursor.fetchall()
 
-    async def listing(
-        self, database: AsyncConnectionPool[Any], *, consumer_organization_id: uuid.UUID
-    ) -> list[dict[str, Any]]:
-        """Return rows of `GET /v1/models`: everything public, and the caller's own."""
+    async def listing(self, database: AsyncConnectionPool[Any], *, consumer: Principal) -> list[dict[str, Any]]:
+        """Return rows of `GET /v1/models`: everything public and the caller's own, as far as the key may call it."""
         async with database.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(_LIST_SQL, (consumer_organization_id,))
-            return await cursor.fetchall()
+            await cursor.execute(_LIST_SQL, (consumer.organization_id,))
+            rows = await cursor.fetchall()
+        return [row for row in rows if not consumer.models or row["id"] in consumer.models]
 
 
 def _terms(row: dict[str, Any]) -> Terms:

@@ -18,7 +18,7 @@ from marketplace.gateway.attack_guards import AttackGuards, guard_orders, log_od
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import bad_request, unavailable
 from marketplace.gateway.guarding import Guarding, Outgoing
-from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json
+from marketplace.gateway.http import Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
 from marketplace.gateway.kept import IdempotencyKey
 from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.metrics import Stopwatch
@@ -75,7 +75,7 @@ class Routes:
     async def principal(self, scope: Scope) -> Principal:
         """Return the caller. Raises Refusal 401 or 403."""
         authorization = headers_of(scope).get(b"authorization")
-        return await self.authenticator.authenticate(self.parts.books.database, authorization)
+        return await self.authenticator.authenticate(self.parts.books.database, authorization, address_of(scope))
 
     async def _limited(self, scope: Scope, headers: Headers) -> Principal:
         """Return the caller, counted against its rate; `headers` say what is left of it. Raises Refusal 429, too."""
@@ -87,12 +87,13 @@ class Routes:
         """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
         principal, database = await self.principal(scope), self.parts.books.database
         if not name:
-            rows = await self.offers.listing(database, consumer_organization_id=principal.organization_id)
+            rows = await self.offers.listing(database, consumer=principal)
             return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
         try:
             model = parse_model_name(name)
         except ProtocolError:
             raise errors.not_found(name) from None
+        principal.require_model(model)
         offer = await self.offers.find(database, model, consumer=principal)
         return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
 
@@ -113,6 +114,7 @@ class Routes:
         embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
         parse = functools.partial(parse_prediction_request, chat=chat and not embedding, embedding=embedding)
         request = parse(body, headers_of(scope))
+        principal.require_model(request.model)
         database = self.parts.books.database
         key = None if quoting else await self.replays.key_of(database, scope, principal.organization_id)
         if key is not None:
@@ -189,6 +191,7 @@ class Routes:
         if b"idempotency-key" in headers_of(scope):
             raise bad_request("Idempotency-Key is not supported here: a text is judged anew.", "idempotency-key")
         request = parse_moderation_request(await read_body(scope, receive))
+        principal.require_model(request.guard)
         database = self.parts.books.database
         offer = await self.offers.find(database, request.guard, consumer=principal)
         require_guard(offer, request.guard)

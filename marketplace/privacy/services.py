@@ -33,7 +33,7 @@ from billing.models import (
 from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
-from marketplace.alerts.models import Alert, Seen
+from marketplace.alerts.models import Alert, Event, Seen
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.search import spelling
 from marketplace.privacy.errors import NotErasable
@@ -83,12 +83,13 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     left = _require_ended(row, give_up=give_up)
     _erase_selling(row)
     ApiKey.objects.filter(organization=row, revoked_at=None).update(revoked_at=timezone.now())
-    ApiKey.objects.filter(organization=row).update(name=ERASED)
+    ApiKey.objects.filter(organization=row).update(name=ERASED, allowed_networks=[], allowed_models=[])
     BudgetNode.objects.filter(organization=row, end_user__isnull=False).delete()
     BudgetNode.objects.filter(organization=row).update(name=ERASED)
     BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
     Alert.objects.filter(organization=row).delete()  # they name budgets and models
     Webhook.objects.filter(organization=row).delete()
+    Event.objects.filter(organization=row).delete()
     for trial in Trial.objects.filter(organization=row).select_related("purse"):
         delete_rows(trial=trial)
     Report.objects.filter(organization=row).update(text="")

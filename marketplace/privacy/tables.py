@@ -32,7 +32,7 @@ from billing.models import (
     Webhook,
 )
 from marketplace.accounts.models import ApiKey, AuditEntry, Membership, Organization
-from marketplace.alerts.models import Alert, Mute
+from marketplace.alerts.models import Alert, Event, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
 from marketplace.evals.models import EvalRun, EvalSet
@@ -72,7 +72,8 @@ EXPORTED = (
     _of(Membership, "user__email role created_at"),
     _of(
         ApiKey,
-        "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards",
+        "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards "
+        "allowed_networks allowed_models",
     ),
     _of(AuditEntry, "id user_id api_key_id as_staff act subject data created_at"),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
@@ -132,7 +133,8 @@ EXPORTED = (
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),
     _of(BudgetAlert, "node_kind node_name period period_start percent limit_nano_usd spent_nano_usd created_at"),
-    _of(Webhook, "url created_at"),
+    _of(Webhook, "url events created_at disabled_at"),
+    _of(Event, "kind data created_at"),
     _of(Alert, "kind subject text data created_at"),
     _of(Mute, "kind created_at"),
     _of(Allowance, "model_id kind month used_nano_usd", by="organization_id"),

@@ -9,6 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict
+from marketplace.alerts.events import emit
 from marketplace.catalog.models import Version
 from marketplace.publishing.models import Sketch
 from protocol.contracts import CONTRACT_KEY, EXAMPLES_KEY, read_example_counts, read_public_contract
@@ -16,6 +17,7 @@ from protocol.lineage import SKETCH_KEY, read_sketch
 from protocol.messages import to_fields
 
 State = Version.State
+_EVENTS = {State.PUBLISHED: "version.published", State.REFUSED: "version.refused"}
 
 
 @transaction.atomic
@@ -43,6 +45,7 @@ def record_verification(*, version: Version, ok: bool, report: Mapping[str, Any]
     return version
 
 
+@transaction.atomic
 def move_version(
     version: Version, to: str, *, from_state: str | None = None, strict: bool = True, **changes: Any
 ) -> bool:
@@ -59,6 +62,9 @@ def move_version(
         state=to, state_changed_at=timezone.now(), **changes
     )
     version.refresh_from_db()
+    if moved and to in _EVENTS:
+        data = {"version_id": str(version.pk), "model": version.model.full_name, "version": version.number}
+        emit(organization=version.model.organization, kind=_EVENTS[State(to)], data=data)
     if not moved and strict:
         raise Conflict(f"version {version.number} is {version.state} and cannot become {to}", code="wrong_state")
     return bool(moved)

@@ -51,6 +51,10 @@ class Acting:
         return "read" in self.scopes
 
     @property
+    def may_have_keys(self) -> bool:
+        return self.may_account or self.may_spend or self.may_publish
+
+    @property
     def actor(self) -> Actor:
         """Return the person as the audit log names them."""
         return Actor(user=self.user)
@@ -95,9 +99,9 @@ def own_model(acting: Acting, slug: str) -> Model:
 
 
 def member_page(
-    scope: str | None = None, *, fresh: bool = False
+    *scopes: str, fresh: bool = False
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
-    """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role that carries `scope`.
+    """Decorate `view(request, acting, …)`: sign-in first, then an organization, then a role with one of `scopes`.
 
     `fresh`: a POST asks for the password or the second factor again, unless one was shown within the last minutes
     (`ACCOUNT_REAUTHENTICATION_TIMEOUT`), and goes on afterwards as it was sent: for money, weights and roles.
@@ -110,8 +114,8 @@ def member_page(
             acting = acting_of(request)
             if acting is None:
                 return render(request, "web/no_organization.html", status=403)
-            if scope is not None and scope not in acting.scopes:
-                return render(request, "web/role_lacks.html", {"acting": acting, "scope": scope}, status=403)
+            if scopes and acting.scopes.isdisjoint(scopes):
+                return render(request, "web/role_lacks.html", {"acting": acting}, status=403)
             return view(request, acting, *args, **kwargs)
 
         return reauthentication_required(inner, allow_get=True) if fresh else inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,23 @@ def build_snippets(
         Snippet("python", "Python (openai)", _python(body, api_base)),
         Snippet("javascript", "JavaScript (openai)", _javascript(body, api_base)),
     )
+
+
+def build_key_snippets(*, site: str, scopes: Collection[str], models: Sequence[str]) -> tuple[Snippet, ...]:
+    """Return first calls with a key: of a model that it may call, the list of its models, or the key itself."""
+    header = '-H "Authorization: Bearer $INTARSIA_API_KEY"'
+    if "predict" not in scopes:
+        return (Snippet("curl", "curl", f"curl {site}/api/v1/me \\\n  {header}"),)
+    api_base = f"{site}/v1"
+    if models:
+        return build_snippets(model_name=models[0], messages=(), api_base=api_base)[:2]
+    python = (
+        "import os\n\nfrom openai import OpenAI\n\n"
+        f'client = OpenAI(base_url="{api_base}", api_key=os.environ["INTARSIA_API_KEY"])\n'
+        "for model in client.models.list():\n    print(model.id)"
+    )
+    curl = f"curl {api_base}/models \\\n  {header}"
+    return (Snippet("python", "Python (openai)", python), Snippet("curl", "curl", curl))
 
 
 def build_push_commands(*, site: str, wheel: str, email: str, organization: str) -> str:

@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         except Refuse as refuse:
             body: dict[str, Any] = {"code": refuse.code, "message": refuse.message, "request_id": "r-1"}
             if refuse.field:
-                body["field"] = refuse.field
+                body["param"] = refuse.field
             status = refuse.status
             value = {"error": body}
             headers = refuse.headers

@@ -13,14 +13,17 @@ from rest_framework import serializers
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.accounts.models import Organization
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
 from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
+from marketplace.api.throttling import CallerThrottle, RateState
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Model, Version
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
@@ -53,11 +56,13 @@ class ControlView(APIView):
     permission_classes: ClassVar = [HasScope]
     parser_classes: ClassVar = [BoundedJSONParser]
     pagination_class: ClassVar = CreatedCursorPagination
+    throttle_classes: ClassVar[list[type[BaseThrottle]]] = []  # beside the limit of every caller
     scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # method → any of these scopes
     public: ClassVar[frozenset[str]] = frozenset()
     staff_only: ClassVar[bool] = False
     max_body_size: ClassVar[int] = MAX_JSON_SIZE
     caller: Caller = ANONYMOUS
+    rate: RateState | None = None
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Give the request its id: the client's own, if it is a sane one."""
@@ -73,11 +78,22 @@ class ControlView(APIView):
         super().perform_authentication(request)
         self.caller = resolve_caller(request)
 
+    def get_throttles(self) -> list[BaseThrottle]:
+        """Return the operation's own limits and the one of every caller."""
+        return [CallerThrottle(), *super().get_throttles()]
+
+    def note_rate(self, state: RateState) -> None:
+        """Keep the limit that is the closest, for the headers of the answer."""
+        if self.rate is None or state.remaining < self.rate.remaining:
+            self.rate = state
+
     def finalize_response(self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any) -> Response:
         """Name the request on every answer, and keep answers out of shared caches."""
         final: Response = super().finalize_response(request, response, *args, **kwargs)
         final["X-Request-Id"] = getattr(request, "request_id", "")
         final.headers.setdefault("Cache-Control", "no-store")
+        for name, value in (self.rate.headers() if self.rate else {}).items():
+            final[name] = value
         return final
 
     @property
@@ -86,6 +102,11 @@ class ControlView(APIView):
         if self.caller.organization is None:
             raise organization_required()
         return self.caller.organization
+
+    @property
+    def actor(self) -> Actor:
+        """Return the caller as the audit log names them."""
+        return Actor(user=self.caller.user, key=self.caller.key)
 
     @property
     def person(self) -> uuid.UUID | None:

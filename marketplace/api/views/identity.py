@@ -11,11 +11,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts import policies, selectors, services
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.models import ApiKey, Membership, User
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import Key, NewKey, Organizations
+from marketplace.api.key_shapes import Key, NewKey
+from marketplace.api.serializers import Organizations
 from marketplace.api.throttling import SignUpThrottle, TokenThrottle, check_failures, count_failure
 from marketplace.api.views.base import ControlView
 
@@ -64,6 +66,7 @@ class CreateTokenView(ControlView):
             scopes=wanted["scopes"],
             created_by=user,
             expires_at=wanted["expires_at"],
+            actor=Actor(user=user),
         )
         return Response(self.show(NewKey, key, text=text), status=201)
 

@@ -32,12 +32,12 @@ from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
 from marketplace.web.guard_forms import GuardsForm
+from marketplace.web.guards_context import guards_context
 from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.snippets import build_custody_commands, build_push_commands
 from marketplace.web.views.attack_guards import attack_guard_context
-from marketplace.web.views.guards import guards_context
 
 DAYS = 30
 MOST_MODELS = 50  # on one page

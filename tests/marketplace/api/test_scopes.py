@@ -73,6 +73,8 @@ NEEDS = [
     ("account", "DELETE", "auto-top-up", None),
     ("account", "GET", "keys", None),
     ("account", "POST", "keys", {"name": "x", "scopes": ["predict"]}),
+    ("account", "GET", "keys/{key}", None),
+    ("account", "PATCH", "keys/{key}", {"name": "x"}),
     ("account", "POST", "keys/{key}/rotate", None),
     ("account", "PUT", "keys/{key}/budget", {}),
     ("account", "GET", "keys/{key}/guards", None),
@@ -96,7 +98,14 @@ NEEDS = [
     ("publish", "PUT", "models/acme/triage/alarms", {"drift": 0.5}),
     ("account", "GET", "webhooks", None),
     ("account", "POST", "webhooks", {"url": "https://a.example"}),
+    ("account", "GET", f"webhooks/{ANY_ID}", None),
+    ("account", "PATCH", f"webhooks/{ANY_ID}", {}),
     ("account", "DELETE", f"webhooks/{ANY_ID}", None),
+    ("account", "POST", f"webhooks/{ANY_ID}/rotate-secret", None),
+    ("account", "POST", f"webhooks/{ANY_ID}/test", None),
+    ("account", "GET", "webhook-deliveries", None),
+    ("account", "GET", "webhook-deliveries/1", None),
+    ("account", "POST", "webhook-deliveries/1/replay", None),
     ("account", "GET", "usage", None),
     ("account", "GET", "usage/summary", None),
     ("account", "GET", "statements", None),
@@ -157,7 +166,7 @@ def test_a_key_cannot_hand_out_what_it_may_not(acme) -> None:
     error = error_of(api.post("keys", {"name": "more", "scopes": ["predict", "publish"]}), 403)
     assert (error["code"], error["field"]) == ("scope_missing", "scopes")
     stronger, _ = make_key(acme, "publish")
-    error_of(api.post(f"keys/{stronger.id}/rotate"), 403)
+    error_of(api.post(f"keys/{stronger.id}/rotate", {}), 403)
     assert ApiKey.objects.count() == 2
     assert api.post("keys", {"name": "spend", "scopes": ["predict", "account"]}).status_code == 201
 

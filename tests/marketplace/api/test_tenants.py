@@ -13,7 +13,6 @@ from django.core import serializers as django_serializers
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
-from billing.budgets.webhooks import create_webhook
 from billing.ledger import Line, get_account, post_transaction
 from billing.models import (
     Account,
@@ -31,6 +30,8 @@ from billing.papers.document import Document
 from billing.papers.issue import issue
 from billing.services import credit_promotion
 from marketplace.accounts.models import ApiKey, Organization
+from marketplace.alerts.models import Delivery
+from marketplace.alerts.webhooks import create_webhook, send_test
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.evals.models import EvalRun
@@ -61,6 +62,7 @@ class Victim:
     paper: Paper
     budget: BudgetNode
     webhook: Webhook
+    delivery: Delivery
     payout: Payout
     prediction: Hold
     review: Review
@@ -100,6 +102,7 @@ def victim() -> Victim:
         paper,
         budget,
         webhook,
+        send_test(webhook=webhook),
         make_payout(organization),
         hold,
         Review.objects.get(model=model),
@@ -140,6 +143,7 @@ def fill(text: str, victim: Victim) -> str:
         paper=victim.paper.id,
         budget=victim.budget.id,
         webhook=victim.webhook.id,
+        delivery=victim.delivery.id,
         payout=victim.payout.id,
         trial=victim.trial.id,
         prediction=victim.prediction.id,
@@ -192,7 +196,12 @@ def _unknown(victim: Victim) -> Victim:
         signing_key_id = uuid.uuid4()
         eval_set_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * (len(dataclasses.fields(Victim)) - 1))
+    class UnknownDelivery:
+        id = 2**62
+
+    unknown = Victim(victim.organization, *[Unknown] * (len(dataclasses.fields(Victim)) - 1))
+    unknown.delivery = UnknownDelivery
+    return unknown
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:

@@ -25,6 +25,7 @@ MEMBER = [
     "/dashboard/",
     "/dashboard/keys",
     "/dashboard/alerts",
+    "/dashboard/webhooks",
     "/dashboard/budgets",
     "/dashboard/comparisons",
     "/dashboard/usage",
@@ -164,18 +165,18 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
         assert world.client(world.consumer).get(path).status_code == 404
 
 
-def test_a_developer_sees_no_money_and_no_keys(world: World) -> None:
-    for path in ("/dashboard/keys", "/dashboard/wallet", "/dashboard/usage"):
+def test_a_developer_sees_no_money(world: World) -> None:
+    for path in ("/dashboard/wallet", "/dashboard/webhooks"):
         response = world.client(world.developer).get(path)
         assert response.status_code == 403, path
         assert "Not for your role" in response.content.decode()
         assert_clean(response)
 
 
-def test_a_developer_creates_no_key(world: World) -> None:
+def test_a_developer_creates_no_key_that_reaches_money(world: World) -> None:
     before = world.buyer.api_keys.count()
-    data = {"name": "x", "scopes": ["predict"], "days": "0"}
-    assert world.client(world.developer).post("/dashboard/keys", data).status_code == 403
+    data = {"name": "x", "scopes": ["account"], "days": "0"}
+    assert world.client(world.developer).post("/dashboard/keys", data).status_code == 400
     assert world.buyer.api_keys.count() == before
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
-from billing.models import BudgetNode, Webhook
+from billing.models import BudgetNode
 from tests.marketplace.web.conftest import World
 
 BUDGETS = "/dashboard/budgets"
@@ -38,20 +38,6 @@ def test_the_organization_can_be_limited(world: World) -> None:
 def test_a_bad_limit_comes_back_and_changes_nothing(world: World, field: str, value: str) -> None:
     answer = world.client(world.consumer).post(BUDGETS, EMPTY | {"name": "kept", field: value})
     assert answer.status_code == 400 and not BudgetNode.objects.filter(kind="team").exists()
-
-
-def test_webhooks_are_added_shown_and_removed(world: World) -> None:
-    client = world.client(world.consumer)
-    assert client.post("/dashboard/webhooks", {"url": "https://hooks.example/x"}).status_code == 302
-    webhook = Webhook.objects.get()
-    page = client.get(BUDGETS).content.decode()
-    assert webhook.url in page and "whsec_" in page
-    assert client.post("/dashboard/webhooks", {"url": "gopher://x"}).status_code == 400
-    stranger = world.client(world.stranger)
-    assert stranger.post(f"/dashboard/webhooks/{webhook.pk}/delete").status_code == 404
-    assert Webhook.objects.count() == 1
-    assert client.post(f"/dashboard/webhooks/{webhook.pk}/delete").status_code == 302
-    assert not Webhook.objects.exists()
 
 
 def test_a_strangers_budget_is_not_found_and_a_developer_may_not_look(world: World) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
-from billing.budgets.webhooks import create_webhook
 from billing.models import BudgetNode
 from marketplace.accounts.models import User
+from marketplace.alerts.models import Delivery
 from marketplace.alerts.services import tell
+from marketplace.alerts.webhooks import create_webhook, send_test
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
 from tests.marketplace.web.conftest import World, add_payments, add_payout
@@ -25,11 +27,20 @@ pytestmark = pytest.mark.browser
 
 
 def add_budgets(world: World) -> BudgetNode:
-    """A tree of three levels with a webhook; returns the node of the key."""
+    """A tree of three levels; returns the node of the key."""
     limits = Limits(daily_nano_usd=10**9, monthly_nano_usd=25 * 10**9)
     team = tree.create_team(organization=world.key.organization, name="Research", parent_id=None, limits=limits)
-    create_webhook(organization=world.key.organization, url="https://hooks.example.com/intarsia/budgets")
     return tree.move(tree.key_node(world.key), parent_id=team.pk)
+
+
+def add_webhook(world: World) -> str:
+    """A webhook with deliveries that arrived, wait and were given up; returns the page's address."""
+    hook = create_webhook(organization=world.buyer, url="https://hooks.example.com/intarsia/events-of-the-organization")
+    ends = ({"delivered_at": timezone.now(), "status": 204}, {"error": "the receiver answered 503", "status": 503})
+    for end in ends:
+        Delivery.objects.filter(pk=send_test(webhook=hook).pk).update(next_attempt_at=None, attempts=3, **end)
+    send_test(webhook=hook)
+    return f"/dashboard/webhooks/{hook.pk}"
 
 
 def add_use(world: World) -> str:
@@ -67,6 +78,9 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("budgets", world.consumer, "/dashboard/budgets"),
         ("budgets-empty", world.stranger, "/dashboard/budgets"),
         ("budget", world.consumer, f"/dashboard/budgets/{add_budgets(world).pk}"),
+        ("webhook", world.consumer, add_webhook(world)),
+        ("webhooks", world.consumer, "/dashboard/webhooks"),
+        ("webhooks-empty", world.stranger, "/dashboard/webhooks"),
         ("usage", world.consumer, "/dashboard/usage"),
         ("usage-empty", world.stranger, "/dashboard/usage"),
         ("receipt", world.consumer, receipt),
