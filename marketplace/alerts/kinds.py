@@ -29,7 +29,9 @@ _KNOWN = {
         Kind("model.drift", "Drift of a model", _OF_MODELS),
         Kind("model.copying", "A customer who may be copying a model", _OF_MODELS),
         Kind("model.more_calls", "A customer who asks for more calls", _OF_MODELS),
+        Kind("model.access_asked", "A customer who asks for access to a model", _OF_MODELS),
         Kind("model.spend", "Spending on a model", _OF_MODELS),
+        Kind("access.answered", "Answers to your requests for access", "predict"),
     )
 }
 _MONEY = ("budget.", "wallet.", "payout.")

@@ -19,6 +19,7 @@ from marketplace.catalog import copying
 from marketplace.catalog.call_price import cost_of_copy
 from marketplace.catalog.intervals import wilson
 from marketplace.catalog.models import Evaluation, Model, Price, Version
+from marketplace.catalog.selectors import logo_url
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
 from marketplace.guards.policies import ACTIONS, KINDS
 from marketplace.publishing import services as publishing
@@ -189,6 +190,20 @@ class ModelStanding(serializers.Serializer):  # the place of a Model in the cata
         return public_standing(instance)
 
 
+class ListingLicence(serializers.Serializer):  # of a Model
+    id = serializers.CharField(source="licence", help_text="as SPDX or its publisher names it; own: the creator's text")
+    required = serializers.BooleanField(source="licence_required", help_text="accepted before the first call")
+    digest = serializers.CharField(source="terms_digest", help_text="SHA-256 of what an acceptance accepts")
+
+
+class LogoUrl(serializers.CharField):
+    """The address of a Model's logo."""
+
+    def to_representation(self, value: Model) -> str | None:
+        """Return the absolute address; None without a logo."""
+        return logo_url(value)
+
+
 class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.listed` loads it
     id = serializers.UUIDField()
     name = serializers.CharField(source="full_name", help_text="org/slug: what `model` is in a request to /v1")
@@ -202,6 +217,9 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
     industry = serializers.CharField()
     tags = serializers.ListField(child=serializers.CharField())
     visibility = serializers.CharField()
+    licence = ListingLicence(source="*")
+    gated = serializers.BooleanField(help_text="each organization asks its creator for access before its first call")
+    logo_url = LogoUrl(source="*", allow_null=True, help_text="null: the model has no picture of its own")
     price = ModelPrice(source="facts.price", allow_null=True)
     derived_from = ModelSource(
         source="sources", many=True, help_text="the model that this one is derived from, or those blended in it"
@@ -220,6 +238,7 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
 class ModelPage(Listing):
     card_markdown = serializers.CharField()
     example_messages = Example(many=True)
+    licence_text = serializers.CharField(help_text="of the licence own; empty for all others")
 
 
 class ChangedModel(ModelPage):

@@ -6,6 +6,7 @@ from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
 from marketplace.api.views import (
+    access,
     alerts,
     budgets,
     cards,
@@ -17,6 +18,7 @@ from marketplace.api.views import (
     in_use,
     incidents,
     keys,
+    logos,
     model_guards,
     models,
     money,
@@ -110,6 +112,16 @@ urlpatterns = [
         evals.EvaluationReceiptView.as_view(),
         name="evaluation-receipt",
     ),
+    path("models/<name:org>/<name:slug>/logo", logos.LogoView.as_view(), name="logo"),
+    path("models/<name:org>/<name:slug>/admission", access.AdmissionView.as_view(), name="admission"),
+    path(
+        "models/<name:org>/<name:slug>/licence-acceptance",
+        access.LicenceAcceptanceView.as_view(),
+        name="licence-acceptance",
+    ),
+    path("models/<name:org>/<name:slug>/access-request", access.AccessRequestView.as_view(), name="access-request"),
+    path("models/<name:org>/<name:slug>/access-requests", access.AccessRequestsView.as_view(), name="access-requests"),
+    path("access-requests/<uuid:request_id>", access.AnswerAccessRequestView.as_view(), name="answer-access-request"),
     path("models/<name:org>/<name:slug>/promises", promises.PromisesView.as_view(), name="promises"),
     path("models/<name:org>/<name:slug>/versions", versions.VersionsView.as_view(), name="versions"),
     path("models/<name:org>/<name:slug>/reviews", reviews.ReviewsView.as_view(), name="reviews"),

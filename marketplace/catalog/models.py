@@ -16,7 +16,9 @@ from django.db.models.functions import Now, Upper
 from billing import pricing
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
-from marketplace.catalog.standings import Standing as Standing  # one of this app's tables
+from marketplace.catalog.licences import MAX_LICENCE_TEXT, terms_digest
+from marketplace.catalog.logos import Logo as Logo  # tables of this app, too
+from marketplace.catalog.standings import Standing as Standing
 
 MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
 MAX_PER_PREDICTION_NANO_USD = 10**11  # $100
@@ -68,6 +70,11 @@ class Model(models.Model):
     derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
     # `marketplace.guards.policies`: kind → mask or refuse
     guards = models.JSONField(default=dict, db_default={}, blank=True)
+    licence = models.CharField(max_length=40, default="", db_default="", blank=True)  # `catalog.licences`; empty: none
+    licence_text = models.TextField(max_length=MAX_LICENCE_TEXT, default="", db_default="", blank=True)  # of `own`
+    licence_required = models.BooleanField(default=False, db_default=False)  # accepted before the first call
+    gated = models.BooleanField(default=False, db_default=False)  # the creator lets each customer in (access/)
+    logo = models.CharField(max_length=64, default="", db_default="", blank=True)  # the digest of a `Logo`
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -81,12 +88,21 @@ class Model(models.Model):
             ),
         ]
         # As the filter of the catalogue asks; without its statistics the planner takes an industry for a few models.
-        indexes: ClassVar = [models.Index(Upper("industry"), name="catalog_model_industry")]
+        indexes: ClassVar = [
+            models.Index(Upper("industry"), name="catalog_model_industry"),
+            models.Index(fields=["licence"], name="catalog_model_licence"),
+            GinIndex(fastupdate=False, fields=["tags"], name="catalog_model_tags"),
+        ]
 
     @property
     def full_name(self) -> str:
         """Return `org/slug`."""
         return f"{self.organization.slug}/{self.slug}"
+
+    @property
+    def terms_digest(self) -> str:
+        """Return the digest of the licence as it is now, which an acceptance names."""
+        return terms_digest(self.licence, self.licence_text)
 
     @property
     def facts(self) -> ModelFacts:

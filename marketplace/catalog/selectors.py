@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import (
     Exists,
@@ -15,43 +16,44 @@ from django.db.models import (
     Prefetch,
     Q,
     QuerySet,
-    Subquery,
     UUIDField,
     Value,
 )
 from django.db.models.functions import Now
 
+from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies, search
 from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
+from marketplace.catalog.search import NO_FILTERS, Filters
 
 ORDERINGS = ("ranked", "relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
+_LOOKUPS = {
+    "industry": "industry__iexact",
+    "licence": "licence",
+    "max_output_micro_usd_per_mtok": "standing__output_micro_usd_per_mtok__lte",
+    "max_call_nano_usd": "standing__call_nano_usd__lte",
+    "min_accuracy_bps": "standing__accuracy_bps__gte",
+    "max_ttft_ms": "standing__ttft_p95_ms__lte",
+}
 _LATEST = ("-effective_at", "-id")  # the order in which a later price precedes an earlier one
 
 
-def published_models(
-    *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "ranked"
-) -> QuerySet[Model]:
+def published_models(*, query: str = "", filters: Filters = NO_FILTERS, ordering: str = "ranked") -> QuerySet[Model]:
     """Return the public catalogue: public models with a published version, with everything that `Model.facts` needs.
 
     `query` is searched by words, spelling and meaning (`catalog.search`): at most 100 models for each, annotated with
-    their `place` and `found_by_meaning`. `base` is a base's name or fingerprint; `ordering` is one of ORDERINGS:
-    `ranked` is by standing (marketplace/standing), and so is `relevance` without a query.
+    their `place` and `found_by_meaning`. `ordering` is one of ORDERINGS: `ranked` is by standing
+    (marketplace/standing), and so is `relevance` without a query.
     """
-    found = listed(published_names())
-    if industry:
-        found = found.filter(industry__iexact=industry)
-    if base:
-        found = found.filter(Q(base_model__name=base) | Q(base_model__fingerprint=base))
-    if tag:
-        found = found.filter(tags__contains=[tag.lower()])
+    found = _filtered(listed(published_names()), filters)
     if query.strip():
-        found = _search(found, search.find(query, search.Filters(industry=industry, base=base, tag=tag)))
+        found = _search(found, search.find(query, filters))
         if ordering == "relevance":
             return found.order_by(F("place"))
     if ordering == "price":
-        return found.order_by(F("output_price").asc(nulls_last=True), "id")
+        return found.order_by(F("standing__output_micro_usd_per_mtok").asc(nulls_last=True), "id")
     if ordering == "name":
         return found.order_by("organization__slug", "slug")
     if ordering in ("newest", "updated"):
@@ -82,6 +84,26 @@ def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> M
 def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
     """Return the model `org_slug/slug` if it belongs to `organization`, or None."""
     return listed(Model.objects.filter(organization=organization, organization__slug=org_slug, slug=slug)).first()
+
+
+def logo_owner(*, org_slug: str, slug: str, digest: str, viewer: Organization | None, is_staff: bool) -> Model | None:
+    """Return the model whose picture with this digest `viewer` may see, or None.
+
+    A picture that is not shown (yet) is seen by the model's own organization and by the platform's staff.
+    """
+    model = Model.objects.filter(organization__slug=org_slug, slug=slug).first()
+    if model is None or is_staff or (viewer is not None and viewer.pk == model.organization_id):
+        return model
+    is_published = model.versions.filter(state=_PUBLISHED).exists()
+    shown = digest == model.logo and policies.may_view(model=model, is_published=is_published, viewer=viewer)
+    return model if shown else None
+
+
+def logo_url(model: Model) -> str | None:
+    """Return the absolute address of the model's logo, which never shows another picture; None without one."""
+    if not model.logo:
+        return None
+    return f"{settings.ENV.public_url}/models/{model.full_name}/logo/{model.logo}.png"
 
 
 def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
@@ -143,10 +165,17 @@ def bases_named(name: str) -> list[BaseModel]:
     return list(BaseModel.objects.filter(Q(fingerprint=name) | Q(name=name)).order_by("-created_at", "-id"))
 
 
-def industries() -> list[str]:
-    """Return the industries of the public catalogue, in alphabetical order."""
-    public = Model.objects.filter(visibility=Model.Visibility.PUBLIC, versions__state=_PUBLISHED).exclude(industry="")
-    return list(public.values_list("industry", flat=True).distinct().order_by("industry"))
+def chosen_base(name: str | None) -> BaseModel:
+    """Return the base of this name or fingerprint, or the only one there is. Raises InvalidInput."""
+    found = bases_named(name) if name else list(bases()[:2])
+    if len(found) == 1:
+        return found[0]
+    message = "there is no such base model" if not found else "there are several: give the fingerprint"
+    raise InvalidInput(
+        f"{message}; see /api/v1/bases",
+        code="unknown_base" if not found else "ambiguous_base",
+        field="base",
+    )
 
 
 def published_names() -> QuerySet[Model]:
@@ -156,7 +185,7 @@ def published_names() -> QuerySet[Model]:
 
 
 def listed(models: QuerySet[Model]) -> QuerySet[Model]:
-    """Add to `models` what every listing shows, in a fixed number of queries: `output_price` and the facts."""
+    """Add to `models` what every listing shows, the facts, in a fixed number of queries."""
     price = (
         in_force(Price.objects)
         .select_related("version")
@@ -170,23 +199,21 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
         .distinct("model_id")
         .prefetch_related(Prefetch("evaluations", queryset=evaluation, to_attr="newest_evaluations"))
     )
-    newest_version = Version.objects.filter(model=OuterRef(OuterRef("pk")), state=_PUBLISHED).order_by("-number")
-    newest_price = (
-        in_force(Price.objects)
-        .filter(Q(version=None) | Q(version=Subquery(newest_version.values("pk")[:1])), model=OuterRef("pk"))
-        .order_by(F("version").desc(nulls_last=True), *_LATEST)
+    return models.select_related("organization", "base_model", "standing").prefetch_related(
+        Prefetch("sources", queryset=Source.objects.select_related("upstream__organization").order_by("place")),
+        Prefetch("prices", queryset=price, to_attr="current_prices"),
+        Prefetch("versions", queryset=version, to_attr="newest_versions"),
     )
-    return (
-        models.select_related("organization", "base_model", "standing")
-        .prefetch_related(
-            Prefetch("sources", queryset=Source.objects.select_related("upstream__organization").order_by("place")),
-            Prefetch("prices", queryset=price, to_attr="current_prices"),
-            Prefetch("versions", queryset=version, to_attr="newest_versions"),
-        )
-        .annotate(
-            output_price=Subquery(newest_price.values("output_micro_usd_per_mtok")[:1]),
-        )
-    )
+
+
+def _filtered(models: QuerySet[Model], filters: Filters) -> QuerySet[Model]:
+    """Keep the models that pass every filter: the conditions of `search.filters`, as Django writes them."""
+    wanted = filters.active()
+    if base := wanted.pop("base", None):
+        models = models.filter(Q(base_model__name=base) | Q(base_model__fingerprint=base))
+    if tag := wanted.pop("tag", None):
+        models = models.filter(tags__contains=[tag.lower()])
+    return models.filter(**{_LOOKUPS[name]: value for name, value in wanted.items()})
 
 
 def _search(models: QuerySet[Model], hits: list[search.Hit]) -> QuerySet[Model]:

@@ -31,6 +31,12 @@ class Standing(models.Model):
     weeks = models.PositiveIntegerField(default=0, db_default=0)  # in which they paid
     shelf = models.PositiveSmallIntegerField(null=True)  # the place among new models that are shown today
     listed_at = models.DateTimeField(db_default=Now())  # first publication
+    # Filters of the catalogue read these, without a look at prices and evaluations: `catalog_list_models` writes them.
+    # Of the price in force of the newest published version; a call is one of 500 tokens in and 100 out.
+    output_micro_usd_per_mtok = models.BigIntegerField(null=True)
+    call_nano_usd = models.BigIntegerField(null=True)
+    accuracy_bps = models.PositiveIntegerField(null=True)  # of its newest figure with at least 50 rows
+    ttft_p95_ms = models.PositiveIntegerField(null=True)  # of the last four weeks; `marketplace/watch` writes it
 
     class Meta:
         indexes: ClassVar = [

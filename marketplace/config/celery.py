@@ -93,6 +93,11 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 10.0},
         },
+        "begin announced prices": {
+            "task": "marketplace.catalog.tasks.begin_announced_prices",
+            "schedule": 60.0,
+            "options": {"expires": 55.0},
+        },
         "reconcile spellings": {"task": "marketplace.catalog.tasks.reconcile_spellings", "schedule": 600.0},
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
@@ -113,6 +118,11 @@ app.conf.update(
             "task": "marketplace.watch.tasks.watch_models",
             "schedule": 60.0,
             "options": {"expires": 55.0},
+        },
+        "note measured latency": {
+            "task": "marketplace.watch.tasks.note_measured_latency",
+            "schedule": 3600.0,
+            "options": {"expires": 3000.0},
         },
         "resume trials": {
             "task": "marketplace.trials.tasks.resume_trials",

@@ -16,6 +16,9 @@ APPEND = "SELECT, INSERT"
 WRITE = "SELECT, INSERT, UPDATE, DELETE"
 
 TABLES = {
+    "access_accessrequest": "SELECT, INSERT, UPDATE",
+    "access_licenceacceptance": APPEND,
+    "access_terms": APPEND,
     "account_emailaddress": WRITE,
     "account_emailconfirmation": WRITE,
     "accounts_apikey": WRITE,
@@ -85,6 +88,7 @@ TABLES = {
     "billing_usageday": READ,
     "catalog_basemodel": WRITE,
     "catalog_evaluation": APPEND,
+    "catalog_logo": "SELECT, INSERT, DELETE",
     "catalog_model": WRITE,
     "catalog_price": APPEND,
     "catalog_source": APPEND,

@@ -54,6 +54,7 @@ INSTALLED_APPS = [
     "marketplace.alerts",
     "marketplace.catalog",
     "marketplace.protection",
+    "marketplace.access",
     "marketplace.vault",
     "marketplace.publishing",
     "marketplace.receipts",

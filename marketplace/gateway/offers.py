@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 from billing.pricing import BASIS_POINTS, Price
 from marketplace.accounts.errors import NotFound
 from marketplace.catalog.shares import Royalty, Share, shares
+from marketplace.gateway.admittance import Admittance
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, revoked, unavailable
 from marketplace.gateway.principals import Principal
@@ -32,6 +33,7 @@ _FOR_ITS_OWN = [*_FOR_STRANGERS, *_NOT_YET]
 
 _OFFER_SQL = """
 SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
+       m.gated OR m.licence_required AS conditional,
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
        g.logprobs_open, g.calls_per_day, g.on_copying,
        a.threshold_milli, av.number AS guard_number, am.slug AS guard_slug, ao.slug AS guard_organization,
@@ -156,11 +158,15 @@ class Offers:
         self._splits: TtlCache[tuple[Share, ...], int] = TtlCache(seconds=3600, size=10_000)
         self._referrers: TtlCache[uuid.UUID, uuid.UUID | None] = TtlCache(seconds=60, size=10_000)
         self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
+        self._admittance = Admittance()
 
-    async def find(self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer: Principal) -> Offer:
+    async def find(
+        self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer: Principal, calling: bool = True
+    ) -> Offer:
         """Return what the name means to this customer: for its own organization also a version not yet for sale.
 
-        Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked.
+        `calling`: it is about to be called, not just looked at. Raises Refusal 404 for what does not exist, is
+        unpublished or is another's private model; 403 if revoked, or if the customer is not admitted to call it.
         """
         consumer_organization_id = consumer.organization_id
         own = consumer.organization_slug == name.organization
@@ -172,6 +178,10 @@ class Offers:
             raise not_found(str(name))
         if row["state"] not in ("published", *_NOT_YET):
             raise revoked(f"The model {str(name)!r} was withdrawn and answers no more requests.")
+        if calling and row["conditional"] and row["creator_organization_id"] != consumer_organization_id:
+            await self._admittance.require(
+                database, model_id=row["model_id"], organization_id=consumer_organization_id, name=name
+            )
         referrer = await self._referrers.get(
             consumer_organization_id, lambda: self._load_referrer(database, consumer_organization_id)
         )

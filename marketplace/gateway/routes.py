@@ -93,7 +93,7 @@ class Routes:
             model = parse_model_name(name)
         except ProtocolError:
             raise errors.not_found(name) from None
-        offer = await self.offers.find(database, model, consumer=principal)
+        offer = await self.offers.find(database, model, consumer=principal, calling=False)
         return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
 
     async def feedback(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
@@ -121,7 +121,7 @@ class Routes:
                 with Client(receive, send) as client:
                     await send_replay(client, found, headers)
                 return
-        offer = await self.offers.find(database, request.model, consumer=principal)
+        offer = await self.offers.find(database, request.model, consumer=principal, calling=not quoting)
         if not quoting:
             note_asked(scope, principal, offer)
         check_logprobs(request, offer)

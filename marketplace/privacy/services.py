@@ -30,11 +30,12 @@ from billing.models import (
     TopUpRefund,
     Webhook,
 )
+from marketplace.access.models import AccessRequest
 from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.alerts.models import Alert, Seen
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog.models import Logo, Model, Version
 from marketplace.catalog.search import spelling
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
@@ -92,6 +93,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     for trial in Trial.objects.filter(organization=row).select_related("purse"):
         delete_rows(trial=trial)
     Report.objects.filter(organization=row).update(text="")
+    AccessRequest.objects.filter(organization=row).update(reason=ERASED, answer="")
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()
     BillingProfile.objects.filter(organization=row).update(
@@ -150,7 +152,13 @@ def _erase_selling(row: Organization) -> None:
         tags=[],
         example_messages=[],
         visibility=Model.Visibility.PRIVATE,
+        licence="",
+        licence_text="",
+        licence_required=False,
+        logo="",
     )
+    Logo.objects.filter(model__organization=row).delete()
+    AccessRequest.objects.filter(model__organization=row).update(answer="")
     Version.objects.filter(model__organization=row).update(changelog="")
     Sketch.objects.filter(version__model__organization=row).delete()
     Review.objects.filter(model__organization=row).update(appeal="", change={}, findings=[])

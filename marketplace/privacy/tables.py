@@ -31,6 +31,7 @@ from billing.models import (
     Usage,
     Webhook,
 )
+from marketplace.access.models import AccessRequest, LicenceAcceptance
 from marketplace.accounts.models import ApiKey, AuditEntry, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
@@ -77,7 +78,9 @@ EXPORTED = (
     _of(AuditEntry, "id user_id api_key_id as_staff act subject data created_at"),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
     _of(
-        Listing, "id slug kind title summary card_markdown industry tags visibility example_messages guards created_at"
+        Listing,
+        "id slug kind title summary card_markdown industry tags visibility example_messages guards licence "
+        "licence_text licence_required gated logo created_at",
     ),
     _of(
         Version,
@@ -122,6 +125,8 @@ EXPORTED = (
         "model_id first_seen_at trusted_at granted_calls_per_day noticed_at noticed_distinct noticed_calls "
         "evenness_permille measure asked_at asked_calls_per_day",
     ),
+    _of(LicenceAcceptance, "model_id terms__licence terms__text accepted_by accepted_at"),
+    _of(AccessRequest, "id model_id state reason answer asked_at answered_at"),
     _of(EvalSet, "id model_id number scorer rows state refusal package_digest package_size created_at"),
     _of(
         EvalRun,
@@ -175,6 +180,7 @@ LEFT_OUT = {
     "account_emailaddress": "a person's: in the copy of the person",
     "accounts_user": "a person's: in the copy of the person",
     "alerts_seen": "how far each member has read the alerts, which a copy has",
+    "catalog_logo": "pictures, which the page of each model shows; the listing in a copy names the one in use",
     "billing_keptanswer": "answers of the last day, kept for retries, which whoever asked for them has",
     "billing_hold": "the worst case of predictions whose outcome is in usage",
     "billing_earningsday": "sums of usage and postings, which a copy has",

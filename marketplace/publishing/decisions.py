@@ -5,11 +5,13 @@ Nobody decides about an organization of their own.
 
 from __future__ import annotations
 
+from copy import copy
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.models import Membership, User
 from marketplace.accounts.policies import is_operator
@@ -17,6 +19,7 @@ from marketplace.catalog import services as catalog_services
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ListingText
+from marketplace.publishing.changes import note_change
 from marketplace.publishing.gate import put_on_sale
 from marketplace.publishing.models import MAX_TEXT, Act, Review, Strike
 from marketplace.publishing.reviews import close_review, note, tell_creator
@@ -41,7 +44,9 @@ def approve_review(*, review: Review, user: User, seen: str) -> Review:
         put_on_sale(review.version)
         subject = f"{model.full_name}: version {review.version.number} is published"
     elif review.kind == Review.Kind.LISTING:
+        before = copy(model)
         catalog_services.update_model(model=model, text=ListingText(**review.change))
+        note_change(before, None, Actor(user=user, as_staff=True))
         subject = f"{model.full_name}: the change of its listing holds"
     else:
         _put_back(review)

@@ -3,6 +3,7 @@
 from marketplace.publishing.appeals import appeal_review
 from marketplace.publishing.decisions import approve_review, pull_from_sale, refuse_review
 from marketplace.publishing.gate import change_listing, publish_version
+from marketplace.publishing.listings import create_listing, set_logo
 from marketplace.publishing.reports import report_model
 from marketplace.publishing.uploads import (
     append_package_chunk,
@@ -20,6 +21,7 @@ __all__ = [
     "approve_review",
     "change_listing",
     "complete_version",
+    "create_listing",
     "expire_abandoned_uploads",
     "publish_version",
     "pull_from_sale",
@@ -28,6 +30,7 @@ __all__ = [
     "report_model",
     "retire_version",
     "revoke_version",
+    "set_logo",
     "start_version",
     "upload_offset",
 ]

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from django.db import transaction
 from django.db.models.functions import Now
 
+from marketplace.access.selectors import admission_of
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization, User
 from marketplace.calls import close_purse, open_purse
@@ -168,7 +169,10 @@ def _begin(trial: Trial) -> None:
 
 
 def _callable_name(organization: Organization, name: str, field: str) -> str:
-    """Return `org/slug@number` of a version that the organization can call, so that a run compares the same two."""
+    """Return `org/slug@number` of a version that the organization can call, so that a run compares the same two.
+
+    Raises UnknownModel, also for a model to which the organization is not admitted.
+    """
     try:
         parsed = parse_model_name(name.strip())
     except ProtocolError:
@@ -179,6 +183,12 @@ def _callable_name(organization: Organization, name: str, field: str) -> str:
     version = catalog.published_version(org_slug=parsed.organization, slug=parsed.slug, number=parsed.version)
     if model is None or version is None:
         raise UnknownModel(f"there is no {name.strip()[:100]} for sale", field=field)
+    if not admission_of(model=model, organization=organization).is_admitted:
+        raise UnknownModel(
+            f"{model.full_name} asks for its licence or for access first: see its page",
+            code="not_admitted",
+            field=field,
+        )
     return f"{parsed.listing}@{version.number}"
 
 

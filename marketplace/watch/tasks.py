@@ -1,10 +1,11 @@
-"""The task of this app. It may run twice, or be killed at any line."""
+"""Tasks of this app. Each may run twice, or be killed at any line."""
 
 from __future__ import annotations
 
 from celery import shared_task
 
 from marketplace.watch.blocks import close_blocks
+from marketplace.watch.latency import note_latency
 from marketplace.watch.refusals import count_refusals
 from marketplace.watch.rollup import roll_up
 from marketplace.watch.thumbs import count_thumbs
@@ -17,3 +18,9 @@ def watch_models() -> None:
     roll_up()
     close_blocks()
     count_thumbs()
+
+
+@shared_task
+def note_measured_latency() -> None:
+    """Give each listed model its measured time to the first token, for the filters of the catalogue."""
+    note_latency()

@@ -38,15 +38,25 @@ def build_snippets(
     )
 
 
-def build_push_commands(*, site: str, wheel: str, email: str, organization: str) -> str:
-    """Return the shell commands from an empty folder to a version that the platform has verified."""
-    return "\n".join(
-        [
-            *_command_setup(site, wheel, email, organization),
-            "intarsia example my-adapter",
-            "intarsia check my-adapter",
-            "intarsia push my-adapter --listing my-adapter/model.json",
-        ]
+@dataclass(frozen=True)
+class StepCommands:
+    """The shell commands of each step from an empty folder to a version that the platform has verified."""
+
+    install: str
+    login: str
+    check: str
+    push: str
+
+
+def build_step_commands(*, site: str, wheel: str, email: str, organization: str, model: str | None) -> StepCommands:
+    """Return the commands of a creator's first steps; `model` is the slug of a listing that there is already."""
+    *install, login = _command_setup(site, wheel, email, organization)
+    named = f" --model {organization}/{model}" if model else ""
+    return StepCommands(
+        install="\n".join(install),
+        login=login,
+        check=f"intarsia example my-adapter{named}\nintarsia check my-adapter",
+        push="intarsia push my-adapter --listing my-adapter/model.json",
     )
 
 

@@ -3,9 +3,11 @@
 from django.urls import path, re_path
 
 from marketplace.web.views import (
+    access,
     alerts,
     attack_guards,
     budgets,
+    catalogue,
     creator,
     dashboard,
     data,
@@ -14,6 +16,7 @@ from marketplace.web.views import (
     guards,
     in_use,
     keys,
+    listings,
     papers,
     payouts,
     promises,
@@ -32,8 +35,15 @@ from marketplace.web.views import (
 app_name = "web"
 urlpatterns = [
     path("", public.landing, name="landing"),
-    path("models/", public.catalogue, name="catalogue"),
+    path("models/", catalogue.catalogue, name="catalogue"),
     path("models/<slug:org>/<slug:slug>", public.model_page, name="model"),
+    re_path(
+        r"^models/(?P<org>[-a-z0-9]{1,40})/(?P<slug>[-a-z0-9]{1,40})/logo/(?P<digest>[0-9a-f]{64})\.png$",
+        public.logo,
+        name="logo",
+    ),
+    path("models/<slug:org>/<slug:slug>/licence", access.accept_licence, name="accept_licence"),
+    path("models/<slug:org>/<slug:slug>/access", access.ask_for_access, name="ask_for_access"),
     path("models/<slug:org>/<slug:slug>/price", public.price_calculator, name="price_calculator"),
     path("evaluations/<uuid:run_id>", evaluations.evaluation, name="evaluation"),
     path(
@@ -103,7 +113,18 @@ urlpatterns = [
     path("dashboard/data/delete-organization", data.delete_organization, name="delete_organization"),
     path("dashboard/models", creator.my_models, name="my_models"),
     path("dashboard/reviews/<uuid:review_id>/appeal", reviews.appeal, name="appeal"),
+    path("dashboard/new-model", listings.new_listing, name="new_listing"),
     path("dashboard/models/<slug:slug>", creator.my_model, name="my_model"),
+    path("dashboard/models/<slug:slug>/listing", listings.listing, name="listing"),
+    path("dashboard/models/<slug:slug>/listing/preview", listings.preview_card, name="preview_card"),
+    path("dashboard/models/<slug:slug>/logo", listings.logo, name="set_logo"),
+    path("dashboard/models/<slug:slug>/access", access.requests, name="access_requests"),
+    re_path(
+        r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/access/(?P<request_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/"
+        r"(?P<answer>grant|decline|revoke)$",
+        access.answer,
+        name="answer_access_request",
+    ),
     path("dashboard/models/<slug:slug>/in-use", in_use.in_use, name="in_use"),
     path("dashboard/models/<slug:slug>/guards", guards.model, name="model_guards"),
     path("dashboard/models/<slug:slug>/guard/remove", attack_guards.remove_attack_guard, name="remove_attack_guard"),

@@ -17,6 +17,7 @@ def test_rows_are_locked_nowhere_but_in_locks_py() -> None:
     }
     assert locking == {
         "billing/locks.py",
+        "marketplace/access/locks.py",
         "marketplace/accounts/locks.py",
         "marketplace/catalog/locks.py",
         "marketplace/evals/locks.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,12 +10,15 @@ from django import template
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from marketplace.catalog.licences import name_of, url_of
+from marketplace.catalog.models import Model
 from marketplace.catalog.search.why import mark
 from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
 
 register = template.Library()
+_WOODS = ("oak", "maple", "walnut", "padauk", "moss", "indigo")
 
 # The colour of a state's tag, as a class of components.css.
 TONES = {
@@ -34,6 +38,9 @@ TONES = {
     "transferred": "warn",
     "paying": "warn",
     "requested": "warn",
+    "asked": "warn",
+    "granted": "good",
+    "declined": "bad",
     "sent": "good",
     "open": "warn",
     "won": "good",
@@ -129,6 +136,39 @@ def marked(text: str, query: str) -> SafeString:
         return conditional_escape(text)
     parts = (("<mark>{}</mark>" if one.matched else "{}", one.text) for one in mark(text, query))
     return format_html_join("", "{}", ((format_html(form, part),) for form, part in parts))
+
+
+@register.filter
+def licence(identifier: str) -> str:
+    """Return the name of a licence that people read."""
+    return name_of(identifier)
+
+
+@register.filter
+def licence_url(identifier: str) -> str:
+    """Return the address of a known licence's text, else nothing."""
+    return url_of(identifier)
+
+
+@register.filter
+def logo(model: Model) -> str:
+    """Return the path of a model's own picture on this site; empty without one."""
+    return f"/models/{model.full_name}/logo/{model.logo}.png" if model.logo else ""
+
+
+@register.simple_tag
+def inlaid(name: str) -> SafeString:
+    """Return the picture of a model without one of its own: three by three squares of wood, drawn by its name."""
+    drawn = hashlib.sha256(name.encode()).digest()
+    squares = format_html_join(
+        "",
+        '<rect class="{}" x="{}" y="{}" width="16" height="16"/>',
+        ((_WOODS[drawn[place] % len(_WOODS)], place % 3 * 16, place // 3 * 16) for place in range(9)),
+    )
+    return format_html(
+        '<svg class="logo" viewBox="0 0 48 48" width="48" height="48" aria-hidden="true" focusable="false">{}</svg>',
+        squares,
+    )
 
 
 @register.filter

@@ -32,10 +32,11 @@ from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
 from marketplace.web.guard_forms import GuardsForm
+from marketplace.web.onboarding import Checklist, checklist_of
 from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.refusals import show_as_message, show_in_form
-from marketplace.web.snippets import build_custody_commands, build_push_commands
+from marketplace.web.snippets import build_custody_commands
 from marketplace.web.views.attack_guards import attack_guard_context
 from marketplace.web.views.guards import guards_context
 
@@ -56,7 +57,7 @@ def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "rows": [(model, model.facts) for model in page],
-        "commands": build_push_commands(**_creator(acting)),
+        "checklist": checklist_for(acting),
         "referral_link": f"{settings.PUBLIC_URL}{reverse('account_signup')}?ref={acting.organization.slug}",
         "referral_bps": min(settings.ENV.referral_bps, settings.ENV.platform_fee_bps),
         "page": page,
@@ -197,6 +198,17 @@ def custody_export(request: HttpRequest, acting: Acting) -> HttpResponse:
     response = JsonResponse(chain, json_dumps_params={"indent": 1})
     response.headers["Content-Disposition"] = f'attachment; filename="custody-{acting.organization.slug}.json"'
     return response
+
+
+def checklist_for(acting: Acting) -> Checklist | None:
+    """Return the steps to a first sale for the person and the organization."""
+    return checklist_of(
+        organization=acting.organization,
+        user=acting.user,
+        site=settings.PUBLIC_URL,
+        wheel=wheel_name(),
+        may_account=acting.may_account,
+    )
 
 
 def _creator(acting: Acting) -> dict[str, str]:

@@ -24,6 +24,7 @@ from marketplace.web import queries
 from marketplace.web.acting import Acting, acting_of, choose_organization, member_page
 from marketplace.web.charts import DayChart, build_day_chart
 from marketplace.web.refusals import as_json
+from marketplace.web.views.creator import checklist_for
 
 DAYS = 30
 RANGES = (7, 30, 90)
@@ -45,6 +46,7 @@ def home(request: HttpRequest, acting: Acting) -> HttpResponse:
         "models": catalog.models_of(organization=organization).count(),
         "earned": earnings_total(organization) if acting.may_publish else None,
         "days": DAYS,
+        "checklist": checklist_for(acting) if acting.may_publish else None,
     }
     return render(request, "web/home.html", context)
 

@@ -17,7 +17,7 @@ from marketplace.evals.models import EvalCall, EvalRun
 from marketplace.receipts.selectors import receipt_document
 from marketplace.web.acting import acting_of
 from marketplace.web.charts import MAX_SQUARES, build_answer_grid
-from marketplace.web.views.public import accuracy_bar
+from marketplace.web.model_cards import accuracy_bar
 from protocol.eval_rows import read_scorer
 
 ROWS_ON_PAGE = 100

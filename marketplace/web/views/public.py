@@ -1,4 +1,4 @@
-"""Public pages: landing, catalogue, model pages."""
+"""Public pages: landing, model pages, ranking, downloads."""
 
 from __future__ import annotations
 
@@ -6,79 +6,44 @@ import json
 from typing import Any
 
 from django.conf import settings
-from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from billing.pricing import TokenUsage, cost_nano_usd
 from billing.selectors import wallet
+from marketplace.access import selectors as access
+from marketplace.access.policies import Admission
 from marketplace.catalog import selectors
 from marketplace.catalog.call_price import price_of_call
+from marketplace.catalog.logos import logo_of
 from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
 from marketplace.evals.selectors import guard_of
 from marketplace.promises.selectors import promises_of
 from marketplace.protection.selectors import own_standing
 from marketplace.watch.selectors import thumbs_of
-from marketplace.web.acting import acting_of
+from marketplace.web.access_forms import AskForm
+from marketplace.web.acting import Acting, acting_of
 from marketplace.web.cards import render_card
-from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
+from marketplace.web.model_cards import accuracy_bar, card_of, shelf_beside
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.protection_forms import MoreCallsForm
 from marketplace.web.review_forms import ReportForm
 from marketplace.web.snippets import build_snippets
 from marketplace.web.standing import picture_of, ranking_page
 
-PAGE_SIZE = 24
 LANDING_SIZE = 6
-SHELF = 3  # new models on a page of others
-ORDERINGS = {
-    "ranked": "Standing",
-    "relevance": "Best match",
-    "newest": "Newest",
-    "price": "Lowest price",
-    "name": "Name",
-}
+LOGO_SECONDS = 31_536_000  # a digest names one picture for ever
 
 
 @require_safe
 def landing(request: HttpRequest) -> HttpResponse:
     """The front page: the first models of the catalogue, and a few new ones."""
     models = list(selectors.published_models()[:LANDING_SIZE])
-    context = {"cards": [_card(model) for model in models], "new_cards": _shelf(models)}
+    context = {"cards": [card_of(model) for model in models], "new_cards": shelf_beside(models)}
     return render(request, "web/landing.html", context)
-
-
-@require_safe
-def catalogue(request: HttpRequest) -> HttpResponse:
-    """Search and filter; htmx asks for the results alone."""
-    query = request.GET.get("q", "")[:200].replace("\x00", "")
-    industry = request.GET.get("industry", "")[:40].replace("\x00", "")
-    ordering = request.GET.get("order", "")
-    if ordering not in ORDERINGS:
-        ordering = "relevance" if query.strip() else "ranked"
-    found = selectors.published_models(query=query, industry=industry, ordering=ordering)
-    page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
-    parameters = request.GET.copy()
-    parameters.pop("page", None)
-    first = page.number == 1 and not query.strip() and not industry and ordering == "ranked"
-    context = {
-        "query": query,
-        "industry": industry,
-        "ordering": ordering,
-        "orderings": ORDERINGS,
-        "industries": selectors.industries(),
-        "page": page,
-        "cards": [_card(model, query) for model in page],
-        "new_cards": _shelf(list(page)) if first else [],
-        "parameters": parameters.urlencode(),
-    }
-    partial = bool(getattr(request, "htmx", False))
-    response = render(request, "web/parts/results.html" if partial else "web/catalogue.html", context)
-    response.headers["Vary"] = "HX-Request, Cookie"
-    return response
 
 
 @require_safe
@@ -107,7 +72,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "call_price": price_of_call(model=model, version=facts.newest, price=facts.price, message=user_message),
         "snippets": build_snippets(
             model_name=model.full_name,
-            messages=messages,
+            messages=_one_call(messages),
             api_base=f"{settings.PUBLIC_URL}/v1",
             has_contract=contract is not None,
         ),
@@ -119,6 +84,8 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "report_form": None if acting is None or owner else ReportForm(),
         "announced_prices": selectors.announced_prices(model=model)[:5],
         "wallet": wallet(acting.organization) if acting else None,
+        "prompts": [message["content"] for message in messages if message["role"] == "user"],
+        **_admission(model, acting),
         "own_standing": own_standing(model=model, organization=acting.organization) if acting else None,
         "more_calls": MoreCallsForm(),
         **_calculate(request, facts.price),
@@ -141,6 +108,24 @@ def price_calculator(request: HttpRequest, org: str, slug: str) -> HttpResponse:
 
 
 @require_safe
+def logo(request: HttpRequest, org: str, slug: str, digest: str) -> HttpResponse:
+    """The picture of a model: the one that it shows now, and for its creator and staff also one in review."""
+    acting = acting_of(request)
+    viewer = acting.organization if acting else None
+    is_staff = request.user.is_authenticated and request.user.is_staff
+    model = selectors.logo_owner(org_slug=org, slug=slug, digest=digest, viewer=viewer, is_staff=is_staff)
+    image = None if model is None else logo_of(model_id=model.pk, digest=digest)
+    if model is None or image is None:
+        raise Http404("no such picture")
+    response = HttpResponse(image, content_type="image/png")
+    shared = "public" if model.visibility != Model.Visibility.PRIVATE and digest == model.logo else "private"
+    response.headers["Cache-Control"] = f"{shared}, max-age={LOGO_SECONDS}, immutable"
+    response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+@require_safe
 def download(request: HttpRequest, name: str) -> HttpResponse:
     """The creator's command as a wheel that pip installs."""
     if name != wheel_name():
@@ -156,6 +141,25 @@ def _visible(request: HttpRequest, org: str, slug: str) -> Model:
     if model is None:
         raise Http404("no such model")
     return model
+
+
+def _admission(model: Model, acting: Acting | None) -> dict[str, Any]:
+    """Return what stands between the reader's organization and its first call; a model without conditions asks none."""
+    organization = acting.organization if acting else None
+    conditional = model.gated or model.licence_required
+    return {
+        "admission": access.admission_of(model=model, organization=organization) if conditional else Admission(),
+        "access_request": access.request_of(model=model, organization=organization) if model.gated else None,
+        "ask_form": AskForm(),
+    }
+
+
+def _one_call(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the messages of one call: examples without an answer are prompts of their own, and the first is shown."""
+    if any(message["role"] == "assistant" for message in messages):
+        return messages
+    first = next((message for message in messages if message["role"] == "user"), None)
+    return [message for message in messages if message["role"] == "system" or message is first]
 
 
 def _calculate(request: HttpRequest, price: Price | None) -> dict[str, Any]:
@@ -201,28 +205,3 @@ def _measured(facts: ModelFacts, evaluations: list[Evaluation]) -> dict[str, Any
         "accuracy": accuracy_bar(shown, older=older) if shown else None,
         "evaluations": evaluations,
     }
-
-
-def accuracy_bar(evaluation: Evaluation, *, older: bool = False) -> AccuracyBar:
-    """Return the picture of a figure."""
-    return AccuracyBar(evaluation.rows, evaluation.correct, evaluation.base_correct, older)
-
-
-def _card(model: Model, query: str = "") -> dict[str, Any]:
-    """Return the card of a model. A word of the query is marked where words found it."""
-    facts = model.facts
-    accuracy = accuracy_bar(facts.evaluation) if facts.evaluation else None
-    return {
-        "model": model,
-        "price": facts.price,
-        "version": facts.newest,
-        "accuracy": accuracy,
-        "standing": picture_of(model),
-        "marked": "" if getattr(model, "found_by_meaning", False) else query,
-    }
-
-
-def _shelf(shown: list[Model]) -> list[dict[str, Any]]:
-    """Return the cards of the new models that have their turn and are not on the page anyway."""
-    there = {model.pk for model in shown}
-    return [_card(model) for model in selectors.new_models(limit=SHELF) if model.pk not in there]

@@ -36,6 +36,10 @@ OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "eval-runs/{eval_run}", None),
     ("GET", "models/{org}/{slug}/guard", None),
     ("DELETE", "models/{org}/{slug}/guard", None),
+    ("PUT", "models/{org}/{slug}/logo", None),
+    ("DELETE", "models/{org}/{slug}/logo", None),
+    ("GET", "models/{org}/{slug}/access-requests", None),
+    ("POST", "access-requests/{access_request}", {"answer": "grant"}),
     ("GET", "versions/{published}", None),
     ("HEAD", "versions/{uploading}/package", None),
     ("PUT", "versions/{uploading}/package", None),
@@ -123,9 +127,15 @@ COVERED = {
     "start-eval-run",
     "eval-run",
     "model-guard",
+    "logo",
+    "access-requests",
+    "answer-access-request",
 }
 # These answer for the caller's own organization only, or to everybody alike; each is tested below or elsewhere.
 OWN_OR_PUBLIC = {
+    "admission",
+    "licence-acceptance",
+    "access-request",
     "alerts",
     "alert-kinds",
     "alert-kind",

@@ -30,6 +30,7 @@ from billing.models import (
 from billing.papers.document import Document
 from billing.papers.issue import issue
 from billing.services import credit_promotion
+from marketplace.access.models import AccessRequest
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
@@ -66,6 +67,7 @@ class Victim:
     review: Review
     trial: Trial
     eval_run: EvalRun
+    access_request: AccessRequest
 
 
 @pytest.fixture
@@ -105,6 +107,7 @@ def victim() -> Victim:
         Review.objects.get(model=model),
         Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
         EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
+        AccessRequest.objects.create(model=model, organization=make_organization("asking"), reason="because"),
     )
 
 
@@ -147,13 +150,14 @@ def fill(text: str, victim: Victim) -> str:
         signing_key=victim.uploading.signing_key_id,
         eval_set=victim.eval_run.eval_set_id,
         eval_run=victim.eval_run.id,
+        access_request=victim.access_request.id,
     )
 
 
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    apps_with_rows = "accounts alerts billing catalog evals promises protection publishing trials vault watch"
+    apps_with_rows = "access accounts alerts billing catalog evals promises protection publishing trials vault watch"
     for app in apps_with_rows.split():
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()

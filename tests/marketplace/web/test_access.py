@@ -16,6 +16,8 @@ PUBLIC = [
     "/",
     "/models/",
     "/models/?q=bank",
+    "/models/?q=bank&industry=Finance&max_ttft_ms=500",
+    "/models/?industry=nothing&base=tiny&tag=x&licence=MIT&max_output_micro_usd_per_mtok=1&min_accuracy_bps=z",
     "/models/ledgerline/transactions",
     "/models/ledgerline/transactions/price",
     "/ranking",
@@ -38,6 +40,7 @@ MEMBER = [
     "/dashboard/invoices",
     "/dashboard/billing-profile",
     "/dashboard/models",
+    "/dashboard/new-model",
     "/dashboard/earnings",
     "/accounts/email/",
     "/accounts/password/change/",
@@ -46,8 +49,10 @@ MEMBER = [
 CREATOR = [
     "/dashboard/models/transactions",
     "/dashboard/models/transactions/custody",
+    "/dashboard/models/transactions/listing",
     "/dashboard/models/transactions/in-use",
     "/dashboard/models/transactions/protection",
+    "/dashboard/models/transactions/access",
     "/dashboard/custody.json",
 ]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)

@@ -131,7 +131,8 @@ def _verifying_replica() -> Iterator[None]:
 def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_and_a_checked_log(
     site: World, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    push = printed(site, site.stranger, "/dashboard/models", "push")
+    steps = ("step-install", "step-login", "step-check", "step-push")
+    push = [line for step in steps for line in printed(site, site.stranger, "/dashboard/models", step)]
     shown = run_at_a_terminal(push, environment, tmp_path / "seller")
     assert "elsewhere/my-model@1 is verified" in shown
     version = Version.objects.get(model__slug="my-model")

@@ -70,6 +70,9 @@
     if (error.code === "insufficient_funds" || error.code === "insufficient_quota") {
       link(form.dataset.walletUrl, "Top up your wallet");
     }
+    if (error.code === "licence_not_accepted" || error.code === "access_not_granted") {
+      link(location.pathname, "Load the page again to see the conditions");
+    }
     errorBox.hidden = false;
   }
 
@@ -159,6 +162,13 @@
       answer.classList.remove("running");
     }
   });
+
+  for (const example of form.querySelectorAll("[data-prompt]")) {
+    example.addEventListener("click", () => {
+      byId("playground-user").value = example.dataset.prompt;
+      byId("playground-user").focus();
+    });
+  }
 
   stop.addEventListener("click", () => abort && abort.abort());
 })();

@@ -15,8 +15,14 @@ from billing.budgets import tree
 from billing.budgets.limits import Limits
 from billing.budgets.webhooks import create_webhook
 from billing.models import BudgetNode
+from marketplace.access.services import ask_for_access
+from marketplace.accounts.audit import PLATFORM
 from marketplace.accounts.models import User
 from marketplace.alerts.services import tell
+from marketplace.catalog.models import Version
+from marketplace.catalog.services import create_model
+from marketplace.catalog.services.listings import ListingText
+from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
 from tests.marketplace.web.conftest import World, add_payments, add_payout
@@ -44,6 +50,20 @@ def add_use(world: World) -> str:
         data={},
     )
     return "/dashboard/models/transactions/in-use"
+
+
+def gated_pages(world: World) -> list[tuple[str, User | None, str]]:
+    """A model that is gated and has a licence to accept, and a customer who asked for access."""
+    text = ListingText(title="Ledgers", licence="own", licence_text="Be kind.", licence_required=True, gated=True)
+    model = create_model(organization=world.seller, slug="ledgers", base_model=world.model.base_model, text=text)
+    make_sold(Version.State.PUBLISHED, model=model)
+    reason = "We would like to audit our own ledgers with it."
+    ask_for_access(model=model, organization=world.buyer, reason=reason, actor=PLATFORM)
+    return [
+        ("model-gated", world.stranger, "/models/ledgerline/ledgers"),
+        ("access", world.creator, "/dashboard/models/ledgers/access"),
+        ("access-empty", world.creator, "/dashboard/models/transactions/access"),
+    ]
 
 
 def pages_of(world: World) -> list[tuple[str, User | None, str]]:
@@ -81,6 +101,10 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("my-models", world.creator, "/dashboard/models"),
         ("my-models-empty", world.stranger, "/dashboard/models"),
         ("my-model", world.creator, "/dashboard/models/transactions"),
+        ("listing", world.creator, "/dashboard/models/transactions/listing"),
+        ("new-model", world.creator, "/dashboard/new-model"),
+        ("catalogue-filtered", None, "/models/?industry=finance&min_accuracy_bps=9000"),
+        *gated_pages(world),
         ("in-use", world.creator, add_use(world)),
         ("alerts", world.creator, "/dashboard/alerts"),
         ("alerts-empty", world.stranger, "/dashboard/alerts"),
