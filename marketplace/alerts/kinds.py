@@ -30,6 +30,8 @@ _KNOWN = {
         Kind("model.copying", "A customer who may be copying a model", _OF_MODELS),
         Kind("model.more_calls", "A customer who asks for more calls", _OF_MODELS),
         Kind("model.spend", "Spending on a model", _OF_MODELS),
+        Kind("model.rollout", "Rollouts of a model", _OF_MODELS),
+        Kind("model.ending", "The end of a version that you call", "predict"),
     )
 }
 _MONEY = ("budget.", "wallet.", "payout.")

@@ -23,7 +23,8 @@ from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies, search
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
+from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Rollout, Source, Version
+from marketplace.catalog.rollouts import default_first
 
 ORDERINGS = ("ranked", "relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
@@ -86,24 +87,47 @@ def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Mode
 
 def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
     """Return the model's versions, newest first; strangers see the published ones."""
-    versions = Version.objects.filter(model=model).select_related("model__organization", "model__base_model")
+    related = ("model__organization", "model__base_model", "replacement")
+    versions = Version.objects.filter(model=model).select_related(*related)
     return (versions.filter(state=_PUBLISHED) if published_only else versions).order_by("-number")
 
 
+def history_of(*, model: Model) -> QuerySet[Version]:
+    """Return the versions that everybody may read about, newest first: those that are or were on sale."""
+    was = Q(state__in=(Version.State.RETIRED, Version.State.REVOKED), published_at__isnull=False)
+    return versions_of(model=model, published_only=False).filter(Q(state=_PUBLISHED) | was)
+
+
+def default_version(*, model: Model) -> Version | None:
+    """Return the version that the bare name means, or None without one on sale (`catalog.rollouts` has the rule)."""
+    return versions_of(model=model, published_only=True).order_by(*default_first()).first()
+
+
+def open_rollout(*, model: Model) -> Rollout | None:
+    """Return the rollout that runs, or waits for its version to be on sale; None without one."""
+    return Rollout.objects.filter(model=model, ended_at=None).select_related("version", "baseline").first()
+
+
+def rollouts_of(*, model: Model) -> QuerySet[Rollout]:
+    """Return every rollout of the model, newest first."""
+    found = Rollout.objects.filter(model=model).select_related("version", "baseline")
+    return found.order_by("-started_at", "-id")
+
+
 def published_version(*, org_slug: str, slug: str, number: int | None) -> Version | None:
-    """Return the published version `number` of a model, or its newest one.
+    """Return the published version `number` of a model, or its default.
 
     For the platform itself: the owner of the model does not matter.
     """
     versions = Version.objects.filter(model__organization__slug=org_slug, model__slug=slug, state=_PUBLISHED)
     if number is not None:
         versions = versions.filter(number=number)
-    return versions.select_related("model__organization").order_by("-number").first()
+    return versions.select_related("model__organization").order_by(*default_first()).first()
 
 
 def owned_version(*, organization: Organization, version_id: UUID) -> Version | None:
     """Return one version of the organization's models with model, base and signing key, or None."""
-    related = ("model__organization", "model__base_model", "signing_key")
+    related = ("model__organization", "model__base_model", "signing_key", "replacement")
     return Version.objects.filter(pk=version_id, model__organization=organization).select_related(*related).first()
 
 
@@ -166,14 +190,14 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
     evaluation = Evaluation.objects.order_by("version_id", "-id").distinct("version_id")
     version = (
         Version.objects.filter(state=_PUBLISHED)
-        .order_by("model_id", "-number")
+        .order_by("model_id", *default_first())
         .distinct("model_id")
         .prefetch_related(Prefetch("evaluations", queryset=evaluation, to_attr="newest_evaluations"))
     )
-    newest_version = Version.objects.filter(model=OuterRef(OuterRef("pk")), state=_PUBLISHED).order_by("-number")
+    on_sale = Version.objects.filter(model=OuterRef(OuterRef("pk")), state=_PUBLISHED).order_by(*default_first())
     newest_price = (
         in_force(Price.objects)
-        .filter(Q(version=None) | Q(version=Subquery(newest_version.values("pk")[:1])), model=OuterRef("pk"))
+        .filter(Q(version=None) | Q(version=Subquery(on_sale.values("pk")[:1])), model=OuterRef("pk"))
         .order_by(F("version").desc(nulls_last=True), *_LATEST)
     )
     return (

@@ -21,7 +21,7 @@ class Standing(models.Model):
     model = models.OneToOneField("catalog.Model", on_delete=models.CASCADE, primary_key=True, related_name="standing")
     place = models.PositiveIntegerField(default=LAST_PLACE, db_default=LAST_PLACE)  # 1 is the first
     score = models.FloatField(default=UNKNOWN_SCORE, db_default=UNKNOWN_SCORE)  # 0 to 100
-    # Measured accuracy of the newest published version: the lower Wilson bound, and its rows. Null: not measured.
+    # Measured accuracy of the default version: the lower Wilson bound, and its rows. Null: not measured.
     quality_low = models.FloatField(null=True)
     quality_rows = models.PositiveIntegerField(null=True)
     # Calls of the last four weeks: answered, and lost by the platform's fault.

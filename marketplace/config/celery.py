@@ -82,6 +82,12 @@ app.conf.update(
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
         },
+        "end versions": {
+            "task": "marketplace.publishing.end_versions",
+            "schedule": 300.0,
+            "options": {"expires": 290.0},
+        },
+        "tell of ends of versions": {"task": "marketplace.publishing.tell_of_ends", "schedule": 3600.0},
         "expire uploads of sets": {"task": "marketplace.evals.tasks.expire_abandoned_uploads", "schedule": 3600.0},
         "resume evaluations": {
             "task": "marketplace.evals.tasks.resume_evaluations",

@@ -87,6 +87,7 @@ TABLES = {
     "catalog_evaluation": APPEND,
     "catalog_model": WRITE,
     "catalog_price": APPEND,
+    "catalog_rollout": WRITE,
     "catalog_source": APPEND,
     "catalog_passage": "SELECT, INSERT, DELETE",
     "catalog_spelling": "SELECT, INSERT, DELETE",

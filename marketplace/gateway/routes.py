@@ -122,6 +122,7 @@ class Routes:
                     await send_replay(client, found, headers)
                 return
         offer = await self.offers.find(database, request.model, consumer=principal)
+        headers |= {} if offer.ending is None else offer.ending.headers()
         if not quoting:
             note_asked(scope, principal, offer)
         check_logprobs(request, offer)
@@ -191,6 +192,7 @@ class Routes:
         request = parse_moderation_request(await read_body(scope, receive))
         database = self.parts.books.database
         offer = await self.offers.find(database, request.guard, consumer=principal)
+        headers |= {} if offer.ending is None else offer.ending.headers()
         require_guard(offer, request.guard)
         candidates = await self.offers.replicas(database, offer)
         orders = guard_orders(principal, offer, request.guard, request.pieces)

@@ -34,7 +34,7 @@ from billing.models import (
 from marketplace.accounts.models import ApiKey, AuditEntry, Membership, Organization
 from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
-from marketplace.catalog.models import Price, Source, Version
+from marketplace.catalog.models import Price, Rollout, Source, Version
 from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.promises.models import Month, Promise, Refund
 from marketplace.protection.models import Customer, Protection
@@ -77,11 +77,19 @@ EXPORTED = (
     _of(AuditEntry, "id user_id api_key_id as_staff act subject data created_at"),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
     _of(
-        Listing, "id slug kind title summary card_markdown industry tags visibility example_messages guards created_at"
+        Listing,
+        "id slug kind title summary card_markdown industry tags visibility example_messages guards "
+        "default_version_id created_at",
     ),
     _of(
         Version,
-        "id model_id number state changelog package_digest package_size report contract published_at created_at",
+        "id model_id number state changelog package_digest package_size report contract published_at "
+        "deprecated_at ends_at replacement_id created_at",
+        by="model__organization",
+    ),
+    _of(
+        Rollout,
+        "id model_id version_id baseline_id percent started_at ended_at outcome",
         by="model__organization",
     ),
     _of(Source, "model_id upstream_id royalty_bps", by="model__organization"),

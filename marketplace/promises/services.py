@@ -15,7 +15,8 @@ from billing.models import Correction
 from billing.share_refunds import ChargeLeft, charges_left, refund_share
 from marketplace.accounts.errors import InvalidInput
 from marketplace.alerts.services import tell
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog import selectors as catalog
+from marketplace.catalog.models import Model
 from marketplace.promises import letters, policy
 from marketplace.promises.errors import NothingToPromise
 from marketplace.promises.measuring import Calls, Measured, Signers, bounds_of, is_late, measure, next_month
@@ -210,6 +211,6 @@ def _close(refund: Refund, total: int) -> None:
 
 
 def _has_schema(model: Model) -> bool:
-    newest = Version.objects.filter(model=model, state=Version.State.PUBLISHED).order_by("-number").first()
-    contract = newest.contract if newest is not None else None
+    version = catalog.default_version(model=model)
+    contract = version.contract if version is not None else None
     return contract is not None and contract.get("output_schema") is not None

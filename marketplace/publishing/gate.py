@@ -21,6 +21,7 @@ from marketplace.catalog import services as catalog_services
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ListingText, apply_text
+from marketplace.catalog.services.rollouts import version_offered
 from marketplace.publishing import inspection
 from marketplace.publishing.checks.findings import COPY, Finding
 from marketplace.publishing.errors import RefusedByReview
@@ -55,8 +56,10 @@ def publish_version(*, version: Version, by: UUID | None = None) -> Version:
 
 
 def put_on_sale(version: Version) -> None:
-    """Move the version to `published`; the time of its first publication stays."""
+    """Move the version to `published`; the time of its first publication stays. Called under the model's lock."""
+    is_new = version.published_at is None
     move_version(version, State.PUBLISHED, published_at=Coalesce("published_at", Now()))
+    version_offered(version, is_new=is_new)
 
 
 def _publish(version: Version, model: Model, by: UUID | None) -> Review | None:

@@ -115,7 +115,7 @@ def test_an_erased_creators_weights_are_shredded_and_its_listings_blank(world: W
         services.erase_organization(organization=world.seller, by=None)
     assert DataKey.objects.count() == 2 and Model.objects.get().title != "erased"
     for version in Version.objects.filter(state=Version.State.PUBLISHED):
-        retire_version(version=version)
+        retire_version(version=version, announced=True)
     told = {"kind": "model.drift", "once": "1", "subject": "ledgerline/transactions", "text": "x", "data": {}}
     tell(organization_id=world.seller.pk, **told)
     services.erase_organization(organization=world.seller, by=None)
