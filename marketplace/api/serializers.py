@@ -210,7 +210,11 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
         allow_null=True, help_text="what models derived from this one owe; null: none may be declared"
     )
     guards = GuardsField(help_text="what the model does about personal data in requests; a key's own policy adds to it")
-    newest_version = serializers.IntegerField(source="facts.newest.number", allow_null=True)
+    newest_version = serializers.IntegerField(
+        source="facts.newest.number",
+        allow_null=True,
+        help_text="the default: what a name without a number means; the newest on sale, unless another was chosen",
+    )
     evaluation = ModelEvaluation(source="facts.evaluation", allow_null=True)
     standing = ModelStanding(allow_null=True, help_text="null: the model is not in the public catalogue")
     created_at = serializers.DateTimeField()
@@ -238,7 +242,8 @@ class ContractField(serializers.Serializer):
 
 
 class PublicVersion(serializers.Serializer):
-    # Everybody may read this of a published version; `report` names tensors and shapes, so only its creator may.
+    # Everybody may read this of a version that is or was on sale; its `report` names tensors and shapes, so only its
+    # creator may read that.
     id = serializers.UUIDField()
     model = serializers.CharField(source="model.full_name")
     model_id = serializers.UUIDField()
@@ -251,6 +256,11 @@ class PublicVersion(serializers.Serializer):
     contract = ContractField(allow_null=True)
     created_at = serializers.DateTimeField()
     published_at = serializers.DateTimeField(allow_null=True)
+    deprecated_at = serializers.DateTimeField(allow_null=True, help_text="when its end was announced; null: it was not")
+    ends_at = serializers.DateTimeField(allow_null=True, help_text="from then on calls to it are refused")
+    replacement = serializers.IntegerField(
+        source="replacement.number", allow_null=True, default=None, help_text="the version to call instead"
+    )
 
 
 class UploadedBytes(serializers.IntegerField):

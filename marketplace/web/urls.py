@@ -22,10 +22,12 @@ from marketplace.web.views import (
     receipts,
     reviews,
     saved_cards,
+    selling,
     staff,
     statements,
     top_ups,
     trials,
+    versions,
     wallet,
 )
 
@@ -118,12 +120,21 @@ urlpatterns = [
         name="answer_customer",
     ),
     path("dashboard/models/<slug:slug>/custody", creator.custody, name="custody"),
+    path("dashboard/models/<slug:slug>/versions/<int:number>", versions.version, name="version"),
+    re_path(
+        r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/"
+        r"(?P<action>rollout|default|changelog|end|keep)$",
+        versions.act,
+        name="version_act",
+    ),
     re_path(
         r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",
         creator.change_version,
         name="change_version",
     ),
-    path("dashboard/earnings", creator.earnings, name="earnings"),
+    path("dashboard/selling", selling.selling, name="selling"),
+    path("dashboard/earnings", selling.earnings, name="earnings"),
+    path("dashboard/earnings.csv", selling.earnings_csv, name="earnings_csv"),
     path("dashboard/custody.json", creator.custody_export, name="custody_export"),
     path("platform/", staff.platform, name="platform"),
     path("platform/reviews", reviews.queue, name="reviews"),

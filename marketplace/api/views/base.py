@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.accounts.models import Organization
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
@@ -91,6 +92,11 @@ class ControlView(APIView):
     def person(self) -> uuid.UUID | None:
         """Return the id of the user who acts, in person or by a key that they made; None if they are gone."""
         return None if self.caller.user is None else self.caller.user.pk
+
+    @property
+    def actor(self) -> Actor:
+        """Return who acts, as the audit log names them."""
+        return Actor(user=self.caller.user, key=self.caller.key)
 
     def parse(self, serializer: type[serializers.Serializer], *, query: bool = False, partial: bool = False) -> Any:
         """Validate the body (or the query string) and return the typed values; raises ValidationError."""

@@ -34,7 +34,7 @@ from protocol.eval_rows import MAX_ROWS
 from protocol.names import DIGEST_PATTERN
 
 VERSION = serializers.IntegerField(
-    min_value=1, max_value=2**31 - 1, required=False, help_text="the newest published one if left out"
+    min_value=1, max_value=2**31 - 1, required=False, help_text="the default version if left out"
 )
 
 GUARD = serializers.CharField(
@@ -312,9 +312,10 @@ def public_run(view: ControlView, run_id: UUID) -> EvalRun:
 
 
 def measured_version(eval_set: EvalSet, number: int | None) -> Version:
-    """Return the set's model in its version of this number, the newest published one without; 404 if there is none."""
-    versions = catalog.versions_of(model=eval_set.model, published_only=number is None)
-    found = versions.first() if number is None else versions.filter(number=number).first()
+    """Return the set's model in its version of this number, in its default version without; 404 if there is none."""
+    model = eval_set.model
+    versions = catalog.versions_of(model=model, published_only=False)
+    found = catalog.default_version(model=model) if number is None else versions.filter(number=number).first()
     if found is None:
         raise not_found("version")
     return found

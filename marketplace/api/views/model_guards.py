@@ -51,7 +51,7 @@ class ModelGuardView(ControlView):
 
 
 def guard_named(name: str | None, viewer: Organization) -> Version | None:
-    """Return the newest published version of the model `org/slug` that the viewer may see; None without a name.
+    """Return the default version of the model `org/slug` that the viewer may see; None without a name.
 
     Raises InvalidInput for a model that the viewer cannot find.
     """

@@ -15,11 +15,13 @@ from billing import selectors, services
 from billing.errors import RequestIdReused
 from billing.models import TopUp
 from billing.rollups import earnings, usage
+from billing.rollups.version_earnings import by_version
 from marketplace.api.errors import not_found
 from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
 from marketplace.api.serializers import TopUpStatus
 from marketplace.api.throttling import MoneyThrottle
 from marketplace.api.views.base import ControlView
+from protocol.names import SLUG_PATTERN
 
 
 class Period(serializers.Serializer):
@@ -227,6 +229,38 @@ class EarningsView(ControlView):
         """
         found = earnings.earnings(self.organization, **self.parse(Groups, query=True))
         return Response(self.show(self.Earnings, found))
+
+
+class VersionEarningsView(ControlView):
+    """A creator's earnings by version."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class Asked(Groups):
+        model = serializers.RegexField(
+            SLUG_PATTERN, required=False, help_text="the slug of one's own model; all if left out"
+        )
+        by_day = serializers.BooleanField(default=False, help_text="a group for each day (UTC), the newest first")
+
+    class VersionGroup(serializers.Serializer):
+        day = serializers.DateField(allow_null=True)
+        model = serializers.CharField(source="model_name")
+        version_id = serializers.UUIDField(allow_null=True)
+        predictions = serializers.IntegerField()
+        prompt_tokens = serializers.IntegerField()
+        completion_tokens = serializers.IntegerField()
+        charged_nano_usd = serializers.IntegerField(help_text="what customers paid")
+        earned_nano_usd = serializers.IntegerField(help_text="the organization's part of it")
+
+    @extend_schema(operation_id="get_version_earnings", parameters=[Asked], responses=VersionGroup(many=True))
+    def get(self, request: Request) -> Response:
+        """The organization's earnings by version, the best first, or by day and version."""
+        asked = self.parse(self.Asked, query=True)
+        slug, model_id = asked.pop("model", None), None
+        if slug is not None:
+            model_id = self.owned_model(self.organization.slug, slug).pk
+        found = by_version(self.organization, model_id=model_id, each_day=asked.pop("by_day"), **asked)
+        return Response(self.show(self.VersionGroup, found, many=True))
 
 
 class PlatformSummaryView(ControlView):

@@ -1,8 +1,8 @@
-"""The creator's pages: models, versions, prices, earnings, custody."""
+"""The creator's pages: models, versions, prices, custody."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from django.conf import settings
@@ -16,19 +16,17 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from billing.rollups import earnings as billing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import copying, selectors, services
 from marketplace.catalog.call_price import call_to_copy, cost_of_copy
 from marketplace.catalog.models import Model, Version
-from marketplace.promises.selectors import promises_of, refunds_borne
+from marketplace.promises.selectors import promises_of
 from marketplace.publishing import services as publishing
 from marketplace.publishing.policies import sentences
 from marketplace.publishing.selectors import latest_listing_review, review_of, with_reviews
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page, own_model
-from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
 from marketplace.web.guard_forms import GuardsForm
@@ -39,12 +37,9 @@ from marketplace.web.snippets import build_custody_commands, build_push_commands
 from marketplace.web.views.attack_guards import attack_guard_context
 from marketplace.web.views.guards import guards_context
 
-DAYS = 30
-MOST_MODELS = 50  # on one page
 PAGE_SIZE = 50
 CUSTODY_ROWS = 200
 PRICE_ROWS = 50
-MOST_REFUNDS = 20
 
 
 @require_safe
@@ -136,31 +131,6 @@ def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
             messages.success(request, "Saved. Models that were derived before keep their terms.")
             return redirect("web:my_model", slug=slug)
     return _model_page(request, own_model(acting, slug), None, RevokeForm(), royalty_form=form, status=400)
-
-
-@require_safe
-@never_cache
-@member_page("publish")
-def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """Earnings of the organization's models, by day and by model."""
-    today = timezone.now().date()
-    since = today - timedelta(days=DAYS - 1)
-    by_day = billing.by_day(acting.organization, since=since)
-    values = {line.day: line.creator_nano_usd for line in by_day if line.day is not None}
-    models, count = billing.by_model(acting.organization, limit=MOST_MODELS)
-    context = {
-        "balances": billing.balances(acting.organization),
-        "total": billing.earnings_total(acting.organization),
-        "recent": billing.earnings_total(acting.organization, since=since),
-        "by_day": by_day,
-        "by_model": models,
-        "more_models": count - len(models),
-        "chart": build_day_chart(values, last=today, days=DAYS),
-        "days": DAYS,
-        "promise_refunds": refunds_borne(acting.organization)[:MOST_REFUNDS],
-        "has_models": selectors.models_of(organization=acting.organization).exists(),
-    }
-    return render(request, "web/earnings.html", context)
 
 
 @require_safe

@@ -30,6 +30,7 @@ from marketplace.web.protection_forms import MoreCallsForm
 from marketplace.web.review_forms import ReportForm
 from marketplace.web.snippets import build_snippets
 from marketplace.web.standing import picture_of, ranking_page
+from marketplace.web.versions import version_lines
 
 PAGE_SIZE = 24
 LANDING_SIZE = 6
@@ -98,7 +99,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "model": model,
         "facts": facts,
         "card": render_card(model.card_markdown, title=model.title),
-        "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
+        "versions": version_lines(model, owner=owner),
         "standing": picture_of(model),
         **_measured(facts, list(evaluations[:10])),
         "thumbs": thumbs_of(facts.newest),

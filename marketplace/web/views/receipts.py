@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from billing import selectors as billing
 from billing.retention import is_dropped
 from marketplace.accounts.errors import Refusal
+from marketplace.catalog.models import Version
 from marketplace.receipts import selectors
 from marketplace.receipts.charges import charges_of
 from marketplace.receipts.errors import NoReceipt
@@ -44,6 +45,8 @@ def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpRe
         raise Http404("no such receipt")
     context = {
         "row": row,
+        "version": row.version_id
+        and Version.objects.filter(pk=row.version_id).values_list("number", flat=True).first(),
         "provable": bool(charges_of([row])),
         "checked": queries.checked_receipt(row),
         "uncached_tokens": row.prompt_tokens - row.cached_tokens,

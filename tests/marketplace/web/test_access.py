@@ -38,7 +38,10 @@ MEMBER = [
     "/dashboard/invoices",
     "/dashboard/billing-profile",
     "/dashboard/models",
+    "/dashboard/selling",
     "/dashboard/earnings",
+    "/dashboard/earnings?since=2026-01-01&until=2026-02-01",
+    "/dashboard/earnings.csv",
     "/accounts/email/",
     "/accounts/password/change/",
     "/accounts/logout/",
@@ -47,6 +50,8 @@ CREATOR = [
     "/dashboard/models/transactions",
     "/dashboard/models/transactions/custody",
     "/dashboard/models/transactions/in-use",
+    "/dashboard/models/transactions/versions/1",
+    "/dashboard/models/transactions/versions/2",
     "/dashboard/models/transactions/protection",
     "/dashboard/custody.json",
 ]
@@ -109,7 +114,7 @@ def test_creator_pages_open_for_the_creator(world: World) -> None:
 
 def test_somebody_elses_model_is_not_found(world: World) -> None:
     for user in (world.consumer, world.stranger, world.staff):
-        for path in CREATOR[:3]:
+        for path in CREATOR[:5]:
             response = world.client(user).get(path)
             assert response.status_code == 404
             assert_clean(response)
@@ -141,7 +146,8 @@ def test_outsiders_cannot_revoke_a_key(world: World) -> None:
 
 def test_a_receipt_is_its_buyers_alone(world: World) -> None:
     path = reverse("web:receipt", kwargs={"prediction_id": world.usage[0].prediction_id})
-    assert "Signature verified" in world.client(world.consumer).get(path).content.decode()
+    page = world.client(world.consumer).get(path).content.decode()
+    assert "Signature verified" in page and "ledgerline/transactions@1" in page, "the version that answered"
     for user in (world.creator, world.stranger, world.staff):
         assert world.client(user).get(path).status_code == 404
     assert world.client(world.consumer).get(reverse("web:receipt", args=[uuid.uuid4()])).status_code == 404
