@@ -14,6 +14,7 @@ from creator_cli.names import ModelName
 from creator_cli.reading import Reader
 from creator_cli.records import Base, EvalRun, EvalSet, ListedModel, Me, Price, Version
 from creator_cli.reviews import Review
+from creator_cli.rollouts import Served
 from protocol.encoding import encode_base64url
 
 _MAX_PAGES = 1000
@@ -186,6 +187,27 @@ class ControlApi:
         """Pull the kill switch. Idempotent."""
         return self._act(version_id, "revoke", {"reason": reason})
 
+    def served(self, name: ModelName) -> Served:
+        """Return the version that the model's name means, and its rollouts."""
+        return Served.parse(self._http.request("GET", f"models/{name}/rollout").json())
+
+    def set_rollout(self, version_id: UUID, *, percent: int) -> Served:
+        """Give a version to `percent` of the customers. Not repeated: a second 0 would be refused."""
+        return Served.parse(self._post(f"versions/{version_id}/rollout", {"percent": percent}).json())
+
+    def make_default(self, version_id: UUID) -> Served:
+        """Let the model's name mean this version. Idempotent."""
+        return Served.parse(self._post(f"versions/{version_id}/make-default", {}, repeatable=True).json())
+
+    def deprecate_version(self, version_id: UUID, *, ends_at: str, replacement: int | None) -> dict[str, Any]:
+        """Announce the end of a version. Idempotent."""
+        payload = {"ends_at": ends_at, "replacement": replacement}
+        return self._ending(self._post(f"versions/{version_id}/deprecate", payload, repeatable=True).json())
+
+    def keep_version(self, version_id: UUID) -> dict[str, Any]:
+        """Take the announced end of a version back."""
+        return self._ending(self._http.request("DELETE", f"versions/{version_id}/deprecate").json())
+
     def custody(self, name: ModelName) -> tuple[dict[str, Any], list[Release]]:
         """Return the answer with checkpoint and vault key, and its releases, newest first."""
         value = self._http.request("GET", f"models/{name}/custody").json()
@@ -235,6 +257,11 @@ class ControlApi:
 
     def _act(self, version_id: UUID, verb: str, payload: Mapping[str, Any] | None = None) -> Version:
         return Version.parse(self._post(f"versions/{version_id}/{verb}", payload or {}, repeatable=True).json())
+
+    @staticmethod
+    def _ending(value: Any) -> dict[str, Any]:
+        Version.parse(value)
+        return {"ends_at": value.get("ends_at"), "replacement": value.get("replacement")}
 
     def _post(self, path: str, payload: Mapping[str, Any], *, repeatable: bool = False) -> Answer:
         return self._http.request("POST", path, payload=payload, repeatable=repeatable)

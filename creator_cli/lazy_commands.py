@@ -50,6 +50,21 @@ COMMANDS = (
     LazyCommand("publish", "models", "Offer a verified version for sale."),
     LazyCommand("appeal", "models", "Appeal the refusal of a version, once. A person answers within one working day."),
     LazyCommand("price", "prices", "Set the price of a model, now or from a later day on; without options, show it."),
+    LazyCommand(
+        "rollout",
+        "rollouts",
+        "Give a version to a part of the customers, 1 to 100 percent; without a percentage, compare both versions.",
+    ),
+    LazyCommand(
+        "rollback",
+        "rollouts",
+        "Take a rollout back, or make an earlier version the default again: intarsia rollback ORG/SLUG@N.",
+    ),
+    LazyCommand(
+        "deprecate",
+        "rollouts",
+        "Announce the end of a version: its customers are told, and it is retired on that day.",
+    ),
     LazyCommand("retire", "models", "Take a version off sale for good."),
     LazyCommand(
         "revoke",

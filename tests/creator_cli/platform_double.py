@@ -41,6 +41,7 @@ from tests.creator_cli.platform_bodies import (
     shown,
     version_body,
 )
+from tests.creator_cli.rollout_double import Rollouts
 from tests.protocol.proofs import made
 
 EMAIL = "ada@acme.example"
@@ -95,6 +96,7 @@ class Platform:
 
     def __post_init__(self) -> None:
         self.evals = Evals(self)
+        self.rollouts = Rollouts(self)
 
     def count(self, method: str, pattern: str) -> int:
         """How many requests matched."""

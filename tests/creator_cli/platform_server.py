@@ -77,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._package(found[2], sets[found[2]] if found[2] in sets else platform.version(found[2]))
         if (answer := platform.evals.dispatch(method, path, self._body)) is not None:
             return self._page(answer[1]) if isinstance(answer[1], list) else (*answer, {})
+        if (answer := platform.rollouts.dispatch(method, path, self._body)) is not None:
+            return *answer, {}
         if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
             self._body()
             return *platform.act(found[1], found[2]), {}
