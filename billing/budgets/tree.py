@@ -38,7 +38,8 @@ def organization_node(organization: Organization) -> BudgetNode:
     root = BudgetNode.objects.filter(organization=organization, kind=Kind.ORGANIZATION).first()
     if root is None:
         root = _create(organization, None, Kind.ORGANIZATION, name=organization.slug)
-        for orphan in BudgetNode.objects.filter(organization=organization, parent=None).exclude(pk=root.pk):
+        orphans = BudgetNode.objects.filter(organization=organization, parent=None).exclude(kind=Kind.RUN)
+        for orphan in orphans.exclude(pk=root.pk):
             _hang(orphan, root)
     return root
 

@@ -5,7 +5,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
 
  1. bootstrap of the platform's keys     `vault.locks.lock_bootstrap`, an advisory lock
  2. user                                 `accounts.locks.lock_user`
- 3. organization                         `accounts.locks.lock_organization`
+ 3. organization                         `accounts.locks.lock_organization`, `billing_open_run`
  4. API key                              `accounts.locks.lock_api_key`
  5. model                                `catalog.locks.lock_model`, `catalog.locks.lock_models`
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
