@@ -1,10 +1,12 @@
 """Addresses below /api/v1/. None ends in a slash."""
 
 from datetime import date
+from uuid import UUID
 
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
+from billing.budgets.runs.records import PREFIX
 from marketplace.api.views import (
     alerts,
     budgets,
@@ -27,6 +29,7 @@ from marketplace.api.views import (
     receipts,
     refunds,
     reviews,
+    runs,
     schema,
     statements,
     trials,
@@ -62,6 +65,21 @@ class DisputeConverter(StringConverter):
     regex = "[a-z]{2,8}_[A-Za-z0-9_]{1,200}"
 
 
+class RunConverter:
+    """A run's id as the header X-Intarsia-Run has it."""
+
+    regex = "run_[0-9a-f]{32}"
+
+    def to_python(self, value: str) -> UUID:
+        """Return the id of its node."""
+        return UUID(hex=value.removeprefix(PREFIX))
+
+    def to_url(self, value: UUID) -> str:
+        """Return the run's text."""
+        return PREFIX + value.hex
+
+
+register_converter(RunConverter, "run")
 register_converter(DisputeConverter, "dispute")
 register_converter(NameConverter, "name")
 register_converter(DayConverter, "day")
@@ -135,6 +153,10 @@ urlpatterns = [
     path("cards", cards.CardsView.as_view(), name="cards"),
     path("cards/<uuid:card_id>", cards.CardView.as_view(), name="card"),
     path("auto-top-up", cards.AutoTopUpView.as_view(), name="auto-top-up"),
+    path("runs", runs.RunsView.as_view(), name="runs"),
+    path("runs/<run:run_id>", runs.RunView.as_view(), name="run"),
+    path("runs/<run:run_id>/calls", runs.RunCallsView.as_view(), name="run-calls"),
+    path("runs/<run:run_id>/close", runs.CloseRunView.as_view(), name="close-run"),
     path("trials", trials.TrialsView.as_view(), name="trials"),
     path("trials/<uuid:trial_id>", trials.TrialView.as_view(), name="trial"),
     path("trials/<uuid:trial_id>/cancel", trials.CancelTrialView.as_view(), name="cancel-trial"),

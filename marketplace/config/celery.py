@@ -119,6 +119,8 @@ app.conf.update(
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        "forget kept responses": {"task": "marketplace.responses.tasks.forget_responses", "schedule": 3600.0},
+        "forget old runs": {"task": "billing.budgets.runs.tasks.forget_runs", "schedule": 3600.0},
         "delete old rows of trials": {"task": "marketplace.trials.tasks.delete_old_rows", "schedule": 3600.0},
         # A month is judged a day after its end; the other rounds find nothing to do.
         "keep promises": {
@@ -139,6 +141,7 @@ app.conf.update(
 app.autodiscover_tasks(
     [
         "billing",
+        "billing.budgets.runs",
         "billing.payouts",
         "marketplace.alerts",
         "marketplace.catalog",
@@ -149,6 +152,7 @@ app.autodiscover_tasks(
         "marketplace.evals",
         "marketplace.promises",
         "marketplace.trials",
+        "marketplace.responses",
         "marketplace.standing",
         "marketplace.gateway",
         "marketplace.watch",

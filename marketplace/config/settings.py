@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "marketplace.watch",
     "marketplace.evals",
     "marketplace.promises",
+    "marketplace.responses",
     "marketplace.trials",
     "marketplace.privacy",
     "marketplace.api",

@@ -32,7 +32,9 @@ from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.refusals import Refusals
 from marketplace.gateway.replays import Replays
 from marketplace.gateway.replicas import Replicas
+from marketplace.gateway.responses.kept import RESPONSES_PATH
 from marketplace.gateway.routes import Routes
+from marketplace.gateway.runs import RUNS_PATH, Runs
 from marketplace.gateway.thumbs import FEEDBACK_PATH
 from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
@@ -46,7 +48,10 @@ PREDICTION_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 POSTED = dict.fromkeys((*PREDICTION_PATHS, "/v1/quote"), Routes.predict) | {
     FEEDBACK_PATH: Routes.feedback,
     "/v1/moderations": Routes.moderate,
+    RESPONSES_PATH: Routes.respond,
 }
+# Paths with others below them, whose methods their handlers know.
+OWN_THINGS = {RUNS_PATH: Routes.runs, RESPONSES_PATH: Routes.kept_responses}
 STOP_SECONDS = 5.0  # for verdicts that are still on their way into the books
 
 
@@ -95,6 +100,8 @@ class Gateway:
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await POSTED[path](self._ready, scope, receive, send, headers)
+        elif (handler := OWN_THINGS.get("/".join(path.split("/", 3)[:3]))) is not None:
+            await send_json(send, 200, await handler(self._ready, scope, receive, headers), headers)
         elif path == "/healthz":
             async with self._ready.parts.books.database.connection() as connection:
                 await connection.execute("SELECT 1")
@@ -163,6 +170,7 @@ class Gateway:
             guarding=Guarding(self._valkey),
             protection=Protection(self._valkey, books),
             attack_guards=AttackGuards(self._offers, self._valkey),
+            calls=Runs(),
         )
         self._tasks = [
             asyncio.create_task(presence.run()),

@@ -8,7 +8,9 @@ from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAll
 from protocol.messages import OpenAIError, OpenAIErrorAnswer, encode
 
 # OpenAI's `type` follows from the refusal: from its code where that says more than the status.
-_TYPE_OF_CODE = {"insufficient_funds": "billing_error", "budget_exceeded": "billing_error"}
+_TYPE_OF_CODE = {"insufficient_funds": "billing_error", "budget_exceeded": "billing_error"} | dict.fromkeys(
+    ("run_budget_exceeded", "run_calls_exhausted"), "billing_error"
+)
 _TYPE_OF_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 

@@ -131,11 +131,19 @@ class Client:
         Raises ClientGone when the client left before its end.
         """
         await self.start(200, {"content-type": "application/json", "content-length": str(len(body)), **headers})
+        await self.hand_over(body)
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def hand_over(self, body: bytes) -> None:
+        """Give a body, of which more follows, to the operating system. Raises ClientGone."""
         for at in range(0, len(body), PIECE_BYTES):
             piece = {"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": True}
             await self._in_time(self.send(piece))
         await self._flush()
-        await self.send({"type": "http.response.body", "body": b""})
+
+    async def send_event(self, raw: bytes) -> None:
+        """Hand one event of a stream over to the connection."""
+        await self.send({"type": "http.response.body", "body": raw, "more_body": True})
 
     async def send_last(self, body: bytes) -> None:
         """Send the end of a stream. A client that does not take it is left behind."""

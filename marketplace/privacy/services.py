@@ -25,6 +25,7 @@ from billing.models import (
     KeptAnswer,
     Payout,
     PayoutAccount,
+    Run,
     SavedCard,
     TopUp,
     TopUpRefund,
@@ -39,6 +40,7 @@ from marketplace.catalog.search import spelling
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
 from marketplace.publishing.models import Report, Review, Sketch
+from marketplace.responses.models import StoredResponse
 from marketplace.trials.models import Trial
 from marketplace.trials.services import delete_rows
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
@@ -94,6 +96,8 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     Report.objects.filter(organization=row).update(text="")
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()
+    StoredResponse.objects.filter(organization_id=row.pk).delete()
+    Run.objects.filter(organization=row).update(metadata={})
     BillingProfile.objects.filter(organization=row).update(
         legal_name=ERASED, email="", line1=ERASED, line2="", postal_code="", city=ERASED, region="", tax_id=""
     )

@@ -24,6 +24,7 @@ from billing.models import (
     Payout,
     PayoutAccount,
     Posting,
+    Run,
     SavedCard,
     StripeCustomer,
     TopUp,
@@ -39,6 +40,8 @@ from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.promises.models import Month, Promise, Refund
 from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
+from marketplace.responses.models import StoredResponse
+from marketplace.responses.sealing import read_sealed as read_response
 from marketplace.trials.models import Trial, TrialRow
 from marketplace.trials.sealing import read_sealed
 from marketplace.vault.models import Release, SigningKey
@@ -131,6 +134,13 @@ EXPORTED = (
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),
+    _of(Run, "node_id node__name key_line metadata max_calls calls deadline closed_at created_at"),
+    _of(
+        StoredResponse,
+        "id previous_id sealed created_at expires_at",
+        by="organization_id",
+        opened=read_response,
+    ),
     _of(BudgetAlert, "node_kind node_name period period_start percent limit_nano_usd spent_nano_usd created_at"),
     _of(Webhook, "url created_at"),
     _of(Alert, "kind subject text data created_at"),

@@ -21,6 +21,7 @@ from marketplace.trials.queue import enqueue_run
 from marketplace.trials.rows import Row
 from marketplace.trials.scoring import MOST_FIELDS
 from marketplace.trials.shuffling import SEED_BYTES
+from marketplace.vault.ciphers import cipher_of
 from protocol.errors import ProtocolError
 from protocol.names import parse_model_name
 
@@ -77,7 +78,7 @@ def start_trial(
         ),
         rows_count=len(rows),
     )
-    cipher = sealing.cipher_of(organization.pk)
+    cipher = cipher_of(organization.pk)
     TrialRow.objects.bulk_create(
         (
             TrialRow(pk=(pk := uuid4()), trial=trial, number=at, sealed=sealing.seal_row(cipher, pk, row))

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
 from marketplace.accounts.models import Organization
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
@@ -86,6 +87,11 @@ class ControlView(APIView):
         if self.caller.organization is None:
             raise organization_required()
         return self.caller.organization
+
+    @property
+    def actor(self) -> Actor:
+        """Return whoever acts, as the audit log names them."""
+        return Actor(user=self.caller.user, key=self.caller.key)
 
     @property
     def person(self) -> uuid.UUID | None:

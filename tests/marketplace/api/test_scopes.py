@@ -22,6 +22,7 @@ from tests.marketplace.catalog.factories import (
 pytestmark = pytest.mark.django_db
 ANY_ID = uuid.UUID(int=1)  # of nothing; fixed, because test names are made from it
 
+A_RUN = f"run_{ANY_ID.hex}"
 NEEDS = [
     ("publish", "POST", "organizations/acme/signing-keys", {"public_key": "A" * 43}),
     ("publish", "POST", "models", {"slug": "new", "title": "New"}),
@@ -37,6 +38,10 @@ NEEDS = [
     ("publish", "POST", "versions/{version}/publish", None),
     ("publish", "POST", "versions/{version}/retire", None),
     ("publish", "POST", "versions/{version}/revoke", {"reason": "x"}),
+    ("account read", "GET", "runs", None),
+    ("account read", "GET", f"runs/{A_RUN}", None),
+    ("account read", "GET", f"runs/{A_RUN}/calls", None),
+    ("account", "POST", f"runs/{A_RUN}/close", None),
     ("predict", "POST", "trials", {"first": "acme/triage", "second": "acme/triage@1"}),
     ("predict", "POST", f"trials/{ANY_ID}/cancel", None),
     ("predict", "DELETE", f"trials/{ANY_ID}/rows", None),

@@ -22,6 +22,7 @@ from billing.models import (
     LedgerTransaction,
     Paper,
     Payout,
+    Run,
     SavedCard,
     TopUp,
     Usage,
@@ -38,7 +39,7 @@ from marketplace.publishing.models import Review
 from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
-from tests.billing.support import hold_request, place, settle
+from tests.billing.support import hold_request, open_run, place, settle
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.api.tenant_operations import COVERED, OPERATIONS, OWN_OR_PUBLIC, STAFF_ONLY
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
@@ -66,6 +67,7 @@ class Victim:
     review: Review
     trial: Trial
     eval_run: EvalRun
+    run: Run
 
 
 @pytest.fixture
@@ -105,6 +107,7 @@ def victim() -> Victim:
         Review.objects.get(model=model),
         Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
         EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
+        open_run(key),
     )
 
 
@@ -147,6 +150,7 @@ def fill(text: str, victim: Victim) -> str:
         signing_key=victim.uploading.signing_key_id,
         eval_set=victim.eval_run.eval_set_id,
         eval_run=victim.eval_run.id,
+        run=f"run_{victim.run.node_id.hex}",
     )
 
 
@@ -190,7 +194,7 @@ def _unknown(victim: Victim) -> Victim:
         id = uuid.uuid4()
         slug = "nothing"
         signing_key_id = uuid.uuid4()
-        eval_set_id = uuid.uuid4()
+        eval_set_id = node_id = uuid.uuid4()
 
     return Victim(victim.organization, *[Unknown] * (len(dataclasses.fields(Victim)) - 1))
 

@@ -27,6 +27,7 @@ MEMBER = [
     "/dashboard/alerts",
     "/dashboard/budgets",
     "/dashboard/comparisons",
+    "/dashboard/runs",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
     "/dashboard/wallet",
