@@ -191,6 +191,13 @@ class Services:
         worker = self._python("runs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
         return replace(worker, stop_signal=signal.SIGQUIT)
 
+    def jobs(self) -> ProcessSpec:
+        """Return the worker of batches and background predictions, which is stopped at once, as that of runs is."""
+        options = ("--queues=jobs", "--hostname=jobs@%h", "--concurrency=2", "--loglevel=WARNING")
+        quiet = ("--without-gossip", "--without-mingle")
+        worker = self._python("jobs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
+        return replace(worker, stop_signal=signal.SIGQUIT)
+
     def beat(self) -> ProcessSpec:
         schedule = self.state.run / "beat-schedule"
         options = ("--loglevel=WARNING", f"--schedule={schedule}", "--pidfile=")

@@ -112,7 +112,7 @@ class LocalStack:
                 str(services.credential_file),
             )
         with step("web, worker, scheduler, payments double"):
-            workers = (services.worker(), services.runs(), services.beat())
+            workers = (services.worker(), services.runs(), services.jobs(), services.beat())
             for spec in (services.stripe_double(), services.web(), *workers):
                 supervisor.start(spec)
             supervisor.wait_ready(["stripe-double", "web"])

@@ -29,6 +29,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
 Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.
 The sums of models in use have their mark (`watch.locks.lock_mark`), under which only the sums and
 `watch.locks.lock_uncounted_thumbs` are taken.
+Workers choose the calls of jobs under a lock of their own (`jobs.locks.lock_queue`): only these are written then.
 The places of models have one as well (`standing.locks.lock_places`): under it only their own rows are written.
 Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.
 """

@@ -27,6 +27,7 @@ app.conf.update(
     task_routes={
         "marketplace.evals.tasks.run_evaluation": {"queue": "runs"},
         "marketplace.trials.run_trial": {"queue": "runs"},
+        "marketplace.jobs.work": {"queue": "jobs"},
     },
     task_time_limit=300,
     task_soft_time_limit=270,
@@ -120,6 +121,12 @@ app.conf.update(
             "options": {"expires": 30.0},
         },
         "delete old rows of trials": {"task": "marketplace.trials.tasks.delete_old_rows", "schedule": 3600.0},
+        "resume jobs": {
+            "task": "marketplace.jobs.tasks.resume_work",
+            "schedule": 5.0,
+            "options": {"expires": 10.0},
+        },
+        "delete old jobs": {"task": "marketplace.jobs.tasks.delete_old_jobs", "schedule": 3600.0},
         # A month is judged a day after its end; the other rounds find nothing to do.
         "keep promises": {
             "task": "marketplace.promises.tasks.keep_promises",
@@ -149,6 +156,7 @@ app.autodiscover_tasks(
         "marketplace.evals",
         "marketplace.promises",
         "marketplace.trials",
+        "marketplace.jobs",
         "marketplace.standing",
         "marketplace.gateway",
         "marketplace.watch",

@@ -61,6 +61,7 @@ INSTALLED_APPS = [
     "marketplace.evals",
     "marketplace.promises",
     "marketplace.trials",
+    "marketplace.jobs",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",

@@ -16,6 +16,7 @@ from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import NotAllowed, NotFound, Refusal
 from marketplace.gateway import errors
 from marketplace.gateway.attack_guards import AttackGuards
+from marketplace.gateway.background.routes import PATHS as BACKGROUND_PATHS
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.errors import method_not_allowed, unavailable
@@ -95,6 +96,8 @@ class Gateway:
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await POSTED[path](self._ready, scope, receive, send, headers)
+        elif BACKGROUND_PATHS.fullmatch(path):
+            await self._ready.background(scope, receive, send, headers)
         elif path == "/healthz":
             async with self._ready.parts.books.database.connection() as connection:
                 await connection.execute("SELECT 1")

@@ -15,6 +15,7 @@ from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.asks import asked
 from marketplace.gateway.attack_guards import AttackGuards, guard_orders, log_odds, require_guard
+from marketplace.gateway.background.routes import Asked, answer_background, thing_in
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import bad_request, unavailable
 from marketplace.gateway.guarding import Guarding, Outgoing
@@ -101,6 +102,11 @@ class Routes:
         organization = (await self._limited(scope, headers)).organization_id
         body = await read_body(scope, receive)
         await send_json(send, 200, await give_thumb(self.parts.books.database, organization, body), headers)
+
+    async def background(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Answer for files, batches and predictions that are fetched later."""
+        principal, path = await self._limited(scope, headers), scope["path"]
+        await answer_background(Asked(scope, receive, send, headers, principal, thing_in(path)), path)
 
     async def predict(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer a prediction, or quote its price."""

@@ -36,6 +36,7 @@ from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.alerts.models import Alert, Seen
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.search import spelling
+from marketplace.jobs.erasing import erase_jobs
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
 from marketplace.publishing.models import Report, Review, Sketch
@@ -91,6 +92,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     Webhook.objects.filter(organization=row).delete()
     for trial in Trial.objects.filter(organization=row).select_related("purse"):
         delete_rows(trial=trial)
+    erase_jobs(row)
     Report.objects.filter(organization=row).update(text="")
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()

@@ -36,6 +36,8 @@ from marketplace.alerts.models import Alert, Mute
 from marketplace.catalog.models import Model as Listing
 from marketplace.catalog.models import Price, Source, Version
 from marketplace.evals.models import EvalRun, EvalSet
+from marketplace.jobs.models import AsyncPrediction, Batch, BatchLine, File, FileChunk
+from marketplace.jobs.sealing import read_call_row, read_chunk_row
 from marketplace.promises.models import Month, Promise, Refund
 from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
@@ -108,6 +110,25 @@ EXPORTED = (
         "b_prediction_id",
         by="trial__organization",
         opened=read_sealed,
+    ),
+    _of(File, "id purpose name endpoint bytes lines created_at expires_at"),
+    _of(FileChunk, "id file_id number sealed", by="file__organization", opened=read_chunk_row),
+    _of(
+        Batch,
+        "id api_key_id endpoint input_file_id output_file_id error_file_id metadata state reason total completed "
+        "failed cost_nano_usd created_at expires_at ended_at",
+    ),
+    _of(
+        BatchLine,
+        "id batch_id number state request outcome prediction_id cost_nano_usd",
+        by="batch__organization",
+        opened=read_call_row,
+    ),
+    _of(
+        AsyncPrediction,
+        "id api_key_id endpoint state request outcome status_code error_code prediction_id cost_nano_usd created_at "
+        "ended_at expires_at",
+        opened=read_call_row,
     ),
     _of(
         Review,

@@ -20,6 +20,7 @@ def test_rows_are_locked_nowhere_but_in_locks_py() -> None:
         "marketplace/accounts/locks.py",
         "marketplace/catalog/locks.py",
         "marketplace/evals/locks.py",
+        "marketplace/jobs/locks.py",
         "marketplace/receipts/locks.py",
         "marketplace/standing/locks.py",
         "marketplace/vault/locks.py",
