@@ -27,6 +27,7 @@ MEMBER = [
     "/dashboard/alerts",
     "/dashboard/budgets",
     "/dashboard/comparisons",
+    "/dashboard/batches",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
     "/dashboard/wallet",
