@@ -16,7 +16,7 @@ COPY marketplace marketplace
 COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install ".[web,guards,search]"
+RUN pip install ".[web,guards,search,telemetry]"
 COPY manage.py ./
 COPY templates templates
 RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
@@ -36,7 +36,7 @@ COPY lora_kernels lora_kernels
 COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install torch==2.13.0 && pip install ".[serving]"
+RUN pip install torch==2.13.0 && pip install ".[serving,telemetry]"
 RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
 USER intarsia
 VOLUME /var/lib/intarsia

@@ -27,6 +27,7 @@ from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
 from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
 from marketplace.accounts.models import Organization
+from marketplace.accounts.suspension import is_suspended
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
 FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
@@ -100,7 +101,9 @@ def stop_auto_top_up(*, organization: Organization) -> None:
 
 def due_organizations() -> list[UUID]:
     """Return whose credit is below the threshold, and whose card may be charged now."""
-    wallets = Account.objects.filter(kind=Account.Kind.CUSTOMER_CREDIT, organization__auto_top_up__state="on")
+    wallets = Account.objects.filter(
+        kind=Account.Kind.CUSTOMER_CREDIT, organization__auto_top_up__state="on", organization__suspended_at=None
+    )
     low = wallets.filter(
         organization__auto_top_up__next_attempt_at__lte=Now(),
         posted__lt=F("held") + F("organization__auto_top_up__threshold_cents") * NANO_PER_CENT,
@@ -124,6 +127,8 @@ def charge_if_low(*, organization_id: UUID, gateway: StripeGateway | None = None
 def _begin(organization_id: UUID) -> TopUp | None:
     rule = lock_auto_top_up(organization_id)
     if rule is None or rule.state != AutoTopUp.State.ON or rule.next_attempt_at > timezone.now():
+        return None
+    if is_suspended(organization_id):
         return None
     wallet = Account.objects.filter(kind=Account.Kind.CUSTOMER_CREDIT, organization_id=organization_id).first()
     available = 0 if wallet is None else wallet.available

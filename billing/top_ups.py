@@ -29,6 +29,7 @@ from billing.stripe.calls import CURRENCY
 from billing.stripe.cards import CardPayment
 from billing.stripe.checkout import CheckoutSession
 from marketplace.accounts.models import Organization
+from marketplace.accounts.suspension import require_not_suspended
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +52,12 @@ def start_top_up(
 
     `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
     and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount,
-    RequestIdReused, TooManyAttempts, and PaymentProviderUnavailable (no money moved; try again).
+    RequestIdReused, TooManyAttempts, NotAllowed for a suspended organization, and PaymentProviderUnavailable (no money
+    moved; try again).
     """
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
+    require_not_suspended(organization.pk)
     if top_up_id is None or not TopUp.objects.filter(pk=top_up_id).exists():
         _check_attempts(organization)
     top_up, created = TopUp.objects.get_or_create(

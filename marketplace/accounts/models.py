@@ -57,6 +57,9 @@ class Organization(models.Model):
     # The organization that brought this one, which earns on what this one spends until then. A trigger keeps both.
     referred_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="referrals")
     referral_ends_at = models.DateTimeField(null=True, blank=True)
+    # Staff stopped it (`accounts.suspension`); the reason is what its members read.
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    suspension_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
 
     class Meta:
         constraints: ClassVar = [
@@ -64,7 +67,11 @@ class Organization(models.Model):
                 condition=models.Q(referred_by__isnull=True, referral_ends_at__isnull=True)
                 | models.Q(referred_by__isnull=False, referral_ends_at__isnull=False),
                 name="organization_referral_has_an_end",
-            )
+            ),
+            models.CheckConstraint(
+                condition=models.Q(suspended_at__isnull=True) | ~models.Q(suspension_reason=""),
+                name="organization_suspension_has_a_reason",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -17,11 +17,13 @@ class Kind:
 
 
 BUDGET = "budget.alert"
+SUSPENSION = "organization.suspension"
 _OF_MODELS = "publish"
 _KNOWN = {
     kind.name: kind
     for kind in (
         Kind(BUDGET, "Budgets", "account"),
+        Kind(SUSPENSION, "Suspension of the organization", "read"),
         Kind("model.review", "Reviews of a model", _OF_MODELS),
         Kind("model.errors", "Errors of a model", _OF_MODELS),
         Kind("model.latency", "Latency of a model", _OF_MODELS),

@@ -12,6 +12,7 @@ from marketplace.api.views import (
     custody,
     disputes,
     evals,
+    fleet,
     guards,
     identity,
     in_use,
@@ -20,6 +21,7 @@ from marketplace.api.views import (
     model_guards,
     models,
     money,
+    oversight,
     papers,
     payouts,
     promises,
@@ -29,11 +31,12 @@ from marketplace.api.views import (
     reviews,
     schema,
     statements,
+    status,
     trials,
     versions,
 )
 from marketplace.api.views.base import UnknownPath
-from protocol.names import SLUG
+from protocol.names import REPLICA_NAME, SLUG
 
 
 class NameConverter(StringConverter):
@@ -62,6 +65,13 @@ class DisputeConverter(StringConverter):
     regex = "[a-z]{2,8}_[A-Za-z0-9_]{1,200}"
 
 
+class ReplicaConverter(StringConverter):
+    """The name of a replica."""
+
+    regex = REPLICA_NAME
+
+
+register_converter(ReplicaConverter, "replica")
 register_converter(DisputeConverter, "dispute")
 register_converter(NameConverter, "name")
 register_converter(DayConverter, "day")
@@ -171,6 +181,32 @@ urlpatterns = [
     path("platform/disputes", disputes.PlatformDisputesView.as_view(), name="platform-disputes"),
     path("platform/disputes/<dispute:dispute_id>", disputes.PlatformDisputeView.as_view(), name="platform-dispute"),
     path("platform/disputes/<dispute:dispute_id>/evidence", disputes.EvidenceView.as_view(), name="evidence"),
+    path("status", status.StatusView.as_view(), name="status"),
+    path("platform/status", status.StatusIncidentsView.as_view(), name="status-incidents"),
+    path("platform/status/<int:incident_id>/updates", status.StatusUpdatesView.as_view(), name="status-updates"),
+    path("platform/replicas", fleet.ReplicasView.as_view(), name="platform-replicas"),
+    path("platform/replicas/<replica:name>/drain", fleet.DrainReplicaView.as_view(), name="drain-replica"),
+    path("platform/replicas/<replica:name>/undrain", fleet.UndrainReplicaView.as_view(), name="undrain-replica"),
+    path("platform/replicas/<replica:name>/revoke", fleet.RevokeReplicaView.as_view(), name="revoke-replica"),
+    path("platform/health", oversight.HealthView.as_view(), name="platform-health"),
+    path("platform/guards", oversight.GuardEventsView.as_view(), name="platform-guards"),
+    path("platform/evaluations", oversight.PlatformEvaluationsView.as_view(), name="platform-evaluations"),
+    path("platform/organizations", oversight.PlatformOrganizationsView.as_view(), name="platform-organizations"),
+    path(
+        "platform/organizations/<name:org>",
+        oversight.PlatformOrganizationView.as_view(),
+        name="platform-organization",
+    ),
+    path("platform/organizations/<name:org>/suspend", oversight.SuspendView.as_view(), name="suspend-organization"),
+    path(
+        "platform/organizations/<name:org>/reinstate", oversight.ReinstateView.as_view(), name="reinstate-organization"
+    ),
+    path(
+        "platform/predictions/<uuid:prediction_id>/refund",
+        oversight.RefundPredictionView.as_view(),
+        name="refund-prediction",
+    ),
+    path("platform/topups/<uuid:top_up_id>/refund", oversight.RefundPaymentView.as_view(), name="refund-payment"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),
     path("schema", schema.SchemaView.as_view(), name="schema"),
     re_path(r"^.*$", UnknownPath.as_view()),

@@ -39,7 +39,7 @@ def published_models(
     their `place` and `found_by_meaning`. `base` is a base's name or fingerprint; `ordering` is one of ORDERINGS:
     `ranked` is by standing (marketplace/standing), and so is `relevance` without a query.
     """
-    found = listed(published_names())
+    found = listed(published_names().filter(organization__suspended_at=None))
     if industry:
         found = found.filter(industry__iexact=industry)
     if base:
@@ -145,7 +145,7 @@ def bases_named(name: str) -> list[BaseModel]:
 
 def industries() -> list[str]:
     """Return the industries of the public catalogue, in alphabetical order."""
-    public = Model.objects.filter(visibility=Model.Visibility.PUBLIC, versions__state=_PUBLISHED).exclude(industry="")
+    public = published_names().filter(organization__suspended_at=None).exclude(industry="")
     return list(public.values_list("industry", flat=True).distinct().order_by("industry"))
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 
 from celery import Celery, Task
-from celery.signals import beat_init, task_postrun, worker_init
+from celery.signals import (
+    beat_init,
+    task_postrun,
+    task_prerun,
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+)
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
 from marketplace.config.env import Env
-from marketplace.config.task_times import note_task
+from marketplace.operations.task_times import note_task
+from protocol.tracing import Span, Spans, spans_of
 from sealed_weights.process import keep_memory_private
 
 _valkey = Env.load().valkey_url
@@ -132,6 +141,11 @@ app.conf.update(
             "options": {"expires": 30.0},
         },
         "trust customers": {"task": "marketplace.protection.tasks.trust_customers", "schedule": 86_400.0},
+        "probe components": {
+            "task": "marketplace.operations.tasks.probe_components",
+            "schedule": 60.0,
+            "options": {"expires": 55.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -151,6 +165,7 @@ app.autodiscover_tasks(
         "marketplace.trials",
         "marketplace.standing",
         "marketplace.gateway",
+        "marketplace.operations",
         "marketplace.watch",
     ]
 )
@@ -163,8 +178,37 @@ def _keep_memory_private(**_: object) -> None:
     keep_memory_private()
 
 
+_spans: Spans | None = None
+_running: dict[str, Span] = {}  # by the id of the task
+_began: dict[str, float] = {}
+
+
+@worker_process_init.connect
+def _begin_tracing(**_: object) -> None:
+    """Begin in the child: what exports has a thread, which no fork copies."""
+    global _spans
+    _spans = spans_of("intarsia-worker")
+
+
+@worker_process_shutdown.connect
+def _end_tracing(**_: object) -> None:
+    if _spans is not None:
+        _spans.close()
+
+
+@task_prerun.connect
+def _trace_task(task_id: str = "", task: Task | None = None, **_: object) -> None:
+    """Note when a task began, and begin its span; its arguments are no part of it."""
+    _began[task_id] = time.monotonic()
+    if _spans is not None and task is not None:
+        _running[task_id] = _spans.begin(f"task {task.name}", kind="consumer")
+
+
 @task_postrun.connect
-def _note_task(task: Task | None = None, state: str | None = None, **_: object) -> None:
-    """Note how the task ended, for `/metrics` of the web process."""
+def _note_task(task_id: str = "", task: Task | None = None, state: str | None = None, **_: object) -> None:
+    """Note how the task ended, for `/metrics` of the web process, and end its span."""
+    if (span := _running.pop(task_id, None)) is not None:
+        span.end(error="" if state == "SUCCESS" else (state or "UNKNOWN").lower())
+    seconds = time.monotonic() - _began.pop(task_id, time.monotonic())
     if task is not None and task.name:
-        note_task(_valkey, task.name, state or "UNKNOWN")
+        note_task(_valkey, task.name, state or "UNKNOWN", seconds)

@@ -116,6 +116,7 @@ class Env:
     )
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     metrics_token: str  # METRICS_TOKEN: ≥ 32 characters; the bearer token of /metrics; empty: there is no /metrics
+    support_email: str  # SUPPORT_EMAIL: where people write to, of appeals too; empty: support@ the host of PUBLIC_URL
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
 
@@ -155,6 +156,7 @@ class Env:
             search_encoder=source.get("SEARCH_ENCODER", ""),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             metrics_token=_metrics_token(source),
+            support_email=source.get("SUPPORT_EMAIL", ""),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,
         )

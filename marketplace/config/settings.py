@@ -32,7 +32,8 @@ SECRET_KEY = ENV.secret_key
 DEBUG = ENV.debug
 PUBLIC_URL = ENV.public_url
 _HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
-ALLOWED_HOSTS = [_HOST, "127.0.0.1", "localhost", "[::1]"]
+# Workers and Prometheus ask by the address that API_URL names.
+ALLOWED_HOSTS = [_HOST, urlsplit(ENV.api_url).hostname or _HOST, "127.0.0.1", "localhost", "[::1]"]
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 
 INSTALLED_APPS = [
@@ -61,6 +62,7 @@ INSTALLED_APPS = [
     "marketplace.evals",
     "marketplace.promises",
     "marketplace.trials",
+    "marketplace.operations",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",
@@ -123,6 +125,7 @@ LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "web:dashboard"
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 DEFAULT_FROM_EMAIL = f"no-reply@{_HOST}"
+SUPPORT_EMAIL = ENV.support_email or f"support@{_HOST}"
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

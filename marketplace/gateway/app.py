@@ -21,7 +21,7 @@ from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.guarding import Guarding
 from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
-from marketplace.gateway.metrics import count_refusal
+from marketplace.gateway.metrics import count_refusal, count_request
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts
 from marketplace.gateway.presence import Presence
@@ -34,11 +34,13 @@ from marketplace.gateway.replays import Replays
 from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.routes import Routes
 from marketplace.gateway.thumbs import FEEDBACK_PATH
+from marketplace.gateway.tracing import begin_trace
 from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone
 from protocol.origins import answer_headers, preflight_headers
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
+from protocol.tracing import Spans, spans_of
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []  # for the life of the process
         self._valkey: Redis | None = None
         self._refusals: Refusals | None = None
+        self._spans: Spans | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -70,21 +73,31 @@ class Gateway:
         request_id = request_id_from(headers_of(scope).get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1"))
         origin = headers_of(scope).get(b"origin", b"").decode("latin-1")
         headers = {REQUEST_ID_HEADER: request_id, **answer_headers(origin, settings.ENV.cors_origins)}
+        trace = begin_trace(self._spans, scope)
+        outcome, code = "failed", "fault"  # of an exception that nobody expected
         try:
             await self._route(scope, receive, send, headers)
+            outcome, code = "ok", ""
         except Refusal as refusal:
             if refusal.status == 500:  # a fault of the platform: the server logs it and answers without detail
                 raise
+            outcome, code = "failed" if refusal.status > 500 else "refused", refusal.code
             count_refusal(refusal.code)
             if self._refusals is not None:
                 self._refusals.count(scope, refusal)
             await _refuse(send, refusal, headers)
         except ClientGone:
-            return
+            outcome, code = "gone", "client_gone"
         except AWAY as error:
+            code = "database"
             logger.error("request %s: database: %s", request_id, error)
             away = unavailable("The platform's database is away. Nothing was charged; try again.", code="database")
             await _refuse(send, away, headers)
+        finally:
+            if scope["path"] in PREDICTION_PATHS:
+                count_request(outcome)
+            if trace is not None:
+                trace.end(error=code)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         path = scope["path"]
@@ -130,6 +143,7 @@ class Gateway:
                 return
 
     async def _start(self) -> None:
+        self._spans = spans_of("intarsia-gateway")
         signer = await sync_to_async(load_ticket_signer)()
         database: AsyncConnectionPool[Any] = AsyncConnectionPool(
             settings.ENV.database_url,
@@ -182,6 +196,8 @@ class Gateway:
             self._routes = None
         if self._valkey is not None:
             await self._valkey.aclose()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
 
 async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:

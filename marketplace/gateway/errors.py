@@ -59,6 +59,12 @@ def revoked(message: str) -> Refusal:
     return NotAllowed(f"{message} Nothing was charged.", code="model_revoked", field="model")
 
 
+def off_sale(name: str) -> Refusal:
+    """Return the 403 for a model whose creator is suspended."""
+    message = f"The model {name!r} is not for sale now: the platform has suspended its creator. Nothing was charged."
+    return NotAllowed(message, code="model_off_sale", field="model")
+
+
 def not_found(name: str) -> Refusal:
     """Return the 404 for a model that does not exist or is not for sale to the caller."""
     message = f"The model {name!r} does not exist or is not for sale to you."

@@ -17,7 +17,7 @@ from billing.pricing import BASIS_POINTS, Price
 from marketplace.accounts.errors import NotFound
 from marketplace.catalog.shares import Royalty, Share, shares
 from marketplace.gateway.cache import TtlCache
-from marketplace.gateway.errors import not_found, revoked, unavailable
+from marketplace.gateway.errors import not_found, off_sale, revoked, unavailable
 from marketplace.gateway.principals import Principal
 from marketplace.guards.policies import NO_POLICY, Policy
 from marketplace.protection.policies import Rules
@@ -35,7 +35,7 @@ SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS cr
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
        g.logprobs_open, g.calls_per_day, g.on_copying,
        a.threshold_milli, av.number AS guard_number, am.slug AS guard_slug, ao.slug AS guard_organization,
-       o.slug AS creator_slug,
+       o.slug AS creator_slug, o.suspended_at IS NOT NULL AS is_suspended,
        coalesce(extract(epoch FROM v.published_at), 0)::bigint AS created, p.*, r.*
 FROM catalog_model m
 JOIN accounts_organization o ON o.id = m.organization_id
@@ -72,15 +72,16 @@ LIMIT 1
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
-SELECT id, name, url, receipt_public_key FROM vault_replica
+SELECT id, name, url, receipt_public_key FROM vault_replica r
 WHERE gone_at IS NULL AND base_fingerprint = %s AND last_seen_at > now() - make_interval(secs => %s)
+  AND NOT EXISTS (SELECT 1 FROM vault_enrolledreplica e WHERE e.name = r.name AND e.drained_at IS NOT NULL)
 """
 _LIST_SQL = """
 SELECT o.slug || '/' || m.slug AS id, extract(epoch FROM max(v.published_at))::bigint AS created, o.slug AS owned_by
 FROM catalog_model m
 JOIN accounts_organization o ON o.id = m.organization_id
 JOIN catalog_version v ON v.model_id = m.id AND v.state = 'published'
-WHERE m.visibility = 'public' OR m.organization_id = %s
+WHERE (m.visibility = 'public' OR m.organization_id = %s) AND o.suspended_at IS NULL
 GROUP BY o.slug, m.slug ORDER BY 1
 """
 
@@ -160,7 +161,8 @@ class Offers:
     async def find(self, database: AsyncConnectionPool[Any], name: ModelName, *, consumer: Principal) -> Offer:
         """Return what the name means to this customer: for its own organization also a version not yet for sale.
 
-        Raises Refusal 404 for what does not exist, is unpublished or is another's private model; 403 if revoked.
+        Raises Refusal 404 for what does not exist, is unpublished or another's private model; 403 for what was
+        withdrawn, or is of a suspended creator.
         """
         consumer_organization_id = consumer.organization_id
         own = consumer.organization_slug == name.organization
@@ -170,6 +172,8 @@ class Offers:
         hidden = row["visibility"] == "private" or row["state"] in _NOT_YET
         if hidden and row["creator_organization_id"] != consumer_organization_id:
             raise not_found(str(name))
+        if row["is_suspended"]:
+            raise off_sale(str(name))
         if row["state"] not in ("published", *_NOT_YET):
             raise revoked(f"The model {str(name)!r} was withdrawn and answers no more requests.")
         referrer = await self._referrers.get(

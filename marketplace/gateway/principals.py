@@ -19,6 +19,7 @@ from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
 from marketplace.accounts.playground_tokens import verify_playground_token
 from marketplace.accounts.run_tokens import PREFIX as RUN_PREFIX
 from marketplace.accounts.run_tokens import verify_run_token
+from marketplace.accounts.suspension import suspended
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
 from marketplace.guards.policies import NO_POLICY, Policy
@@ -27,12 +28,13 @@ logger = logging.getLogger(__name__)
 
 _KEY_SQL = """
 SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at,
-    k.guards
+    k.guards, o.suspended_at IS NOT NULL
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
 _ORGANIZATION_SQL = """
-SELECT o.slug FROM accounts_organization o JOIN accounts_membership m ON m.organization_id = o.id
+SELECT o.slug, o.suspended_at IS NOT NULL FROM accounts_organization o
+JOIN accounts_membership m ON m.organization_id = o.id
 JOIN accounts_user u ON u.id = m.user_id WHERE o.id = %s AND m.user_id = %s AND u.is_active
 """
 
@@ -64,6 +66,7 @@ class _KeyRow:
     expires_at: datetime | None
     revoked_at: datetime | None
     guards: Policy
+    is_suspended: bool
 
 
 class Authenticator:
@@ -76,7 +79,7 @@ class Authenticator:
     async def authenticate(self, database: AsyncConnectionPool[Any], authorization: bytes | None) -> Principal:
         """Return the caller, from the database where it is not cached.
 
-        Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope).
+        Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope, a suspended organization).
         """
         if not authorization:
             raise unauthorized("No API key: send 'Authorization: Bearer ik_…'. Create one under Dashboard → API keys.")
@@ -123,7 +126,9 @@ class Authenticator:
             if used := [row[1] for row in rows if row[8] is None or row[8] < minute_ago]:
                 await connection.execute(_TOUCH_SQL, (used,))
         return {
-            row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7], Policy.of(row[9]))
+            row[0]: _KeyRow(
+                row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7], Policy.of(row[9]), row[10]
+            )
             for row in rows
         }
 
@@ -134,16 +139,20 @@ class Authenticator:
             row = await found.fetchone()
         if row is None:
             raise unauthorized("You are no longer a member of this organization.")
+        if row[1]:
+            raise suspended()
         return Principal(claims.organization_id, row[0], None)
 
 
 def _principal_of(row: _KeyRow, *, bare_base: bool = False) -> Principal:
-    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 without the scope `predict`."""
+    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 if it may not predict."""
     now = datetime.now(UTC)
     if row.revoked_at is not None and row.revoked_at <= now:
         raise unauthorized("This API key was revoked.")
     if row.expires_at is not None and row.expires_at <= now:
         raise unauthorized("This API key has expired.")
+    if row.is_suspended:
+        raise suspended()
     if "predict" not in row.scopes:
         raise NotAllowed("This API key may not make predictions.", code="missing_scope")
     return Principal(row.organization_id, row.organization_slug, row.id, bare_base, row.guards)

@@ -35,6 +35,7 @@ from marketplace.gateway.replays import Replays, send_replay
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.thumbs import give_thumb
+from marketplace.gateway.tracing import trace_of
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import PREDICTION_HEADER
 from protocol.names import parse_model_name
@@ -104,8 +105,11 @@ class Routes:
 
     async def predict(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer a prediction, or quote its price."""
-        stopwatch = Stopwatch()
+        trace = trace_of(scope)
+        stopwatch = Stopwatch(trace)
         principal = await self._limited(scope, headers)
+        if trace is not None:
+            trace.phase("authenticate")
         body = await read_body(scope, receive)
         path: str = scope["path"]
         quoting = path == "/v1/quote"
@@ -133,7 +137,7 @@ class Routes:
             await send_json(send, 200, await self.quotes.quote(database, order), headers)
             return
         admission = await self.protection.admit(principal, offer, request.model)
-        prediction = Prediction(self.parts, order, heard=admission is not None and admission.counted)
+        prediction = Prediction(self.parts, order, heard=admission is not None and admission.counted, trace=trace)
         call = _Call(prediction, path, candidates, key, admission, body, stopwatch)
         stopwatch.end("admit")
         with Client(receive, send) as client:

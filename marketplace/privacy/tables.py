@@ -68,7 +68,11 @@ def _of(
 
 
 EXPORTED = (
-    _of(Organization, "id slug name created_at referred_by_id referral_ends_at", by="pk"),
+    _of(
+        Organization,
+        "id slug name created_at referred_by_id referral_ends_at suspended_at suspension_reason",
+        by="pk",
+    ),
     _of(Membership, "user__email role created_at"),
     _of(
         ApiKey,

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
 from marketplace.accounts.errors import Conflict
+from marketplace.accounts.suspension import require_not_suspended
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog import services as catalog_services
 from marketplace.catalog.locks import lock_model
@@ -39,10 +40,12 @@ GATED = ("visibility", "title", "summary", "card_markdown")
 def publish_version(*, version: Version, by: UUID | None = None) -> Version:
     """Offer a verified version for sale, or put it `in_review`; idempotent. `by` is the id of the user.
 
-    Raises Conflict if it is unverified or has no price, RefusedByReview if it is a copy or was refused before.
+    Raises Conflict if it is unverified or has no price, RefusedByReview if it is a copy or was refused before,
+    NotAllowed for a suspended organization.
     """
     if version.state == State.PUBLISHED:
         return version
+    require_not_suspended(version.model.organization_id)
     if version.state == State.VERIFIED and catalog.price_of(version=version) is None:
         raise Conflict("set a price first", code="no_price")
     with transaction.atomic():

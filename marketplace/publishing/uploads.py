@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
+from marketplace.accounts.suspension import require_not_suspended
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
 from marketplace.catalog.errors import PackageRefused, TooLarge
@@ -47,6 +48,7 @@ def start_version(*, model: Model, signing_key: SigningKey, package_size: int, c
     if signing_key.organization_id != model.organization_id or signing_key.revoked_at is not None:
         raise InvalidInput("not a signing key of this organization", code="unknown_signing_key", field="signing_key")
     lock_organization(model.organization_id)
+    require_not_suspended(model.organization_id)
     open_uploads = Version.objects.filter(model__organization_id=model.organization_id, state=State.UPLOADING).count()
     if open_uploads >= MAX_OPEN_UPLOADS:
         raise NotAllowed(

@@ -16,6 +16,7 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
     has_user = hasattr(request, "user") and hasattr(request, "session")
     match = getattr(request, "resolver_match", None)
     return {
+        "in_platform": request.path.startswith("/platform/"),
         "in_dashboard": request.path.startswith("/dashboard/"),
         "acting": acting_of(request) if has_user else None,
         "route": match.view_name if match else "",

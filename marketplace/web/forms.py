@@ -26,6 +26,7 @@ SCOPE_LABELS = {
     ApiKey.Scope.PREDICT: "Predict: call models and spend the wallet",
     ApiKey.Scope.PUBLISH: "Publish: upload, price, publish and retire models",
     ApiKey.Scope.ACCOUNT: "Account: read wallet and usage, manage keys, top up",
+    ApiKey.Scope.READ: "Read: usage, budgets, models and how they are used; change nothing",
 }
 
 

@@ -44,6 +44,10 @@ TONES = {
     "returned": "bad",
     "refused": "bad",
     "revoked": "bad",
+    "live": "good",
+    "draining": "warn",
+    "drained": "warn",
+    "silent": "bad",
 }
 
 # A bank's reasons, as Stripe's codes name them.

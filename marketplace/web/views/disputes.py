@@ -19,7 +19,7 @@ from marketplace.accounts.models import User
 from marketplace.web import queries
 from marketplace.web.evidence import EvidenceForm, suggested_texts
 from marketplace.web.refusals import show_in_form
-from marketplace.web.views.staff import operators_only
+from marketplace.web.views.staff import fresh_operators_only, operators_only
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def disputes(request: HttpRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@operators_only
+@fresh_operators_only
 def dispute(request: HttpRequest, dispute_id: str) -> HttpResponse:
     """One dispute; POST sends evidence to the bank, once."""
     try:

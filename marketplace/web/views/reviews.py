@@ -23,7 +23,7 @@ from marketplace.web.acting import Acting, member_page
 from marketplace.web.cards import render_card
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.review_forms import AppealForm, PullForm, RefusalForm, ReportForm
-from marketplace.web.views.staff import operators_only
+from marketplace.web.views.staff import fresh_operators_only, operators_only
 
 MOST_QUEUED = 100
 MOST_DECIDED = 30
@@ -52,7 +52,7 @@ def review(request: HttpRequest, review_id: UUID) -> HttpResponse:
 
 
 @require_POST
-@operators_only
+@fresh_operators_only
 def decide(request: HttpRequest, review_id: UUID, action: str) -> HttpResponse:
     """Approve, refuse, or take off sale until it is decided."""
     found = _found(review_id)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
+from allauth.account.decorators import reauthentication_required
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -20,6 +21,7 @@ from billing.papers.csv_file import csv_file
 from billing.papers.download import download
 from billing.papers.pdf import pdf_file
 from billing.papers.statements import platform_statement
+from marketplace.accounts.models import User
 from marketplace.accounts.policies import is_operator
 from marketplace.catalog.search.status import status as search_status
 from marketplace.publishing.selectors import queue
@@ -40,6 +42,20 @@ def operators_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
         return view(request, *args, **kwargs)
 
     return inner
+
+
+def fresh_operators_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Decorate a page of the operator's where a POST asks for the password or the second factor again.
+
+    As `acting.member_page(fresh=True)`: unless one was shown within the last minutes. A stranger is told nothing first.
+    """
+    return operators_only(reauthentication_required(view, allow_get=True))
+
+
+def staff_of(request: HttpRequest) -> User:
+    """Return the member of staff whom `operators_only` let through."""
+    assert isinstance(request.user, User), "operators_only"
+    return request.user
 
 
 @require_safe

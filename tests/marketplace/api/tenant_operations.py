@@ -167,6 +167,7 @@ OWN_OR_PUBLIC = {
     "evaluations",
     "evaluation-calls",
     "evaluation-receipt",
+    "status",
 }
 STAFF_ONLY = {
     "platform-statements",
@@ -180,4 +181,19 @@ STAFF_ONLY = {
     "approve-review",
     "refuse-review",
     "pull-review",
+    "status-incidents",
+    "status-updates",
+    "platform-replicas",
+    "drain-replica",
+    "undrain-replica",
+    "revoke-replica",
+    "platform-health",
+    "platform-guards",
+    "platform-evaluations",
+    "platform-organizations",
+    "platform-organization",
+    "suspend-organization",
+    "reinstate-organization",
+    "refund-prediction",
+    "refund-payment",
 }

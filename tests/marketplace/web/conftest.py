@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,7 +76,16 @@ class World:
         client = Client()
         if user is not None:
             client.force_login(user)
+            show_password(client, user)
         return client
+
+
+def show_password(client: Client, user: User) -> None:
+    """Note in the session that its person has just shown their password again, as the page that asks for it does."""
+    session = client.session
+    session["account_authentication_methods"] = [{"method": "password", "at": time.time(), "reauthenticated": True}]
+    session["account_authentication_methods_user"] = str(user.pk)
+    session.save()
 
 
 @pytest.fixture(autouse=True)

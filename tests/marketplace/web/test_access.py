@@ -19,6 +19,7 @@ PUBLIC = [
     "/models/ledgerline/transactions",
     "/models/ledgerline/transactions/price",
     "/ranking",
+    "/status",
 ]
 GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
 MEMBER = [
@@ -49,6 +50,19 @@ CREATOR = [
     "/dashboard/models/transactions/in-use",
     "/dashboard/models/transactions/protection",
     "/dashboard/custody.json",
+]
+STAFF = [
+    "/platform/",
+    "/platform/disputes",
+    "/platform/reviews",
+    "/platform/fleet",
+    "/platform/ledger",
+    "/platform/status",
+    "/platform/guards",
+    "/platform/evaluations",
+    "/platform/organizations",
+    "/platform/organizations/northbank",
+    "/platform/refunds",
 ]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
 
@@ -84,7 +98,7 @@ def test_the_page_of_an_evaluation_is_as_public_as_its_model(world: World) -> No
 
 
 def test_private_pages_send_strangers_to_sign_in(world: World) -> None:
-    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes", "/platform/reviews"]:
+    for path in [*MEMBER, *CREATOR, *STAFF]:
         response = world.client(None).get(path)
         assert response.status_code == 302, path
         assert response.headers["Location"].startswith("/accounts/login/") or path == "/accounts/logout/"
@@ -162,6 +176,13 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
         path = f"/platform/statements/2026-01.{extension}"
         assert world.client(world.staff).get(path).content.startswith(start)
         assert world.client(world.consumer).get(path).status_code == 404
+
+
+def test_pages_of_staff_are_found_by_nobody_else(world: World) -> None:
+    for path in STAFF:
+        assert_clean(world.client(world.staff).get(path))
+        for user in (world.consumer, world.creator):
+            assert world.client(user).get(path).status_code == 404, path
 
 
 def test_a_developer_sees_no_money_and_no_keys(world: World) -> None:

@@ -6,17 +6,22 @@ Nothing may be logged, blocked or wider than the window. Screenshots are left in
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
 from billing.budgets.webhooks import create_webhook
-from billing.models import BudgetNode
+from billing.models import BudgetNode, Incident
 from marketplace.accounts.models import User
 from marketplace.alerts.services import tell
+from marketplace.operations.incidents import post_incident
+from marketplace.operations.models import Component, ProbeDay
+from marketplace.operations.probes import probe_all
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
 from tests.marketplace.web.conftest import World, add_payments, add_payout
@@ -44,6 +49,19 @@ def add_use(world: World) -> str:
         data={},
     )
     return "/dashboard/models/transactions/in-use"
+
+
+def add_trouble(world: World) -> str:
+    """An incident of the books, one on the status page, and 90 days of probes; returns the page's address."""
+    Incident.objects.create(kind=Incident.Kind.RECONCILIATION, subject="txn_1", detail={"books": 1, "stripe": 2})
+    post_incident(by=world.staff, kind="minor", title="Slow answers", components=["predictions"], text="We see it.")
+    today = timezone.now().date()
+    for back in range(80):
+        for name in Component.values:
+            bad = 200 if back == 12 else back % 7
+            ProbeDay.objects.create(component=name, day=today - timedelta(days=back), good=1440 - bad, bad=bad)
+    probe_all({name: lambda: None for name in Component.values})
+    return "/platform/status"
 
 
 def pages_of(world: World) -> list[tuple[str, User | None, str]]:
@@ -96,6 +114,15 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("platform", world.staff, "/platform/"),
         ("disputes", world.staff, "/platform/disputes"),
         ("dispute", world.staff, "/platform/disputes/dp_1"),
+        ("fleet", world.staff, "/platform/fleet"),
+        ("ledger-health", world.staff, "/platform/ledger"),
+        ("post-status", world.staff, add_trouble(world)),
+        ("status", None, "/status"),
+        ("guard-events", world.staff, "/platform/guards"),
+        ("platform-evaluations", world.staff, "/platform/evaluations"),
+        ("platform-organizations", world.staff, "/platform/organizations"),
+        ("platform-organization", world.staff, "/platform/organizations/northbank"),
+        ("platform-refunds", world.staff, f"/platform/refunds?id={world.usage[0].prediction_id}"),
     ]
 
 
