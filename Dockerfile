@@ -16,16 +16,17 @@ COPY marketplace marketplace
 COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install ".[web,guards,search]"
+RUN pip install ".[web,guards,search,telemetry]"
 COPY manage.py ./
 COPY templates templates
+COPY docs docs
 RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
 USER intarsia
 VOLUME /var/lib/intarsia
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
-CMD ["uvicorn", "marketplace.config.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--lifespan", "on", "--http", "protocol.http1:EdgeProtocol", "--no-access-log", "--timeout-graceful-shutdown", "30"]
+CMD ["uvicorn", "marketplace.config.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--lifespan", "on", "--http", "protocol.http1:EdgeProtocol", "--no-access-log", "--no-proxy-headers", "--timeout-graceful-shutdown", "30"]
 
 FROM base AS serving
 # The C kernels are compiled at first start, as Triton compiles its launcher.
@@ -36,7 +37,7 @@ COPY lora_kernels lora_kernels
 COPY protocol protocol
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install torch==2.13.0 && pip install ".[serving]"
+RUN pip install torch==2.13.0 && pip install ".[serving,telemetry]"
 RUN install -d -o intarsia -g intarsia /var/lib/intarsia /var/lib/credentials
 USER intarsia
 VOLUME /var/lib/intarsia

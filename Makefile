@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools browser triton demo run stop status test lint clean
+.PHONY: setup setup-dev tools browser triton demo run stop status code test screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -11,7 +11,7 @@ demo: setup
 run: setup
 	@$(VENV_PYTHON) -m devstack run --port $(PORT)
 
-stop status clean:
+stop status code clean:
 	@$(VENV_PYTHON) -m devstack $@
 
 setup:
@@ -29,6 +29,12 @@ browser: tools
 
 triton: tools
 	@$(VENV_PYTHON) -m tests.triton_setup
+
+# Every page as pictures, at two widths and in both colour schemes: into the folder screenshots/.
+screenshots: browser
+	@mkdir -p screenshots
+	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q tests/marketplace/web/browser/test_pages.py
+	@echo "screenshots/: $$(ls screenshots | wc -l) pictures"
 
 lint: tools
 	@.venv/bin/ruff check .

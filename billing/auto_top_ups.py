@@ -20,19 +20,23 @@ from billing.cards import customer_of
 from billing.errors import CardNotFound, InvalidAutoTopUp
 from billing.locks import lock_auto_top_up, lock_top_up
 from billing.mail import tell_members
-from billing.models import Account, AutoTopUp, SavedCard, TopUp
+from billing.models import Account, AutoTopUp, Outbox, SavedCard, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
-from billing.top_ups import CHECKOUT_LIFETIME, credit_card_payment
+from billing.top_ups import CHECKOUT_LIFETIME, announce, credit_card_payment
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
+from marketplace.accounts.suspension import is_suspended
+from marketplace.accounts.verification import require_verified
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
 FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
 BATCH = 100
 
 
+@transaction.atomic
 def set_auto_top_up(
     *,
     organization: Organization,
@@ -40,12 +44,14 @@ def set_auto_top_up(
     threshold_cents: int,
     amount_cents: int,
     monthly_limit_cents: int,
+    by: UUID | None = None,
 ) -> AutoTopUp:
     """Buy `amount_cents` with the card whenever less than `threshold_cents` is available, from now on.
 
-    All payments of a calendar month (UTC) with the card stay within `monthly_limit_cents`. Raises CardNotFound,
-    InvalidAutoTopUp.
+    All payments of a calendar month (UTC) with the card stay within `monthly_limit_cents`. `by` is the id of the person
+    who decides. Raises EmailUnverified, CardNotFound, InvalidAutoTopUp.
     """
+    require_verified(by=by)
     card = SavedCard.objects.filter(pk=card_id, organization=organization, removed_at=None).first()
     if card is None:
         raise CardNotFound
@@ -67,6 +73,8 @@ def set_auto_top_up(
             "next_attempt_at": timezone.now(),
         },
     )
+    cents = {"threshold": threshold_cents, "amount": amount_cents, "monthly_limit": monthly_limit_cents}
+    audit.record(organization=organization, act="auto_top_up.set", data=cents)
     return rule
 
 
@@ -93,14 +101,18 @@ def auto_top_up_of(organization: Organization) -> AutoTopUpStatus | None:
     return AutoTopUpStatus(rule, _paid_this_month_cents(organization.pk), attempts.order_by("-created_at").first())
 
 
+@transaction.atomic
 def stop_auto_top_up(*, organization: Organization) -> None:
     """Turn automatic top-ups off. A payment that is under way still counts."""
     AutoTopUp.objects.filter(organization=organization).update(state=AutoTopUp.State.OFF)
+    audit.record(organization=organization, act="auto_top_up.stopped")
 
 
 def due_organizations() -> list[UUID]:
     """Return whose credit is below the threshold, and whose card may be charged now."""
-    wallets = Account.objects.filter(kind=Account.Kind.CUSTOMER_CREDIT, organization__auto_top_up__state="on")
+    wallets = Account.objects.filter(
+        kind=Account.Kind.CUSTOMER_CREDIT, organization__auto_top_up__state="on", organization__suspended_at=None
+    )
     low = wallets.filter(
         organization__auto_top_up__next_attempt_at__lte=Now(),
         posted__lt=F("held") + F("organization__auto_top_up__threshold_cents") * NANO_PER_CENT,
@@ -124,6 +136,8 @@ def charge_if_low(*, organization_id: UUID, gateway: StripeGateway | None = None
 def _begin(organization_id: UUID) -> TopUp | None:
     rule = lock_auto_top_up(organization_id)
     if rule is None or rule.state != AutoTopUp.State.ON or rule.next_attempt_at > timezone.now():
+        return None
+    if is_suspended(organization_id):
         return None
     wallet = Account.objects.filter(kind=Account.Kind.CUSTOMER_CREDIT, organization_id=organization_id).first()
     available = 0 if wallet is None else wallet.available
@@ -237,6 +251,7 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
     top_up.state = TopUp.State.FAILED
     top_up.failure = failure[:64]
     top_up.save(update_fields=["state", "failure"])
+    announce(top_up, Outbox.Topic.TOP_UP_FAILED)
     rule = lock_auto_top_up(top_up.organization_id)
     if rule is None or rule.state != AutoTopUp.State.ON:
         return

@@ -16,7 +16,9 @@ from billing.locks import lock_auto_top_up
 from billing.models import AutoTopUp, SavedCard, StripeCustomer
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import SetupPage
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
+from marketplace.accounts.verification import require_verified
 
 MAX_CARDS = 5  # per organization
 MAX_NEW_CARDS, NEW_CARD_WINDOW = 10, timedelta(days=30)  # removed ones count: cards are tested that way
@@ -33,13 +35,15 @@ def open_card_page(
     organization: Organization,
     success_url: str,
     cancel_url: str,
+    by: UUID | None = None,
     gateway: StripeGateway | None = None,
 ) -> str:
     """Open a page at Stripe where a card is saved, and return its address. `key` makes a retry open the same page.
 
-    Raises PaymentProviderUnavailable, CardInUse where the organization has as many cards as it may, and TooManyAttempts
-    where it has saved as many within a month.
+    `by` is the id of the person who saves it. Raises EmailUnverified, PaymentProviderUnavailable, CardInUse where the
+    organization has as many cards as it may, and TooManyAttempts where it has saved as many within a month.
     """
+    require_verified(by=by)
     if len(cards_of(organization)) >= MAX_CARDS:
         raise CardInUse(f"an organization saves up to {MAX_CARDS} cards; remove one first")
     recent = SavedCard.objects.filter(organization=organization, created_at__gt=timezone.now() - NEW_CARD_WINDOW)
@@ -113,5 +117,6 @@ def remove_card(*, organization: Organization, card_id: UUID, gateway: StripeGat
         if rule is not None and rule.card_id == card.pk and rule.state != AutoTopUp.State.OFF:
             raise CardInUse("automatic top-ups charge this card; turn them off or choose another card first")
         # From now on nothing charges it, whether or not Stripe answers.
-        SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=Now())
+        if SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=Now()):
+            audit.record(organization=organization, act="card.removed", subject=str(card.pk))
     (gateway or stripe_gateway()).cards.remove(card.payment_method_id)

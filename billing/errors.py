@@ -56,6 +56,26 @@ class BudgetExceeded(BillingError):
         self.needed = needed
 
 
+_RUN_REFUSALS = {
+    "run_unknown": (404, "There is no such run of this API key."),
+    "run_closed": (409, "This run was closed."),
+    "run_expired": (409, "The deadline of this run has passed."),
+    "run_calls_exhausted": (429, "This run has made all the calls that it may make."),
+    "run_budget_exceeded": (429, "This request could cost more than is left of the run's budget."),
+    "too_many_runs": (429, "Too many runs of the organization are open: close some, or wait for their deadlines."),
+}
+
+
+class RunRefused(BillingError):
+    """A run does not take a call, or is not made. Nothing was set aside, and trying again would change nothing."""
+
+    def __init__(self, code: str) -> None:
+        """Say why, by a code of `_RUN_REFUSALS`."""
+        status, message = _RUN_REFUSALS[code]
+        headers = {"x-should-retry": "false"}
+        super().__init__(f"{message} Nothing was charged.", code=code, status=status, headers=headers)
+
+
 class BudgetTreeRefusal(BillingError):
     """The tree of budgets cannot be changed in this way now; nothing changed."""
 
@@ -286,7 +306,7 @@ class SecondFactorRequired(BillingError):
         """Say what is needed, not which part was wrong."""
         super().__init__(
             "this takes a member of the platform's staff and the code that their authenticator app shows now "
-            "(set one up at /accounts/2fa/)"
+            "(set one up at /dashboard/security)"
         )
 
 

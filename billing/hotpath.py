@@ -91,9 +91,9 @@ async def place_holds(conn: AsyncConnection[Any], requests: Sequence[HoldRequest
 async def place_hold(conn: AsyncConnection[Any], request: HoldRequest) -> HoldPlaced:
     """Set the worst case aside, in wallet and budgets together, or change nothing.
 
-    Raises InsufficientFunds (also for an organization that never had credit), BudgetExceeded, and DuplicateRequest for
-    a prediction id or idempotency key that is in use. A key whose request was released may be used again for the same
-    body, because it charged nothing.
+    Raises InsufficientFunds (also for an organization that never had credit), BudgetExceeded, RunRefused, and
+    DuplicateRequest for a prediction id or idempotency key that is in use. A key whose request was released may be used
+    again for the same body, because it charged nothing.
     """
     return placed_or_raise(await _one_row(conn, PLACE_HOLDS, place_parameters([request])), request)
 

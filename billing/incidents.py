@@ -9,9 +9,11 @@ from django.utils import timezone
 
 from billing.errors import IncidentNotFound, SecondFactorRequired
 from billing.models import Incident
+from marketplace.accounts import audit
 from marketplace.accounts.models import User
-from marketplace.accounts.policies import is_operator
+from marketplace.accounts.policies import PLATFORM_SLUG, is_operator
 from marketplace.accounts.second_factor import has_second_factor
+from marketplace.accounts.selectors import organization_named
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,11 @@ def clear_incident(*, incident_id: int, user: User, code: str, reason: str) -> I
         Incident.objects.filter(pk=incident_id, resolved_at=None).update(
             resolved_at=now, detail=incident.detail | {"cleared": cleared}
         )
+        platform = organization_named(PLATFORM_SLUG)
+        if platform is not None:  # an incident is about the books, not about one organization
+            actor, kind = audit.Actor(user=user, as_staff=True), {"kind": incident.kind}
+            subject = str(incident_id)
+            audit.record(organization=platform, actor=actor, act="incident.cleared", subject=subject, data=kind)
     logger.warning("incident %s (%s) was cleared by %s", incident_id, incident.kind, user.pk)
     incident.refresh_from_db()
     return incident

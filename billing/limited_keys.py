@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,6 +12,7 @@ from billing.budgets.limits import Limits, limits_of
 from billing.budgets.tree import key_node, set_limits
 from billing.models import BudgetNode
 from marketplace.accounts import services as accounts
+from marketplace.accounts.audit import PLATFORM, Actor
 from marketplace.accounts.models import ApiKey, Organization, User
 
 __all__ = ["Limits", "budget_of", "create_limited_key", "set_key_budget"]
@@ -27,6 +28,9 @@ def create_limited_key(
     expires_at: datetime | None,
     limits: Limits,
     guards: Mapping[str, str] | None = None,
+    networks: Collection[str] = (),
+    models: Collection[str] = (),
+    actor: Actor = PLATFORM,
 ) -> tuple[ApiKey, str]:
     """Create a key with a budget from its first moment on. Raises what `accounts.services.create_api_key` does."""
     key, text = accounts.create_api_key(
@@ -36,6 +40,9 @@ def create_limited_key(
         created_by=created_by,
         expires_at=expires_at,
         guards=guards,
+        networks=networks,
+        models=models,
+        actor=actor,
     )
     if limits != Limits():
         set_limits(key_node(key), limits)

@@ -31,6 +31,7 @@ from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.calls import CURRENCY
 from billing.stripe.refunds import Refund, RefundRejected
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
 
 logger = logging.getLogger(__name__)
@@ -151,6 +152,8 @@ def _take_credit(organization: Organization, top_up_id: UUID, amount_cents: int,
     if _would_be_bought_again(organization, wallet.available - amount_cents * NANO_PER_CENT):
         raise RefundsFrozen(["Automatic top-ups are on, and would buy this credit again: turn them off first."])
     tax_cents = tax_back_cents(top_up, amount_cents)
+    cents = {"amount_cents": amount_cents}
+    audit.record(organization=organization, act="top_up.refunded", subject=str(top_up.pk), data=cents)
     moved = post_transaction(
         kind=LedgerTransaction.Kind.TOP_UP_REFUND,
         reference=str(request_id),

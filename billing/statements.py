@@ -23,6 +23,7 @@ from billing.errors import (
     HoldReleased,
     InsufficientFunds,
     OtherAttempt,
+    RunRefused,
 )
 from billing.pricing import Price, TokenUsage
 
@@ -87,6 +88,7 @@ class HoldRequest:
     introductory_free_nano_usd: int = 0
     end_user: str | None = None
     on_budget: Literal["refuse", "stop"] = "refuse"  # stop: grant the tokens that can be paid
+    run_id: UUID | None = None  # of the run that it is a call of
 
     def item(self) -> dict[str, Any]:
         """Return this hold as an item of PLACE_HOLDS."""
@@ -96,6 +98,7 @@ class HoldRequest:
             "api_key_id": self.api_key_id,
             "end_user": self.end_user,
             "on_budget": self.on_budget,
+            "run_id": self.run_id,
             "amount": self.amount_nano_usd,
             "input": self.price.input_micro_usd_per_mtok,
             "cached_input": self.price.cached_input_micro_usd_per_mtok,
@@ -201,13 +204,17 @@ def refund_parameters(prediction_id: UUID, reason: str) -> tuple[Any, ...]:
 
 
 def parse_placed(row: tuple[Any, ...], request: HoldRequest) -> HoldPlaced | BillingError:
-    """Read a row of PLACE_HOLDS: the hold, or the InsufficientFunds, BudgetExceeded or DuplicateRequest against it."""
+    """Read a row of PLACE_HOLDS: the hold, or the refusal against it that `place_hold` raises."""
     _id, outcome, available, amount, max_tokens, node, period, limit, spent, existing_id, state, same_body = row
     match outcome:
         case "placed":
             return HoldPlaced(available, amount, max_tokens)
         case "insufficient":
             return InsufficientFunds(available, amount)
+        case "budget" if node is not None and node == request.run_id:
+            return RunRefused("run_budget_exceeded")
+        case "run_unknown" | "run_closed" | "run_expired" | "run_calls_exhausted":
+            return RunRefused(outcome)
         case "budget":
             return BudgetExceeded(limit, spent, request.amount_nano_usd, node_id=node, period=period)
         case "duplicate":

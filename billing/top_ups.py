@@ -29,6 +29,8 @@ from billing.stripe.calls import CURRENCY
 from billing.stripe.cards import CardPayment
 from billing.stripe.checkout import CheckoutSession
 from marketplace.accounts.models import Organization
+from marketplace.accounts.suspension import require_not_suspended
+from marketplace.accounts.verification import require_verified
 
 logger = logging.getLogger(__name__)
 
@@ -45,16 +47,21 @@ def start_top_up(
     success_url: str,
     cancel_url: str,
     top_up_id: UUID | None = None,
+    by: UUID | None = None,
     gateway: StripeGateway | None = None,
 ) -> TopUp:
     """Open a checkout page for `amount_cents`; the customer pays at `checkout_url` of the answer.
 
     `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
-    and opens its page if Stripe's answer was lost the first time. Raises InvalidTopUpAmount,
-    RequestIdReused, TooManyAttempts, and PaymentProviderUnavailable (no money moved; try again).
+    and opens its page if Stripe's answer was lost the first time. `by` is the id of the person who pays. Raises
+    EmailUnverified, InvalidTopUpAmount, RequestIdReused, TooManyAttempts, NotAllowed for a suspended organization, and
+    PaymentProviderUnavailable (no money
+    moved; try again).
     """
+    require_verified(by=by)
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
+    require_not_suspended(organization.pk)
     if top_up_id is None or not TopUp.objects.filter(pk=top_up_id).exists():
         _check_attempts(organization)
     top_up, created = TopUp.objects.get_or_create(
@@ -262,15 +269,7 @@ def _credit(top_up: TopUp, paid: _Paid) -> None:
     )
     top_up.state = TopUp.State.CREDITED
     top_up.credited_at = timezone.now()
-    Outbox.objects.create(
-        topic=Outbox.Topic.TOP_UP_CREDITED,
-        key=str(top_up.pk),
-        payload={
-            "top_up_id": str(top_up.pk),
-            "organization_id": str(top_up.organization_id),
-            "amount_nano_usd": amount,
-        },
-    )
+    announce(top_up, Outbox.Topic.TOP_UP_CREDITED)
 
 
 def _book_tax(top_up: TopUp) -> None:
@@ -287,6 +286,20 @@ def _book_tax(top_up: TopUp) -> None:
         )
 
 
+@transaction.atomic
 def fail_top_up(*, session: CheckoutSession) -> None:
     """Note that a slow payment method failed in the end. A credited top-up stays credited: its page was paid."""
-    TopUp.objects.filter(checkout_session_id=session.id, state__in=TopUp.WAITING).update(state=TopUp.State.FAILED)
+    waiting = TopUp.objects.filter(checkout_session_id=session.id, state__in=TopUp.WAITING)
+    for top_up in waiting:
+        if waiting.filter(pk=top_up.pk).update(state=TopUp.State.FAILED):
+            announce(top_up, Outbox.Topic.TOP_UP_FAILED)
+
+
+def announce(top_up: TopUp, topic: Outbox.Topic) -> None:
+    """Note the end of a top-up for whoever listens, in the transaction that brings it about."""
+    payload = {
+        "top_up_id": str(top_up.pk),
+        "organization_id": str(top_up.organization_id),
+        "amount_nano_usd": top_up.amount_cents * NANO_PER_CENT,
+    }
+    Outbox.objects.create(topic=topic, key=str(top_up.pk), payload=payload)

@@ -14,6 +14,7 @@ from creator_cli.names import ModelName
 from creator_cli.reading import Reader
 from creator_cli.records import Base, EvalRun, EvalSet, ListedModel, Me, Price, Version
 from creator_cli.reviews import Review
+from creator_cli.rollouts import Served
 from protocol.encoding import encode_base64url
 
 _MAX_PAGES = 1000
@@ -32,9 +33,13 @@ class ControlApi:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def create_token(self, wanted: Mapping[str, Any]) -> str:
-        """Exchange e-mail and password for a token."""
-        return Reader(self._post("tokens", wanted).json(), "token").text("key")
+    def post_form(self, path: str, fields: Mapping[str, str]) -> tuple[int, Any]:
+        """Send a form of the login; see HttpClient."""
+        return self._http.post_form(path, fields)
+
+    def trade_token(self, device_token: str) -> str:
+        """Trade the token of a confirmed login for an API key, which the answer shows once."""
+        return Reader(self.post("tokens", {"device_token": device_token}).json(), "token").text("key")
 
     def me(self) -> Me:
         """Return the owner of the token."""
@@ -47,7 +52,7 @@ class ControlApi:
     def register_signing_key(self, organization: str, public_key: bytes) -> UUID:
         """Register the creator's public key; again is once. Returns its id."""
         payload = {"public_key": encode_base64url(public_key)}
-        answer = self._post(f"organizations/{organization}/signing-keys", payload, repeatable=True)
+        answer = self.post(f"organizations/{organization}/signing-keys", payload, repeatable=True)
         return Reader(answer.json(), "signing key").uuid("id")
 
     def intake_key(self) -> bytes:
@@ -56,11 +61,11 @@ class ControlApi:
 
     def bases(self) -> list[Base]:
         """List the base models, newest first. Needs no token."""
-        return [Base.parse(item) for item in self._pages("bases")]
+        return [Base.parse(item) for item in self.pages("bases")]
 
     def models(self) -> list[ListedModel]:
         """List the creator's own models, newest first."""
-        return [ListedModel.parse(item) for item in self._pages("models", mine="true")]
+        return [ListedModel.parse(item) for item in self.pages("models", mine="true")]
 
     def model(self, name: ModelName) -> ListedModel | None:
         """Return a listing, or None if there is none that the caller may see."""
@@ -77,7 +82,7 @@ class ControlApi:
 
     def create_model(self, payload: Mapping[str, Any]) -> ListedModel:
         """Create a listing."""
-        return ListedModel.parse(self._post("models", payload).json())
+        return ListedModel.parse(self.post("models", payload).json())
 
     def update_model(self, name: ModelName, payload: Mapping[str, Any]) -> ListedModel:
         """Change fields of a listing."""
@@ -86,20 +91,20 @@ class ControlApi:
 
     def prices(self, name: ModelName) -> list[Price]:
         """List every price of a model, announced ones too, the last to begin first."""
-        return [Price.parse(item) for item in self._pages(f"models/{name}/prices")]
+        return [Price.parse(item) for item in self.pages(f"models/{name}/prices")]
 
     def set_price(self, name: ModelName, payload: Mapping[str, Any]) -> Price:
         """Set or announce a price."""
-        return Price.parse(self._post(f"models/{name}/prices", payload).json())
+        return Price.parse(self.post(f"models/{name}/prices", payload).json())
 
     def start_version(self, name: ModelName, *, signing_key_id: UUID, size: int, changelog: str) -> Version:
         """Open the upload of the next version."""
         payload = {"signing_key_id": str(signing_key_id), "package_size": size, "changelog": changelog}
-        return Version.parse(self._post(f"models/{name}/versions", payload).json())
+        return Version.parse(self.post(f"models/{name}/versions", payload).json())
 
     def versions(self, name: ModelName) -> Iterator[Version]:
         """Iterate over the versions of one of the creator's models, newest first, page by page."""
-        return (Version.parse(item) for item in self._pages(f"models/{name}/versions"))
+        return (Version.parse(item) for item in self.pages(f"models/{name}/versions"))
 
     def version(self, version_id: UUID) -> Version:
         """Return a version."""
@@ -128,16 +133,16 @@ class ControlApi:
     ) -> EvalSet:
         """Open the upload of the model's next set of rows."""
         payload = {"signing_key_id": str(signing_key_id), "package_size": size, "rows": rows, "scorer": scorer}
-        return EvalSet.parse(self._post(f"models/{name}/eval-sets", payload).json())
+        return EvalSet.parse(self.post(f"models/{name}/eval-sets", payload).json())
 
     def complete_eval_set(self, set_id: UUID, *, digest: str, wrapped_data_key: bytes) -> EvalSet:
         """Close the upload; again with the same digest changes nothing."""
         payload = {"digest": digest, "wrapped_data_key": encode_base64url(wrapped_data_key)}
-        return EvalSet.parse(self._post(f"eval-sets/{set_id}/complete", payload, repeatable=True).json())
+        return EvalSet.parse(self.post(f"eval-sets/{set_id}/complete", payload, repeatable=True).json())
 
     def eval_sets(self, name: ModelName) -> Iterator[EvalSet]:
         """Iterate over the sets of one of the creator's models, newest first."""
-        return (EvalSet.parse(item) for item in self._pages(f"models/{name}/eval-sets"))
+        return (EvalSet.parse(item) for item in self.pages(f"models/{name}/eval-sets"))
 
     def eval_quote(self, set_id: UUID, version: int | None, guard: str | None = None) -> tuple[int, int]:
         """Return the version that would be measured, or guarded, and the run's worst case in nano-dollars."""
@@ -152,7 +157,7 @@ class ControlApi:
         payload: dict[str, Any] = {"version": version}
         payload |= {} if budget_nano_usd is None else {"budget_nano_usd": budget_nano_usd}
         payload |= {} if guard is None else {"guard": guard}
-        return EvalRun.parse(self._post(f"eval-sets/{set_id}/runs", payload).json())
+        return EvalRun.parse(self.post(f"eval-sets/{set_id}/runs", payload).json())
 
     def model_guard(self, name: ModelName) -> dict[str, Any]:
         """Return the guard of one of the creator's models as the API says it."""
@@ -164,11 +169,11 @@ class ControlApi:
 
     def eval_runs(self, name: ModelName) -> Iterator[EvalRun]:
         """Iterate over the runs of one of the creator's models, newest first."""
-        return (EvalRun.parse(item) for item in self._pages(f"models/{name}/eval-runs"))
+        return (EvalRun.parse(item) for item in self.pages(f"models/{name}/eval-runs"))
 
     def evaluations(self, name: ModelName) -> Iterator[dict[str, Any]]:
         """Iterate over the figures of a model, newest first. Needs no token."""
-        return iter(self._pages(f"models/{name}/evaluations"))
+        return iter(self.pages(f"models/{name}/evaluations"))
 
     def publish_version(self, version_id: UUID) -> Version:
         """Offer a verified version for sale. Idempotent."""
@@ -176,7 +181,7 @@ class ControlApi:
 
     def appeal_review(self, review_id: UUID, *, text: str) -> Review:
         """Appeal a refusal, once."""
-        return Review.parse(self._post(f"reviews/{review_id}/appeal", {"text": text}).json())
+        return Review.parse(self.post(f"reviews/{review_id}/appeal", {"text": text}).json())
 
     def retire_version(self, version_id: UUID) -> Version:
         """Take a version off sale. Idempotent."""
@@ -185,6 +190,27 @@ class ControlApi:
     def revoke_version(self, version_id: UUID, *, reason: str) -> Version:
         """Pull the kill switch. Idempotent."""
         return self._act(version_id, "revoke", {"reason": reason})
+
+    def served(self, name: ModelName) -> Served:
+        """Return the version that the model's name means, and its rollouts."""
+        return Served.parse(self._http.request("GET", f"models/{name}/rollout").json())
+
+    def set_rollout(self, version_id: UUID, *, percent: int) -> Served:
+        """Give a version to `percent` of the customers. Not repeated: a second 0 would be refused."""
+        return Served.parse(self.post(f"versions/{version_id}/rollout", {"percent": percent}).json())
+
+    def make_default(self, version_id: UUID) -> Served:
+        """Let the model's name mean this version. Idempotent."""
+        return Served.parse(self.post(f"versions/{version_id}/make-default", {}, repeatable=True).json())
+
+    def deprecate_version(self, version_id: UUID, *, ends_at: str, replacement: int | None) -> dict[str, Any]:
+        """Announce the end of a version. Idempotent."""
+        payload = {"ends_at": ends_at, "replacement": replacement}
+        return self._ending(self.post(f"versions/{version_id}/deprecate", payload, repeatable=True).json())
+
+    def keep_version(self, version_id: UUID) -> dict[str, Any]:
+        """Take the announced end of a version back."""
+        return self._ending(self._http.request("DELETE", f"versions/{version_id}/deprecate").json())
 
     def custody(self, name: ModelName) -> tuple[dict[str, Any], list[Release]]:
         """Return the answer with checkpoint and vault key, and its releases, newest first."""
@@ -221,25 +247,36 @@ class ControlApi:
         """Return the way to the next payout, and the payouts, newest first."""
         overview = self._http.request("GET", "payouts/overview").json()
         Reader(overview, "payouts").integer("payable_nano_usd")
-        return dict(overview), list(self._pages("payouts"))
+        return dict(overview), list(self.pages("payouts"))
 
     def start_payout(self, amount_cents: int | None) -> dict[str, Any]:
         """Pay out this amount, or everything that is payable. Not repeated: a lost answer shows in the list."""
-        value = self._post("payouts", {} if amount_cents is None else {"amount_cents": amount_cents}).json()
+        value = self.post("payouts", {} if amount_cents is None else {"amount_cents": amount_cents}).json()
         Reader(value, "payout").integer("amount_cents")
         return dict(value)
 
     def open_payout_setup(self) -> str:
         """Open Stripe's page for details and bank account; return its address."""
-        return Reader(self._post("payouts/setup", {}).json(), "payout setup").text("url")
+        return Reader(self.post("payouts/setup", {}).json(), "payout setup").text("url")
 
     def _act(self, version_id: UUID, verb: str, payload: Mapping[str, Any] | None = None) -> Version:
-        return Version.parse(self._post(f"versions/{version_id}/{verb}", payload or {}, repeatable=True).json())
+        return Version.parse(self.post(f"versions/{version_id}/{verb}", payload or {}, repeatable=True).json())
 
-    def _post(self, path: str, payload: Mapping[str, Any], *, repeatable: bool = False) -> Answer:
+    @staticmethod
+    def _ending(value: Any) -> dict[str, Any]:
+        Version.parse(value)
+        return {"ends_at": value.get("ends_at"), "replacement": value.get("replacement")}
+
+    def get(self, path: str, **params: str) -> Answer:
+        """Send a GET."""
+        return self._http.request("GET", path, params=params)
+
+    def post(self, path: str, payload: Mapping[str, Any], *, repeatable: bool = False) -> Answer:
+        """Send a JSON document; `repeatable` as HttpClient says."""
         return self._http.request("POST", path, payload=payload, repeatable=repeatable)
 
-    def _pages(self, path: str, **params: str) -> Iterator[Any]:
+    def pages(self, path: str, **params: str) -> Iterator[Any]:
+        """Iterate over the rows of a list, page by page."""
         query = {**params, "limit": "200"}
         for _ in range(_MAX_PAGES):
             value = self._http.request("GET", path, params=query).json()

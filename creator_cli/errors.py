@@ -62,6 +62,8 @@ class ApiError(CliError):
         self.status = status
         self.offset = offset  # where the platform's upload stands, if not where the client thought
         self.retry_after = 0.0  # seconds
+        if code == "scope_missing":
+            self.hint = "intarsia login --scope SCOPE, with the scope that is missing"
         if status == 401:
             self.exit_code = NotLoggedIn.exit_code
             self.hint = "intarsia login"

@@ -101,6 +101,21 @@ class HttpClient:
             time.sleep(wait * random.uniform(0.75, 1.25))
         raise AssertionError("the last attempt returns or raises")
 
+    def post_form(self, path: str, fields: Mapping[str, str]) -> tuple[int, Any]:
+        """Send a form below the platform's own address, once and without the token; return status and JSON, or None.
+
+        Raises NetworkError.
+        """
+        request = self._client.build_request("POST", f"{self._url}/{path}", data=dict(fields))
+        try:
+            response, content = self._send(request)
+        except httpx.TransportError as error:
+            raise NetworkError(f"{self._url} cannot be reached: {_reason(error)}", hint=_HINT) from None
+        try:
+            return response.status_code, json.loads(content)
+        except (ValueError, RecursionError):
+            return response.status_code, None
+
     def _attempt(
         self,
         method: str,
@@ -121,6 +136,12 @@ class HttpClient:
             content=body() if body else None,
             headers=sent,
         )
+        response, content = self._send(request)
+        if response.status_code < 300:
+            return Answer(response.status_code, response.headers, content)
+        raise _refusal(response, content)
+
+    def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
         response = self._client.send(request, stream=True)
         try:
             content = bytearray()
@@ -130,9 +151,7 @@ class HttpClient:
                     raise CliError(f"the answer is larger than {MAX_ANSWER >> 20} MiB")
         finally:
             response.close()
-        if response.status_code < 300:
-            return Answer(response.status_code, response.headers, bytes(content))
-        raise _refusal(response, bytes(content))
+        return response, bytes(content)
 
 
 _HINT = "check the connection and the URL (INTARSIA_URL, or intarsia login --url), then run the command again"
@@ -168,10 +187,10 @@ def _refusal(response: httpx.Response, content: bytes) -> CliError:
 
 
 def _envelope(content: bytes) -> tuple[str, str, str | None]:
-    """Return (code, message, field) of the error envelope, or stand-ins if the body is something else."""
+    """Return (code, message, param) of the error envelope, or stand-ins if the body is something else."""
     try:
         error = json.loads(content)["error"]
-        field = error.get("field")
+        field = error.get("param")
         return str(error["code"])[:100], str(error["message"])[:1000], None if field is None else str(field)[:200]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "http_error", "", None

@@ -33,11 +33,18 @@ class LazyCommand:
 
 
 COMMANDS = (
-    LazyCommand("login", "account", "Log in, create this machine's signing key and pin the platform's key."),
+    LazyCommand(
+        "login", "account", "Log in through your browser, create this machine's signing key and pin the platform's key."
+    ),
     LazyCommand(
         "logout", "account", "Revoke the token where possible and forget it. The signing key and pinned keys stay."
     ),
     LazyCommand("whoami", "account", "Show which user and organization this machine is logged in as."),
+    LazyCommand(
+        "init",
+        "init",
+        "Write a listing, model.json, by asking; options answer beforehand, and --yes takes what is proposed.",
+    ),
     LazyCommand(
         "example",
         "adapters",
@@ -50,6 +57,21 @@ COMMANDS = (
     LazyCommand("publish", "models", "Offer a verified version for sale."),
     LazyCommand("appeal", "models", "Appeal the refusal of a version, once. A person answers within one working day."),
     LazyCommand("price", "prices", "Set the price of a model, now or from a later day on; without options, show it."),
+    LazyCommand(
+        "rollout",
+        "rollouts",
+        "Give a version to a part of the customers, 1 to 100 percent; without a percentage, compare both versions.",
+    ),
+    LazyCommand(
+        "rollback",
+        "rollouts",
+        "Take a rollout back, or make an earlier version the default again: intarsia rollback ORG/SLUG@N.",
+    ),
+    LazyCommand(
+        "deprecate",
+        "rollouts",
+        "Announce the end of a version: its customers are told, and it is retired on that day.",
+    ),
     LazyCommand("retire", "models", "Take a version off sale for good."),
     LazyCommand(
         "revoke",
@@ -58,6 +80,22 @@ COMMANDS = (
     ),
     LazyCommand("eval", "evals", "Measure a version on the platform with rows that are sealed on this machine."),
     LazyCommand("canary", "canary", "Plant secret rows in your training set, and find stolen weights by them."),
+    LazyCommand(
+        "usage",
+        "usage",
+        "Show what your organization spent, by model, day or key; or write its predictions to a CSV file.",
+    ),
+    LazyCommand(
+        "logs",
+        "usage",
+        "Show your newest predictions, or how one of your own models is called: sums by the hour, never by whom.",
+    ),
+    LazyCommand("wallet", "usage", "Show your organization's credit."),
+    LazyCommand(
+        "keys",
+        "keys",
+        "List, create, rotate and revoke your organization's API keys; that needs the scope account.",
+    ),
     LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand("receipt", "receipts", "Keep the platform's receipt keys, fetch receipts, and verify them offline."),
     LazyCommand("payouts", "payouts", "Show your payouts and what is payable; set payouts up, or ask for one."),

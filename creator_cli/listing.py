@@ -15,9 +15,12 @@ from creator_cli.records import ListedModel, Price
 
 MAX_LISTING = 1 << 20  # bytes
 MAX_CARD = 400_000  # bytes; the platform takes 100,000 characters
-_TEXT = ("title", "summary", "industry", "visibility")
+_TEXT = ("title", "summary", "industry", "visibility", "licence", "licence_text")
+_FLAGS = ("licence_required", "gated")
 _LISTS = ("tags", "example_messages", "derived_from")
-_KNOWN = frozenset({"org_slug", "org_name", "slug", "base", "card", "price", "derivative_royalty_bps", *_TEXT, *_LISTS})
+_KNOWN = frozenset(
+    {"org_slug", "org_name", "slug", "base", "card", "price", "derivative_royalty_bps", *_TEXT, *_FLAGS, *_LISTS}
+)
 _SOURCE_FIELDS = {"model", "royalty_bps"}
 _PRICE_FIELDS = ("input_micro_usd_per_mtok", "output_micro_usd_per_mtok")
 # The platform's own value for an amount that a listing leaves out; cached input then costs as much as input.
@@ -72,11 +75,13 @@ def read_listing(path: Path) -> Listing:
         _require(path, field, isinstance(value.get(field), str), "is required and must be text")
     for field in ("base", "card", *_TEXT):
         _require(path, field, isinstance(value.get(field, ""), str), "must be text")
+    for field in _FLAGS:
+        _require(path, field, isinstance(value.get(field, False), bool), "must be true or false")
     for field in _LISTS:
         _require(path, field, isinstance(value.get(field, []), list), "must be a list")
-    text = {field: value[field] for field in (*_TEXT, *_LISTS) if field in value}
+    text = {field: value[field] for field in (*_TEXT, *_FLAGS, *_LISTS) if field in value}
     # As the platform stores them: otherwise every push would change the listing.
-    text |= {field: text[field].strip() for field in ("title", "summary", "industry") if field in text}
+    text |= {field: text[field].strip() for field in ("title", "summary", "industry", "licence_text") if field in text}
     if "derivative_royalty_bps" in value:
         owed = text["derivative_royalty_bps"] = value["derivative_royalty_bps"]
         fits = owed is None or (type(owed) is int and 0 <= owed <= 10_000)

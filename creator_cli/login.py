@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import typer
-
 from creator_cli.control_api import ControlApi
-from creator_cli.errors import ApiError, CliError, NotLoggedIn, Refused
+from creator_cli.device_login import Wish, log_in_through_browser
+from creator_cli.errors import CliError, NotLoggedIn, Refused
 from creator_cli.identity import load_identity, register_identity
 from creator_cli.known_platforms import KnownPlatforms
 from creator_cli.names import parse_platform_url
@@ -20,9 +17,10 @@ from creator_cli.session import Session, platform_url, save_session, session_pat
 from creator_cli.settings import Settings
 from sealed_weights.wrap import fingerprint
 
-# Allows publishing, custody and earnings, but neither spending money nor creating keys.
-SCOPES = ("publish",)
-MAX_SECRET = 4096  # characters of a password or token
+# A login proposes to publish and to look, but neither to spend money nor to create keys.
+PROPOSED = ("publish", "read")
+SCOPES = ("predict", "publish", "account", "read")
+MAX_SECRET = 4096  # characters of a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +28,23 @@ class LoginRequest:
     """The options of `intarsia login`."""
 
     url: str | None
-    email: str | None
     organization: str | None
-    password_stdin: bool
+    scopes: tuple[str, ...]
     token_stdin: bool
+    open_browser: bool
     expires_days: int
     trust_new_key: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The outcome of a login. Keys are named by their public half."""
+    """The outcome of a login. Keys are named by their public half; only who may publish has a signing key."""
 
     url: str
     email: str | None
     organization: str
-    signing_key: str
+    scopes: tuple[str, ...]
+    signing_key: str | None
     intake_key: str
 
     def to_json(self) -> dict[str, Any]:
@@ -54,15 +53,16 @@ class LoggedIn:
 
 
 def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
-    """Pin the platform's key, get or check a token, register the signing key, then store the login.
+    """Pin the platform's key, get or check a token, register the signing key where it may, then store the login.
 
     Raises CliError for a changed key, before any secret is sent; Refused, NotLoggedIn, NetworkError.
     """
     url = parse_platform_url(request.url) if request.url else platform_url(settings)
     if url is None:
         raise Refused("name the platform by its address", hint="intarsia login --url https://…", field="url")
-    if request.token_stdin and request.password_stdin:
-        raise Refused("--token-stdin and --password-stdin cannot be used together", field="token-stdin")
+    for scope in request.scopes:
+        if scope not in SCOPES:
+            raise Refused(f"{scope!r} is no scope; there are {', '.join(SCOPES)}", field="scope")
     known = KnownPlatforms.load(settings)
     with ControlApi(url, None) as api:
         intake_key = api.intake_key()
@@ -70,17 +70,23 @@ def log_in(settings: Settings, request: LoginRequest, out: Output) -> LoggedIn:
             out.note(f"trusting {url} from now on: intake key {fingerprint(intake_key)}")
         if request.trust_new_key:
             known.forget_vault_key(url)
-        token = _read_stdin("token") if request.token_stdin else _create_token(api, request, settings)
+        if request.token_stdin:
+            token = _read_token()
+        else:
+            wish = Wish(request.scopes or PROPOSED, request.organization, request.expires_days, request.open_browser)
+            token = log_in_through_browser(api, wish, settings, out)
     with ControlApi(url, token) as api:
         me = api.me()
         known.check_organization(url, me.organization, me.organization_id, trust_new=request.trust_new_key)
-        identity = load_identity(settings)
-        register_identity(api, me.organization, identity)
+        identity = load_identity(settings) if "publish" in me.scopes else None
+        if identity is not None:
+            register_identity(api, me.organization, identity)
     replaced = _replaceable_session(settings, token)
     save_session(settings, Session(url, token), organization=me.organization)
     if replaced:
         _revoke(replaced)  # best effort: tokens that are no longer stored anywhere must not pile up
-    return LoggedIn(url, me.email, me.organization, identity.public_bytes().hex(), fingerprint(intake_key))
+    signing_key = None if identity is None else identity.public_bytes().hex()
+    return LoggedIn(url, me.email, me.organization, me.scopes, signing_key, fingerprint(intake_key))
 
 
 def log_out(settings: Settings, out: Output) -> bool:
@@ -116,39 +122,10 @@ def _revoke(session: Session) -> bool:
     return False
 
 
-def _create_token(api: ControlApi, request: LoginRequest, settings: Settings) -> str:
-    if not request.email:
-        raise Refused("your e-mail address is missing", hint="intarsia login --email you@example.com", field="email")
-    expires = datetime.now(UTC) + timedelta(days=request.expires_days)
-    wanted: dict[str, Any] = {
-        "email": request.email,
-        "password": _read_stdin("password") if request.password_stdin else _ask_password(),
-        "scopes": list(SCOPES),
-        "name": f"intarsia on {platform.node() or 'a machine'}"[:100],
-        "expires_at": expires.isoformat(),
-    }
-    if request.organization:
-        wanted["organization"] = request.organization
-    try:
-        return api.create_token(wanted)
-    except ApiError as error:
-        if error.code == "organization_required":
-            error.hint = "intarsia login --organization NAME …"
-        raise
-
-
-def _read_stdin(what: str) -> str:
+def _read_token() -> str:
     text = sys.stdin.readline(MAX_SECRET + 2).rstrip("\r\n")
     if not text or len(text) > MAX_SECRET:
-        raise Refused(f"standard input holds no {what}", field=f"{what}-stdin")
-    if what == "token" and not (text.isascii() and text.isprintable() and " " not in text):
+        raise Refused("standard input holds no token", field="token-stdin")
+    if not (text.isascii() and text.isprintable() and " " not in text):
         raise Refused("standard input does not hold an API key", field="token-stdin")
     return text
-
-
-def _ask_password() -> str:
-    if not sys.stdin.isatty():
-        raise Refused(
-            "the password cannot be asked for without a terminal: add --password-stdin", field="password-stdin"
-        )
-    return str(typer.prompt("Password", hide_input=True, err=True))

@@ -87,9 +87,9 @@ def root(
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Sell predictions from your LoRA adapters without handing over the weights.
+    """Sell predictions from your LoRA adapters without handing over the weights; see what you buy.
 
-    Start with: intarsia login, then intarsia push DIR --listing model.json --publish
+    Start with: intarsia login, then intarsia init and intarsia push DIR --listing model.json --publish
     """
 
 

@@ -154,9 +154,17 @@ class ListedModel:
             newest_version=reader.integer("newest_version") if reader.has("newest_version") else None,
             price=Price.parse(value["price"]) if reader.has("price") else None,
             accuracy=accuracy,
-            text=value,
+            text=_listing_text(value),
             review=Review.parse(value["review"]) if reader.has("review") else None,
         )
+
+
+def _listing_text(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model of the API with its licence as a listing file has it."""
+    licence = value.get("licence")
+    if not isinstance(licence, Mapping):
+        return value
+    return {**value, "licence": licence.get("id"), "licence_required": licence.get("required")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,12 @@ def load_session(settings: Settings) -> Session:
     """Return the session to use; raises NotLoggedIn, also if the stored token is for another platform."""
     url = platform_url(settings)
     if url is None:
-        raise NotLoggedIn("you are not logged in", hint="intarsia login --url https://… --email you@example.com")
+        raise NotLoggedIn("you are not logged in", hint="intarsia login --url https://…")
     if settings.token:
         return Session(url, settings.token)
     stored = stored_session(settings)
     if stored is None or stored.url != url:
-        raise NotLoggedIn(f"you are not logged in to {url}", hint=f"intarsia login --url {url} --email you@example.com")
+        raise NotLoggedIn(f"you are not logged in to {url}", hint=f"intarsia login --url {url}")
     return stored
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +13,13 @@ APPLICATION = "intarsia"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Variables of the environment: INTARSIA_* of the fields below, and NO_COLOR.
+    """Variables of the environment: INTARSIA_* of the fields below, NO_COLOR, and those of a desktop.
 
     `config_dir` holds the login, the signing key and the pinned keys; `cache_dir` the sealed packages of unfinished
     uploads. `url` and `token` replace what `intarsia login` stored. `canary_key` is the API key of an endpoint that
     `intarsia canary check` asks. `debug` shows tracebacks.
+    `has_browser`: a window can be opened for the person who typed the command, which one at the far end of SSH does not
+    see.
     """
 
     config_dir: Path
@@ -26,6 +29,7 @@ class Settings:
     canary_key: str | None = field(repr=False)
     debug: bool
     no_color: bool
+    has_browser: bool = False
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -39,6 +43,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         canary_key=environ.get("INTARSIA_CANARY_KEY") or None,
         debug=environ.get("INTARSIA_DEBUG", "") not in ("", "0"),
         no_color=bool(environ.get("NO_COLOR")),
+        has_browser=sys.stderr.isatty()
+        and not environ.get("SSH_CONNECTION")
+        and (sys.platform in ("darwin", "win32") or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))),
     )
 
 

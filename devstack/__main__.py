@@ -1,4 +1,4 @@
-"""`python -m devstack run | demo | stop | status | manage | clean`."""
+"""`python -m devstack run | demo | stop | status | code | manage | clean`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from devstack.errors import LocalStackError
 from devstack.lock import is_running, read_stack
 from devstack.postgres import remove_postgres
 from devstack.state import REPOSITORY, State
+from devstack.totp import totp
 
 DEFAULT_PORT = 8000
 STOP_SECONDS = 60
@@ -65,6 +66,12 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _code(arguments: argparse.Namespace) -> int:
+    """Print the code with which the sample member of staff signs in now."""
+    console.print(totp(State.open().secrets["sample_totp"]))
+    return 0
+
+
 def _manage(arguments: argparse.Namespace) -> int:
     """Run a management command in the environment of the running platform."""
     info = read_stack(State.open())
@@ -97,6 +104,7 @@ def main() -> int:
     for name, action, text in (
         ("demo", _demo, "start everything, run the whole business once, stop"),
         ("stop", _stop, "stop the platform"),
+        ("code", _code, "print the code with which the sample member of staff signs in now"),
         ("status", _status, "say whether the platform runs, and where"),
         ("clean", _clean, "delete all state but the base model"),
     ):

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from devstack.memory_lock import can_lock
 from devstack.postgres import PostgresServer
@@ -120,6 +121,7 @@ class Services:
             "ROOT_KEY_FILE": str(self.state.root / "keys" / "root.key"),
             "BLOB_DIR": str(self.state.root / "blobs"),
             "PUBLIC_URL": self.web_url,
+            "EMAIL_URL": f"file://{quote(str(self.state.mails))}",
             "STRIPE_API_KEY": secrets["stripe_api_key"],
             "STRIPE_API_BASE": self.stripe_url,
             "STRIPE_WEBHOOK_SECRET": secrets["stripe_webhook_secret"],
@@ -170,6 +172,7 @@ class Services:
                 "--lifespan=on",
                 "--http=protocol.http1:EdgeProtocol",
                 "--no-access-log",
+                "--no-proxy-headers",
                 "--log-level=warning",
                 "--timeout-graceful-shutdown=5",
             ],
@@ -189,6 +192,13 @@ class Services:
         options = ("--queues=runs", "--hostname=runs@%h", "--concurrency=2", "--loglevel=WARNING")
         quiet = ("--without-gossip", "--without-mingle")
         worker = self._python("runs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
+        return replace(worker, stop_signal=signal.SIGQUIT)
+
+    def jobs(self) -> ProcessSpec:
+        """Return the worker of batches and background predictions, which is stopped at once, as that of runs is."""
+        options = ("--queues=jobs", "--hostname=jobs@%h", "--concurrency=2", "--loglevel=WARNING")
+        quiet = ("--without-gossip", "--without-mingle")
+        worker = self._python("jobs", [*CELERY, "worker", *options, *quiet], self.platform_environment(), always_ready)
         return replace(worker, stop_signal=signal.SIGQUIT)
 
     def beat(self) -> ProcessSpec:

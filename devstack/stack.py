@@ -112,7 +112,7 @@ class LocalStack:
                 str(services.credential_file),
             )
         with step("web, worker, scheduler, payments double"):
-            workers = (services.worker(), services.runs(), services.beat())
+            workers = (services.worker(), services.runs(), services.jobs(), services.beat())
             for spec in (services.stripe_double(), services.web(), *workers):
                 supervisor.start(spec)
             supervisor.wait_ready(["stripe-double", "web"])
@@ -159,6 +159,9 @@ class LocalStack:
         credentials = json.loads(sample_credentials(self._state).read_text())
         for role, login in credentials.items():
             line(f"{role:<9} {login['email']}   password {login['password']}")
+        line("staff sign in with a code, too: `make code` prints it, or give an authenticator app the secret")
+        line(f"{'':<9} {self._state.secrets['sample_totp']}")
+        line(f"mails are written to {self._state.mails}")
         line(f"[dim]logs in {self._state.logs}; stop with Ctrl-C or `make stop`[/dim]")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 MINIMUM_FREE_BYTES = 2 * 2**30  # base model (.3 GB), its download, databases, logs, packages
 
 
-FOLDERS = ("run", "logs", "keys", "blobs", "replica")
+FOLDERS = ("run", "logs", "keys", "blobs", "replica", "mails")
 _CREATE_SECRET: dict[str, Callable[[], str]] = {
     "instance": lambda: secrets.token_hex(6),
     "postgres_password": lambda: secrets.token_urlsafe(32),
@@ -32,6 +33,7 @@ _CREATE_SECRET: dict[str, Callable[[], str]] = {
     "stripe_api_key": lambda: "sk_test_" + secrets.token_hex(16),
     "stripe_webhook_secret": lambda: "whsec_" + secrets.token_hex(16),
     "sample_password": lambda: secrets.token_urlsafe(9),  # people type this one
+    "sample_totp": lambda: base64.b32encode(secrets.token_bytes(20)).decode(),  # of the sample member of staff
 }
 SECRET_NAMES = tuple(_CREATE_SECRET)
 
@@ -50,6 +52,11 @@ class State:
     @property
     def logs(self) -> Path:
         return self.root / "logs"
+
+    @property
+    def mails(self) -> Path:
+        """Return the folder to which the platform writes its mails."""
+        return self.root / "mails"
 
     @property
     def base_model(self) -> Path:

@@ -127,6 +127,8 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     kv_blocks_total: int
     resident: list[str]
     leased: list[str]
+    prefix_lookup_tokens: int = 0
+    prefix_hit_tokens: int = 0
     confinement_missing: tuple[str, ...] = ()
 
 

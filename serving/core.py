@@ -237,6 +237,7 @@ class Sequence:
     in_flight: int = 0
     charged: int = 0
     preemptions: int = 0
+    steps: int = 0
     cached_tokens: int = 0
     admitted_at: float | None = None
     blocks: list[int] = field(default_factory=list)

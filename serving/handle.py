@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from serving.core import Delta
 from serving.errors import EngineError
@@ -13,9 +14,24 @@ from serving.errors import EngineError
 MAX_BACKLOG = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The way of one completion through the engine, on its clock (`time.monotonic`), and its steps.
+
+    None: it did not come so far. A preempted one keeps its first times.
+    """
+
+    arrival: float
+    admitted_at: float | None
+    first_token_at: float | None
+    steps: int
+
+
 class RequestHandle:
     """Async iterator over one completion's deltas. Ends after the delta with a finish_reason; raises EngineError on
     failure.
+
+    times: set by the engine before the last delta is handed over
 
     on_overflow: called once, in the event loop, when MAX_BACKLOG deltas wait; later ones are dropped
     """
@@ -23,6 +39,7 @@ class RequestHandle:
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id, self.loop = request_id, loop
         self.on_overflow: Callable[[], None] | None = None
+        self.times: Times | None = None
         self._items: asyncio.Queue[Delta | EngineError] = asyncio.Queue()
         self._ended = self._overflowed = False
 

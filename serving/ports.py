@@ -104,6 +104,10 @@ class Adapters(Residency, ResidentAdapters, Protocol):
         """Set how many pages of the pool may be in use; adapters in use stay until they are idle."""
         ...
 
+    def loaded(self, digest: str) -> tuple[float, float] | None:
+        """Return begin and end of the load of a ready adapter (`time.monotonic`). Safe from any thread."""
+        ...
+
     def hint(self, digests: Iterable[str]) -> None:
         """Name adapters that may be asked for soon. Safe from any thread."""
         ...

@@ -92,6 +92,7 @@ def _start() -> None:
             "ROOT_KEY_FILE": str(root / "root.key"),
             "BLOB_DIR": str(root / "blobs"),
             "PUBLIC_URL": "http://localhost:8000",
+            "EMAIL_URL": "smtp://127.0.0.1:9",  # pytest-django keeps mails in memory
             "STRIPE_API_KEY": "sk_test_tests",
             "STRIPE_API_BASE": "http://127.0.0.1:9",
             "STRIPE_WEBHOOK_SECRET": "whsec_tests",

@@ -11,6 +11,7 @@ os.environ.update(
         "ROOT_KEY_FILE": "/nonexistent/root.key",
         "BLOB_DIR": "/nonexistent/blobs",
         "PUBLIC_URL": "http://localhost:8000",
+        "EMAIL_URL": "smtp://127.0.0.1:9",
         "STRIPE_API_KEY": "sk_test_types",
         "STRIPE_WEBHOOK_SECRET": "whsec_types",
     }

@@ -184,6 +184,7 @@ def _start_all(running: Platform, *, gateways: int, wallets: int, affordable: in
         "ROOT_KEY_FILE": str(root / "root.key"),
         "BLOB_DIR": str(root / "blobs"),
         "PUBLIC_URL": "http://localhost",
+        "EMAIL_URL": "smtp://localhost:9",
         "STRIPE_API_KEY": "sk_test_benchmark",
         "STRIPE_API_BASE": "http://127.0.0.1:9",
         "STRIPE_WEBHOOK_SECRET": "whsec_benchmark",

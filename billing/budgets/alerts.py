@@ -1,6 +1,6 @@
 """Alerts at 50, 80 and 100 % of a limit: found in the nodes' counters, written once; `marketplace.alerts` tells them.
 
-The nodes of end users alert nobody: they may be many, and `end_users_of` shows them.
+The nodes of end users and runs alert nobody: they may be many, and their own pages show them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _FIND = f"""
 INSERT INTO billing_budgetalert ({_COLUMNS})
 SELECT n.organization_id, n.id, n.kind, n.name, line.period, line.start, step.percent, false, line.most, line.spent
 FROM billing_budgetnode n {_LIMITS} CROSS JOIN (VALUES (50), (80), (100)) AS step (percent)
-WHERE n.kind <> 'end_user' AND line.most > 0 AND line.spent::numeric * 100 >= line.most::numeric * step.percent
+WHERE n.kind NOT IN ('end_user', 'run') AND line.most > 0
+    AND line.spent::numeric * 100 >= line.most::numeric * step.percent
     AND NOT EXISTS (SELECT 1 FROM billing_budgetalert a
         WHERE (a.node_id, a.period, a.period_start, a.limit_nano_usd, a.percent)
             = (n.id, line.period, line.start, line.most, step.percent))
@@ -43,7 +44,7 @@ INSERT INTO billing_budgetalert ({_COLUMNS})
 SELECT n.organization_id, n.id, n.kind, n.name, line.period, line.start, 100, true, line.most,
     line.spent + n.held_nano_usd
 FROM billing_budgetnode n {_LIMITS}
-WHERE n.id = %s AND line.period = %s AND n.kind <> 'end_user' AND line.most > 0
+WHERE n.id = %s AND line.period = %s AND n.kind NOT IN ('end_user', 'run') AND line.most > 0
 ON CONFLICT DO NOTHING
 """
 

@@ -49,13 +49,14 @@ class Line:
 
 
 def nodes_of(organization: Organization) -> QuerySet[BudgetNode]:
-    """Return the organization's nodes without its end users."""
-    return BudgetNode.objects.filter(organization=organization).exclude(kind=Kind.END_USER).select_related("api_key")
+    """Return the organization's nodes without its end users and runs."""
+    nodes = BudgetNode.objects.filter(organization=organization).exclude(kind__in=(Kind.END_USER, Kind.RUN))
+    return nodes.select_related("api_key")
 
 
 def node_of(organization: Organization, node_id: UUID) -> BudgetNode | None:
-    """Return one node of this organization, or None."""
-    return BudgetNode.objects.filter(organization=organization, pk=node_id).first()
+    """Return one node of this organization, or None. Runs are no part of the tree."""
+    return BudgetNode.objects.filter(organization=organization, pk=node_id).exclude(kind=Kind.RUN).first()
 
 
 def end_users_of(node: BudgetNode) -> QuerySet[BudgetNode]:

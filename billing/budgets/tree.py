@@ -7,6 +7,7 @@ on, and moving a node takes no spend along.
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict
 from uuid import UUID
 
 from django.db import transaction
@@ -16,6 +17,7 @@ from billing.budgets.limits import Limits
 from billing.errors import BudgetTreeRefusal
 from billing.locks import lock_budget_branch
 from billing.models import BudgetNode
+from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey, Organization
@@ -38,7 +40,8 @@ def organization_node(organization: Organization) -> BudgetNode:
     root = BudgetNode.objects.filter(organization=organization, kind=Kind.ORGANIZATION).first()
     if root is None:
         root = _create(organization, None, Kind.ORGANIZATION, name=organization.slug)
-        for orphan in BudgetNode.objects.filter(organization=organization, parent=None).exclude(pk=root.pk):
+        orphans = BudgetNode.objects.filter(organization=organization, parent=None).exclude(kind=Kind.RUN)
+        for orphan in orphans.exclude(pk=root.pk):
             _hang(orphan, root)
     return root
 
@@ -56,7 +59,9 @@ def create_team(*, organization: Organization, name: str, parent_id: UUID | None
     if BudgetNode.objects.filter(organization=organization, kind=Kind.TEAM).count() >= MAX_TEAMS:
         raise BudgetTreeRefusal(f"an organization may have {MAX_TEAMS} teams")
     _check_depth(len(parent.path) + 1)
-    return _create(organization, parent, Kind.TEAM, name=name, **limits.columns)
+    team = _create(organization, parent, Kind.TEAM, name=name, **limits.columns)
+    _record(team, "budget.created")
+    return team
 
 
 @transaction.atomic
@@ -87,12 +92,15 @@ def end_user_node(*, key: BudgetNode, end_user: str) -> BudgetNode:
     return found or _create(key.organization, key, Kind.END_USER, end_user=end_user)
 
 
+@transaction.atomic
 def set_limits(node: BudgetNode, limits: Limits) -> BudgetNode:
     """Replace the node's limits; they hold from the next request on."""
     BudgetNode.objects.filter(pk=node.pk).update(**limits.columns)
+    _record(node, "budget.limited", limits)
     return BudgetNode.objects.get(pk=node.pk)
 
 
+@transaction.atomic
 def set_end_user_limits(node: BudgetNode, limits: Limits) -> BudgetNode:
     """Replace the limits of each end user below the node; an end user's own limits go before them.
 
@@ -101,12 +109,15 @@ def set_end_user_limits(node: BudgetNode, limits: Limits) -> BudgetNode:
     if node.kind == Kind.END_USER:
         raise InvalidInput("an end user has no end users", field="end_user_limits")
     BudgetNode.objects.filter(pk=node.pk).update(**limits.end_user_columns)
+    _record(node, "budget.end_users_limited", limits)
     return BudgetNode.objects.get(pk=node.pk)
 
 
+@transaction.atomic
 def rename(node: BudgetNode, name: str) -> BudgetNode:
     """Give the node another name. Raises InvalidInput."""
     BudgetNode.objects.filter(pk=node.pk).update(name=_checked_name(name))
+    _record(node, "budget.renamed")
     return BudgetNode.objects.get(pk=node.pk)
 
 
@@ -129,6 +140,7 @@ def move(node: BudgetNode, *, parent_id: UUID | None) -> BudgetNode:
         deepest = max(len(path) for path in below.values_list("path", flat=True))
         _check_depth(len(parent.path) + 1 + deepest - len(node.path))
         _hang(node, parent)
+        _record(node, "budget.moved")
     return BudgetNode.objects.get(pk=node.pk)
 
 
@@ -144,6 +156,7 @@ def delete_team(node: BudgetNode) -> None:
     if BudgetNode.objects.get(pk=node.pk).held_nano_usd:
         raise BudgetTreeRefusal("predictions of this team are in flight; try again when they have ended")
     BudgetNode.objects.filter(pk=node.pk).delete()
+    _record(node, "budget.deleted")
 
 
 @transaction.atomic
@@ -155,6 +168,11 @@ def delete_key_node(api_key: ApiKey) -> None:
     lock_organization(node.organization_id)
     lock_budget_branch(node)
     BudgetNode.objects.filter(pk=node.pk, held_nano_usd=0, children=None).delete()
+
+
+def _record(node: BudgetNode, act: str, limits: Limits | None = None) -> None:
+    data = {} if limits is None else asdict(limits)
+    audit.record(organization=node.organization, act=act, subject=str(node.pk), data={"kind": node.kind, **data})
 
 
 def _create(organization: Organization, parent: BudgetNode | None, kind: Kind, **fields: object) -> BudgetNode:

@@ -1,4 +1,4 @@
-"""Webhooks: where an organization's alerts are posted to, and how each message is signed (Standard Webhooks)."""
+"""Posting to webhooks: the secret and the signature (Standard Webhooks), and one POST to a checked address."""
 
 from __future__ import annotations
 
@@ -8,65 +8,61 @@ import hmac
 import json
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from django.conf import settings
-from django.db import IntegrityError, transaction
 
-from billing.budgets.addresses import Address, AddressRefused, Network, check_url, checked_addresses
+from billing.budgets.addresses import Address, AddressRefused, Network, checked_addresses
 from billing.models import Webhook
-from marketplace.accounts.errors import Conflict, InvalidInput
-from marketplace.accounts.locks import lock_organization
-from marketplace.accounts.models import Organization
 
-MAX_WEBHOOKS = 5  # of one organization
 POST_SECONDS = 10.0  # for everything: name, connection, TLS and the answer's head
 _SECRET_PURPOSE = b"intarsia/webhook/v1\0"
 
 
-@transaction.atomic
-def create_webhook(*, organization: Organization, url: str) -> Webhook:
-    """Post the organization's alerts to this address too. Raises InvalidInput, Conflict."""
-    check_url(url)
-    lock_organization(organization.pk)
-    if Webhook.objects.filter(organization=organization).count() >= MAX_WEBHOOKS:
-        raise Conflict(f"an organization may have {MAX_WEBHOOKS} webhooks", code="too_many_webhooks")
-    try:
-        with transaction.atomic():
-            return Webhook.objects.create(organization=organization, url=url)
-    except IntegrityError:
-        raise InvalidInput("is a webhook already", field="url") from None
-
-
-def delete_webhook(*, organization: Organization, webhook_id: UUID) -> bool:
-    """Post nothing more to this address. False: it is not the organization's."""
-    deleted, _ = Webhook.objects.filter(organization=organization, pk=webhook_id).delete()
-    return bool(deleted)
-
-
 def secret_of(webhook: Webhook) -> str:
-    """Return the webhook's secret, `whsec_…`: it follows from its id and the platform's secret key."""
-    return "whsec_" + base64.b64encode(_key_of(webhook)).decode()
+    """Return the webhook's secret, `whsec_…`: it follows from its id, its version and the platform's secret key."""
+    return "whsec_" + base64.b64encode(_key_of(webhook, webhook.secret_version)).decode()
 
 
-def _key_of(webhook: Webhook) -> bytes:
-    return hmac.digest(settings.ENV.secret_key.encode(), _SECRET_PURPOSE + webhook.pk.bytes, "sha256")
+def _key_of(webhook: Webhook, version: int) -> bytes:
+    purpose = _SECRET_PURPOSE + webhook.pk.bytes + (b"" if version == 1 else version.to_bytes(2, "big"))
+    return hmac.digest(settings.ENV.secret_key.encode(), purpose, "sha256")
+
+
+def body_of(message: Mapping[str, Any]) -> bytes:
+    """Return the body that is posted and signed for a message."""
+    return json.dumps(message).encode()
 
 
 def signed_headers(webhook: Webhook, message_id: str, body: bytes, now: int) -> dict[str, str]:
-    """Return the headers with the signature over id, time and body. `now` is in unix seconds."""
-    signature = hmac.digest(_key_of(webhook), b"%b.%d.%b" % (message_id.encode(), now, body), "sha256")
+    """Return the headers with the signature over id, time and body. `now` is in unix seconds.
+
+    For a while after the secret was rotated, the signature by the one before goes along.
+    """
+    versions = [webhook.secret_version]
+    if webhook.previous_secret_until is not None and now < webhook.previous_secret_until.timestamp():
+        versions.append(webhook.secret_version - 1)
+    signed = b"%b.%d.%b" % (message_id.encode(), now, body)
+    signatures = (hmac.digest(_key_of(webhook, version), signed, "sha256") for version in versions)
     return {
         "content-type": "application/json",
         "user-agent": "Intarsia-Webhooks",
         "webhook-id": message_id,
         "webhook-timestamp": str(now),
-        "webhook-signature": "v1," + base64.b64encode(signature).decode(),
+        "webhook-signature": " ".join("v1," + base64.b64encode(one).decode() for one in signatures),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt. `error` is None when the receiver answered 2xx; `status` is None without an answer."""
+
+    error: str | None
+    status: int | None = None
 
 
 class _Pinned(AbstractResolver):
@@ -95,13 +91,13 @@ class _Pinned(AbstractResolver):
 
 
 async def post(
-    webhook: Webhook, *, message_id: str, message: dict[str, Any], networks: Sequence[Network]
-) -> str | None:
-    """Post one message; return None when the receiver answered 2xx, else why it is not delivered, without an exception.
+    webhook: Webhook, *, message_id: str, message: Mapping[str, Any], networks: Sequence[Network]
+) -> Outcome:
+    """Post one message and return how it ended, without an exception. The body of the answer is not read.
 
     A message that is posted again has the same `message_id`.
     """
-    body = json.dumps(message).encode()
+    body = body_of(message)
     headers = signed_headers(webhook, message_id, body, int(time.time()))
     try:
         async with asyncio.timeout(POST_SECONDS):
@@ -111,10 +107,11 @@ async def post(
                 aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
                 session.post(webhook.url, data=body, headers=headers, allow_redirects=False) as answer,
             ):
-                return None if 200 <= answer.status < 300 else f"the receiver answered {answer.status}"
+                arrived = 200 <= answer.status < 300
+                return Outcome(None if arrived else f"the receiver answered {answer.status}", answer.status)
     except AddressRefused as refusal:
-        return str(refusal)
+        return Outcome(str(refusal))
     except TimeoutError:
-        return f"the receiver did not answer within {POST_SECONDS:.0f} s"
+        return Outcome(f"the receiver did not answer within {POST_SECONDS:.0f} s")
     except (aiohttp.ClientError, OSError, ValueError):
-        return "the receiver could not be reached"
+        return Outcome("the receiver could not be reached")

@@ -7,11 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from django.db import transaction
+
 from billing.disputes.selectors import dispute_by_id, takes_evidence
 from billing.disputes.services import take_dispute
 from billing.errors import EvidenceRefused
 from billing.models import Dispute
 from billing.stripe import StripeGateway, stripe_gateway
+from marketplace.accounts import audit
 
 # Stripe's names of the parts that fit prepaid predictions, and what the page calls them.
 TEXTS = {
@@ -74,7 +77,10 @@ def submit_evidence(
         )
     key = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
     found = gateway.disputes.submit(dispute.pk, key=f"{dispute.pk}:{key}", evidence=given)
-    return take_dispute(found=found, top_up_id=dispute.top_up_id)
+    with transaction.atomic():
+        parts = {"parts": " ".join(sorted([*texts, *files]))}
+        audit.record(organization=dispute.top_up.organization, act="dispute.answered", subject=dispute.pk, data=parts)
+        return take_dispute(found=found, top_up_id=dispute.top_up_id)
 
 
 def _check(texts: Mapping[str, str], files: Mapping[str, EvidenceFile]) -> None:

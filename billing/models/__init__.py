@@ -15,6 +15,7 @@ from billing.models.payouts import Payout, PayoutAccount
 from billing.models.periods import Instant, Period, PeriodBalance, PeriodMovement, Posting, PostingMark
 from billing.models.refunds import Dispute, StripeMovement, TopUpRefund
 from billing.models.rollups import EarningsDay, PaidWeek, RollupMark, RollupQueue, SpanCustomer, SpanTotal, UsageDay
+from billing.models.runs import Run
 from billing.models.splits import Split, SplitPart
 from billing.models.usage import DroppedUsage, Usage
 
@@ -56,6 +57,7 @@ __all__ = [
     "Refund",
     "RollupMark",
     "RollupQueue",
+    "Run",
     "SavedCard",
     "SpanCustomer",
     "SpanTotal",

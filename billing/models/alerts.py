@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -51,11 +52,16 @@ class BudgetAlert(models.Model):
 
 
 class Webhook(models.Model):
-    """An address that an organization's alerts are posted to. Its secret follows from its id and is not stored."""
+    """An address that an organization's events go to. Its secret follows from id and version and is not stored."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
     url = models.CharField(max_length=500)
+    events = ArrayField(models.CharField(max_length=40), default=list, db_default=["alert.*"])  # that it asked for
+    secret_version = models.PositiveSmallIntegerField(default=1, db_default=1)
+    previous_secret_until = models.DateTimeField(null=True)  # signatures of the version before go along until then
+    failing_since = models.DateTimeField(null=True)  # of all attempts since then, none arrived
+    disabled_at = models.DateTimeField(null=True)  # nothing is posted
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

@@ -29,7 +29,7 @@ def limits_are_not_negative() -> Q:
 
 
 class BudgetNode(models.Model):
-    """A node: the organization, a team, a line of API keys, or one end user of a key. Spend belongs to the node.
+    """A node: the organization, a team, a line of API keys, an end user of a key, or a run. Spend belongs to the node.
 
     A prediction is set aside and spent on every node of its path, from the root to the leaf; each limit holds for the
     node with all below it. Null means no limit. `api_key` is a line's first key, so that a rotation changes nothing.
@@ -41,6 +41,7 @@ class BudgetNode(models.Model):
         TEAM = "team"
         KEY = "key"
         END_USER = "end_user"
+        RUN = "run"  # beside the tree: `billing.models.runs.Run` has the rest of it
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="budget_nodes")
@@ -93,7 +94,7 @@ class BudgetNode(models.Model):
             models.CheckConstraint(
                 condition=Q(kind="key", api_key__isnull=False, end_user__isnull=True)
                 | Q(kind="end_user", api_key__isnull=True, end_user__isnull=False, parent__isnull=False)
-                | Q(kind="organization", api_key__isnull=True, end_user__isnull=True, parent__isnull=True)
+                | Q(kind__in=["organization", "run"], api_key__isnull=True, end_user__isnull=True, parent__isnull=True)
                 | Q(kind="team", api_key__isnull=True, end_user__isnull=True),
                 name="billing_budget_node_fits_kind",
             ),

@@ -55,6 +55,7 @@ class Hold(models.Model):
     request_hash = models.BinaryField(max_length=32)  # SHA-256 of the request body
     replica_id = models.UUIDField(null=True)
     budget_path = ArrayField(models.UUIDField(), default=list, db_default=[])  # the nodes it counts on, root first
+    run_id = models.UUIDField(null=True)  # of the run that the prediction is a call of; its node is in the path
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True)
@@ -138,6 +139,9 @@ class Hold(models.Model):
                 name="billing_hold_cut_off",
             ),
             models.Index(fields=["closed_at"], condition=Q(state="released"), name="billing_hold_released"),
+            models.Index(
+                fields=["run_id", "created_at", "id"], condition=Q(run_id__isnull=False), name="billing_hold_run"
+            ),
             models.Index(fields=["settled_in"], condition=Q(settled_in__isnull=False), name="billing_hold_settled_in"),
         ]
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
+from django.db import transaction
 from django.db.models.functions import Now
 
 from billing.models import BillingProfile
 from billing.papers import tax_ids
 from billing.papers.document import Party
 from billing.papers.letters import unprintable
+from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
@@ -60,6 +62,7 @@ class ProfileText:
         return ProfileText(**values)
 
 
+@transaction.atomic
 def save_profile(*, organization: Organization, text: ProfileText, by: User | None) -> BillingProfile:
     """Write the profile of `organization`. Raises InvalidInput."""
     checked = text.checked()
@@ -68,6 +71,7 @@ def save_profile(*, organization: Organization, text: ProfileText, by: User | No
         organization=organization, defaults=fields | {"updated_by": by, "updated_at": Now()}
     )
     profile.refresh_from_db()
+    audit.record(organization=organization, act="billing_profile.changed")
     return profile
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -18,6 +19,7 @@ from billing.models.payouts import MAX_MINIMUM_CENTS
 from billing.payouts.errors import InvalidTerms, NoPayoutAccount
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.connect import AccountUnknown, ConnectedAccount
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
 
 State = PayoutAccount.State
@@ -99,8 +101,11 @@ def set_terms(
     if minimum_cents is not None:
         changes["minimum_cents"] = minimum_cents
     if changes:
-        PayoutAccount.objects.filter(pk=account.pk).update(**changes)
-        account.refresh_from_db()
+        with transaction.atomic():
+            PayoutAccount.objects.filter(pk=account.pk).update(**changes)
+            account.refresh_from_db()
+            terms: dict[str, audit.Value] = {"schedule": account.schedule, "minimum_cents": account.minimum_cents}
+            audit.record(organization=organization, act="payout.terms_changed", data=terms)
     return account
 
 

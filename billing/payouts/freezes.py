@@ -8,6 +8,7 @@ from django.db import models
 
 from billing.models import Account, Incident, PayoutAccount
 from marketplace.accounts.models import Organization
+from marketplace.accounts.suspension import is_suspended
 
 
 class Code(models.TextChoices):
@@ -16,6 +17,7 @@ class Code(models.TextChoices):
     NO_ACCOUNT = "no_account", "Set up payouts first: Stripe asks for your details and your bank account."
     ACCOUNT = "account", "Stripe does not pay out to your account until it has what it asks for."
     INCIDENT = "incident", "Our books and Stripe's do not agree, and a person is looking at it; no payout leaves now."
+    SUSPENDED = "suspended", "The platform has suspended this organization; nothing is paid out until it is reinstated."
     OWED = "owed", "Earnings that were taken back after they had been paid out are set against new ones first."
 
 
@@ -33,6 +35,8 @@ class Freeze:
 def freezes(organization: Organization) -> list[Freeze]:
     """Return every reason for which nothing can be paid to `organization` now; empty: payouts leave."""
     found = [_account_freeze(organization)]
+    if is_suspended(organization.pk):
+        found.append(Code.SUSPENDED)
     if Incident.objects.filter(kind__in=Incident.FREEZING, resolved_at=None).exists():
         found.append(Code.INCIDENT)
     if balance(organization, Account.Kind.RECEIVABLE) < 0:

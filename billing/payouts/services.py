@@ -28,6 +28,7 @@ from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.calls import CURRENCY
 from billing.stripe.connect import BankPayout, PayoutPostponed, PayoutRefused, Transfer
+from marketplace.accounts import audit
 from marketplace.accounts.models import Organization, User
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ def start_payout(
             (payable,) = books.lock_balances(organization, Account.Kind.CREATOR_PAYABLE)
             cents = _payout_cents(amount_cents, payable // NANO_PER_CENT, account.minimum_cents)
             payout_id = payout_id or uuid4()
+            taken = {"amount_cents": cents}
+            audit.record(organization=organization, act="payout.started", subject=str(payout_id), data=taken)
             return Payout.objects.create(
                 id=payout_id,
                 organization=organization,

@@ -69,9 +69,11 @@ def usage_summary(
     return [_total(row, facet) for row in rows]
 
 
-def top_models(organization: Organization, *, since: date, limit: int) -> tuple[list[UsageTotal], int]:
-    """Return the models that `organization` spent most on since that day, and how many models it used."""
-    period = Period(since)
+def top_models(
+    organization: Organization, *, since: date, until: date | None = None, limit: int
+) -> tuple[list[UsageTotal], int]:
+    """Return the models that `organization` spent most on from `since` to before `until`, and how many it used."""
+    period = Period.of(since, until)
     rows = sums.over_period(_Facet.USAGE_MODEL, organization.pk, period, order="charged", limit=limit)
     return [_total(row, _Facet.USAGE_MODEL) for row in rows], rows[0].groups if rows else 0
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from creator_cli.commands.options import AsJson
-from creator_cli.login import LoginRequest, log_in, log_out
+from creator_cli.login import PROPOSED, SCOPES, LoginRequest, log_in, log_out
 from creator_cli.output import Output
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
@@ -15,9 +15,12 @@ from creator_cli.settings import load_settings
 
 def login(
     url: Annotated[str | None, typer.Option(help="The platform, for example https://intarsia.example.")] = None,
-    email: Annotated[str | None, typer.Option(help="Your e-mail address.")] = None,
     organization: Annotated[str | None, typer.Option(help="Your organization, if you are in several.")] = None,
-    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What the key may do, repeatable: {', '.join(SCOPES)}. Without it: {', '.join(PROPOSED)}."),
+    ] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Show the address, open no browser.")] = False,
     token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read an API key from stdin instead.")] = False,
     expires_days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the token expires.")] = 90,
     trust_new_key: Annotated[
@@ -25,18 +28,29 @@ def login(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Log in, create this machine's signing key and pin the platform's key.
+    """Log in through your browser, create this machine's signing key and pin the platform's key.
 
-    Example: intarsia login --url https://intarsia.example --email you@example.com
+    Example: intarsia login --url https://intarsia.example
     """
-    request = LoginRequest(url, email, organization, password_stdin, token_stdin, expires_days, trust_new_key)
+    request = LoginRequest(
+        url=url,
+        organization=organization,
+        scopes=tuple(scope or ()),
+        token_stdin=token_stdin,
+        open_browser=not no_browser,
+        expires_days=expires_days,
+        trust_new_key=trust_new_key,
+    )
     out = Output(as_json=as_json)
     result = log_in(load_settings(), request, out)
     if as_json:
         out.document(result.to_json())
-    else:
-        out.say(f"logged in to {result.url} as {result.email or 'an API key'} for {result.organization}")
-        out.say(f"signing key {result.signing_key[:16]}…, platform's key {result.intake_key[:16]}…")
+        return
+    out.say(f"logged in to {result.url} as {result.email or 'an API key'} for {result.organization}")
+    out.say(f"platform's key {result.intake_key[:16]}…, scopes {', '.join(result.scopes)}")
+    if result.signing_key is not None:
+        out.say(f"signing key {result.signing_key[:16]}…")
+    out.say("next: intarsia init" if result.signing_key is not None else "next: intarsia usage")
 
 
 def logout(as_json: AsJson = False) -> None:

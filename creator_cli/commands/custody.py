@@ -58,7 +58,7 @@ def show(
         releases = chain.releases_of(api.model_id(name), remarks)
     if export:
         write_export(export, value)
-        out.note(f"the whole chain is written to {export}; check it: intarsia custody verify {export}")
+        out.note(f"the whole chain is written to {export}; next: intarsia custody verify {export}")
     if as_json:
         rows = [{**entry.to_json(), **(remark.to_json() if remark else {})} for entry, remark in releases]
         out.document({**listed, "releases": rows, "verified": chain.summary()})

@@ -24,7 +24,7 @@ eval = typer.Typer(
     help="Measure a version on the platform with rows that are sealed on this machine.",
 )
 VersionOption = Annotated[
-    int | None, typer.Option("--version", min=1, help="The published version; the newest if left out.")
+    int | None, typer.Option("--version", min=1, help="The published version; the default if left out.")
 ]
 Budget = Annotated[str | None, typer.Option(help="Dollars that the run may cost at most; its worst case if left out.")]
 Wait = Annotated[float, typer.Option(min=0, max=86400, help="Seconds to wait for the figure.")]
@@ -109,8 +109,11 @@ def list_runs(model: ModelArgument, as_json: AsJson = False) -> None:
 
 
 def _published(api: ControlApi, model: ModelName, number: int | None) -> Version:
+    if number is None:
+        listed = api.model(model)
+        number = None if listed is None else listed.newest_version
     for found in api.versions(model):
-        if found.state == "published" and number in (None, found.number):
+        if found.state == "published" and found.number == number:
             return found
     raise CliError(
         f"{model} has no such version for sale", hint=f"intarsia versions {model}, then: intarsia publish {model}@N"

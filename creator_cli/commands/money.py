@@ -36,6 +36,7 @@ def earnings(as_json: AsJson = False) -> None:
         if rows:
             out.say("")
             out.table((what, "predictions", "consumers", "earned"), rows, right=("predictions", "consumers", "earned"))
+    out.say("next: intarsia payouts")
 
 
 def _row(line: dict[str, Any], what: str) -> tuple[object, ...]:

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from creator_cli.commands.options import AsJson, Yes, confirm
-from creator_cli.errors import ApiError, Refused
+from creator_cli.errors import Refused
 from creator_cli.names import dollars, parse_dollars
 from creator_cli.output import Output
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
-
-_SCOPE_HINT = "a key with the scope account may: create one on the page of API keys, then intarsia login --token-stdin"
 
 
 def payouts(
@@ -33,17 +31,12 @@ def payouts(
         raise Refused("--now and --setup cannot be used together", field="setup")
     out = Output(as_json=as_json)
     cents = None if amount is None else parse_dollars(amount, decimals=2, field="amount")
-    try:
-        if setup:
-            _set_up(out)
-        elif now:
-            _pay_out(out, cents, yes=yes)
-        else:
-            _show(out)
-    except ApiError as error:
-        if error.code == "scope_missing":
-            error.hint = _SCOPE_HINT
-        raise
+    if setup:
+        _set_up(out)
+    elif now:
+        _pay_out(out, cents, yes=yes)
+    else:
+        _show(out)
 
 
 def _set_up(out: Output) -> None:
@@ -80,6 +73,10 @@ def _show(out: Output) -> None:
             ("next by schedule", overview.get("next_payout_on")),
         ]
     )
+    if not account:
+        out.say("next: intarsia payouts --setup")
+    elif overview["payable_nano_usd"]:
+        out.say("next: intarsia payouts --now")
     for freeze in overview.get("freezes", []):
         out.say(f"frozen: {freeze.get('message', '')}")
     if found:

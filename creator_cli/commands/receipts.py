@@ -42,7 +42,7 @@ def keys(
     settings = load_settings()
     url = platform_url(settings)
     if url is None:
-        raise NotLoggedIn("there is no platform", hint="intarsia login --url https://… --email you@example.com")
+        raise NotLoggedIn("there is no platform", hint="intarsia login --url https://…")
     with ControlApi(url, None) as api:
         data = api.receipt_keys()
     found = ReceiptKeys.load(settings).save(url, data)
@@ -81,6 +81,7 @@ def get(
     write_private(path, data)
     proven, _ = verify_file(path, [found])
     _show(out, path, proven, found)
+    out.say(f"next: intarsia receipt verify {path}, offline and as often as you like")
 
 
 @receipt.command()

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from devstack.errors import LocalStackError
-from devstack.samples import sample_credentials
+from devstack.samples import sample_credentials, staff_key
 from devstack.state import State
 
 TOP_UP_SECONDS = 60
@@ -21,8 +21,12 @@ class PlatformClient:
     """One signed-in person; calls return parsed JSON or raise LocalStackError with the API's message."""
 
     def __init__(self, state: State, url: str, role: str, scopes: list[str]) -> None:
-        login = json.loads(sample_credentials(state).read_text())[role]
         self._http = httpx.Client(base_url=f"{url}/api/v1/", timeout=30)
+        self._keys: list[str] = []
+        if role == "staff":
+            self._http.headers["authorization"] = f"Bearer {staff_key(state, url)}"
+            return
+        login = json.loads(sample_credentials(state).read_text())[role]
         token = self.post("tokens", {**login, "name": "demo", "scopes": scopes})
         self._http.headers["authorization"] = f"Bearer {token['key']}"
         self._keys = [str(token["id"])]

@@ -1,18 +1,26 @@
-"""allauth's hook into sign-up by form: a new user gets a personal organization.
+"""allauth's hooks: sign-up with a personal organization, mails with the platform's own address, fresh sessions.
 
-The address of the form may name the organization that refers the new one: `?ref=slug`.
+The address of the sign-up form may name the organization that refers the new one: `?ref=slug`.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.models import EmailConfirmation
+from django.conf import settings
+from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest
+from django.urls import reverse
 
 from marketplace.accounts import selectors, services
+from marketplace.accounts.freshness import is_fresh
 from marketplace.accounts.models import User
+
+logger = logging.getLogger(__name__)
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -23,6 +31,36 @@ class AccountAdapter(DefaultAccountAdapter):
         with transaction.atomic():
             saved: User = super().save_user(request, user, form, commit)
             if commit:
-                referrer = selectors.organization_named(request.GET.get("ref", ""))
-                services.create_personal_organization(user=saved, referred_by=referrer)
+                self.give_organization(request, saved)
         return saved
+
+    def give_organization(self, request: HttpRequest, user: User) -> None:
+        """Create the organization that every user starts with."""
+        referrer = selectors.organization_named(request.GET.get("ref", ""))
+        services.create_personal_organization(user=user, referred_by=referrer)
+
+    def is_reauthentication_required(self, *, app: str, **_: Any) -> bool:
+        """Apply the platform's own rule to allauth's pages too: a sign-in within the last minutes counts."""
+        return not is_fresh(self.request)
+
+    def get_email_confirmation_url(self, request: HttpRequest, emailconfirmation: EmailConfirmation) -> str:
+        """Return the link that verifies an address, below PUBLIC_URL whatever host the request named."""
+        return _public(reverse("account_confirm_email", args=[emailconfirmation.key]))
+
+    def get_reset_password_from_key_url(self, key: str) -> str:
+        """Return the link that resets a password, below PUBLIC_URL whatever host the request named."""
+        # allauth joins user and key in one argument of the route.
+        path = reverse("account_reset_password_from_key", kwargs={"uidb36": "UID", "key": "KEY"})
+        return _public(path.replace("UID-KEY", key))
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """Send one mail; where the mail server fails, the page says so and the request goes on."""
+        try:
+            super().send_mail(template_prefix, email, {**context, "public_url": settings.PUBLIC_URL})
+        except OSError as error:  # smtplib's errors are OSErrors
+            logger.error("a mail (%s) was not sent: %s", template_prefix, type(error).__name__)
+            messages.error(self.request, "The mail could not be sent just now. Ask for it again in a few minutes.")
+
+
+def _public(path: str) -> str:
+    return f"{settings.PUBLIC_URL}{path}"

@@ -5,7 +5,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
 
  1. bootstrap of the platform's keys     `vault.locks.lock_bootstrap`, an advisory lock
  2. user                                 `accounts.locks.lock_user`
- 3. organization                         `accounts.locks.lock_organization`
+ 3. organization                         `accounts.locks.lock_organization`, `billing_open_run`
  4. API key                              `accounts.locks.lock_api_key`
  5. model                                `catalog.locks.lock_model`, `catalog.locks.lock_models`
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
@@ -26,10 +26,13 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
                                          `billing.payouts.books.lock_balances`
 16. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
+A request for access (`access.locks.lock_request`) is locked alone: under it rows are only added.
 Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.
 The sums of models in use have their mark (`watch.locks.lock_mark`), under which only the sums and
 `watch.locks.lock_uncounted_thumbs` are taken.
+Workers choose the calls of jobs under a lock of their own (`jobs.locks.lock_queue`): only these are written then.
 The places of models have one as well (`standing.locks.lock_places`): under it only their own rows are written.
+Days of the audit log are sealed under `accounts.locks.lock_audit_seals`, under which only seals are added.
 Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.
 """
 
@@ -37,7 +40,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from django.db import connection
+
 from marketplace.accounts.models import ApiKey, Organization, User
+
+SEALS_LOCK = 0x61756469  # any fixed number: the name of the advisory lock
 
 
 def lock_user(user_id: UUID) -> User:
@@ -53,3 +60,9 @@ def lock_organization(organization_id: UUID) -> Organization:
 def lock_api_key(key_id: UUID) -> ApiKey:
     """Lock the key while its successor is made, so that rotating it twice at once makes two successors in turn."""
     return ApiKey.objects.select_for_update().get(pk=key_id)
+
+
+def lock_audit_seals() -> None:
+    """Let one transaction at a time seal days of the audit log; the advisory lock ends with the transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [SEALS_LOCK])

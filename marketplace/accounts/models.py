@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import RegexValidator
-from django.db import models
+from django.db import models, transaction
 from django.db.models.functions import Lower
 
 from protocol.names import SLUG
@@ -23,10 +23,15 @@ slug_validator = RegexValidator(rf"\A{SLUG}\Z", "1 to 40 lower-case letters, dig
 class UserManager(BaseUserManager["User"]):
     """Users are known by e-mail alone."""
 
-    def create_user(self, email: str, password: str | None = None, **extra: Any) -> User:
-        user = self.model(email=self.normalize_email(email).lower(), **extra)
-        user.set_password(password)
-        user.save(using=self._db)
+    def create_user(self, email: str, password: str | None = None, *, verified: bool = True, **extra: Any) -> User:
+        """Create a user for an operator's command, which vouches for the address. People sign up by the form."""
+        from allauth.account.models import EmailAddress  # a model of an app that refers to this one
+
+        with transaction.atomic(using=self._db):
+            user = self.model(email=self.normalize_email(email).lower(), **extra)
+            user.set_password(password)
+            user.save(using=self._db)
+            EmailAddress.objects.create(user=user, email=user.email, primary=True, verified=verified)
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **extra: Any) -> User:
@@ -57,6 +62,12 @@ class Organization(models.Model):
     # The organization that brought this one, which earns on what this one spends until then. A trigger keeps both.
     referred_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="referrals")
     referral_ends_at = models.DateTimeField(null=True, blank=True)
+    logo = models.CharField(max_length=64, blank=True, default="", db_default="")  # the digest of `teams.Logo`
+    # Members without a second factor can do nothing in it but set one up; keys go on working.
+    requires_second_factor = models.BooleanField(default=False, db_default=False)
+    # Staff stopped it (`accounts.suspension`); the reason is what its members read.
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    suspension_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
 
     class Meta:
         constraints: ClassVar = [
@@ -64,11 +75,25 @@ class Organization(models.Model):
                 condition=models.Q(referred_by__isnull=True, referral_ends_at__isnull=True)
                 | models.Q(referred_by__isnull=False, referral_ends_at__isnull=False),
                 name="organization_referral_has_an_end",
-            )
+            ),
+            models.CheckConstraint(
+                condition=models.Q(suspended_at__isnull=True) | ~models.Q(suspension_reason=""),
+                name="organization_suspension_has_a_reason",
+            ),
         ]
 
     def __str__(self) -> str:
         return self.slug
+
+
+class FormerName(models.Model):
+    """A name that an organization gave up. It leads to the organization, and no other gets it, until `kept_until`."""
+
+    slug = models.CharField(primary_key=True, max_length=40, validators=[slug_validator])
+    # Null: the organization was erased. A mark of the name (`services.mark_of`) leads nowhere, and keeps it taken.
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, null=True, related_name="former_names")
+    given_up_at = models.DateTimeField(auto_now_add=True)
+    kept_until = models.DateTimeField()
 
 
 class Membership(models.Model):
@@ -114,6 +139,9 @@ class ApiKey(models.Model):
     first_key = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="+")  # null: this one
     # `marketplace.guards.policies`: kind → mask or refuse
     guards = models.JSONField(default=dict, db_default={}, blank=True)
+    # `key_limits`: networks that it is used from and models that it may call; empty: all
+    allowed_networks = ArrayField(models.CharField(max_length=43), default=list, db_default=[], blank=True)
+    allowed_models = ArrayField(models.CharField(max_length=81), default=list, db_default=[], blank=True)
 
     @property
     def line_id(self) -> uuid.UUID:
@@ -125,7 +153,10 @@ class AuditEntry(models.Model):
     """One act in an organization's name. Append-only: `marketplace.accounts.audit` writes, nothing updates."""
 
     id = models.BigAutoField(primary_key=True)
-    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="audit_entries")
+    # Without a constraint: checking it would lock the organization's row after rows that are locked later in the order.
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="audit_entries", db_constraint=False
+    )
     # No foreign keys: an entry outlives whoever acted.
     user_id = models.UUIDField(null=True, blank=True)
     api_key_id = models.UUIDField(null=True, blank=True)
@@ -136,4 +167,29 @@ class AuditEntry(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["organization", "-created_at", "-id"], name="audit_newest_first")]
+        indexes: ClassVar = [
+            models.Index(fields=["organization", "-created_at", "-id"], name="audit_newest_first"),
+            models.Index(fields=["created_at"], name="audit_by_day"),  # for the seals
+            models.Index(
+                fields=["-created_at", "-id"], condition=models.Q(as_staff=True), name="audit_staff_newest_first"
+            ),
+        ]
+
+
+class AuditSeal(models.Model):
+    """One day of one log under a digest that covers the day before too. Append-only: `audit_seals` writes.
+
+    Without an organization it seals all organizations' seals of the day: the platform's own chain.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, null=True, related_name="audit_seals")
+    day = models.DateField()
+    entries = models.PositiveIntegerField()  # of the platform's chain: seals
+    digest = models.BinaryField(max_length=32)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "day"], nulls_distinct=False, name="audit_seal_once_a_day")
+        ]

@@ -1,10 +1,11 @@
-"""Permissions: pure functions of roles and scopes."""
+"""Permissions: functions of roles and scopes, and of second factors for the platform's staff."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from marketplace.accounts import second_factor
 from marketplace.accounts.models import ApiKey, Membership, User
 
 Role = Membership.Role
@@ -32,6 +33,10 @@ SCOPES_OF_ROLE: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 
 
+# Roles that decide about members and about how the organization is protected.
+MANAGERS = frozenset({Role.OWNER.value, Role.ADMIN.value})
+
+
 def scopes_of_role(role: str) -> frozenset[str]:
     """Return the scopes that a member with `role` may use, and put into a key."""
     return SCOPES_OF_ROLE.get(role, frozenset())
@@ -49,12 +54,22 @@ def may_grant(held: Iterable[str], wanted: Iterable[str]) -> bool:
     return set(wanted) <= grantable
 
 
+def manages_all_keys(scopes: Iterable[str]) -> bool:
+    """Return whether a member with these scopes manages every key of the organization; others manage their own."""
+    return Scope.ACCOUNT in set(scopes)
+
+
 def is_operator(*, user: User | None, key_organization_slug: str | None) -> bool:
-    """Return whether the caller is active staff.
+    """Return whether the caller is active staff with a second factor.
 
     A key counts only when it belongs to the platform's own organization: the keys of another organization are shared
     with its members, so they must not carry the staff rights of the person who made them.
     """
-    if user is None or not user.is_active or not user.is_staff:
+    if user is None or not is_staff(user=user) or not second_factor.is_enrolled(user=user):
         return False
     return key_organization_slug is None or key_organization_slug == PLATFORM_SLUG
+
+
+def is_staff(*, user: User) -> bool:
+    """Return whether the person is active staff, who may have no second factor yet: then they are no operator."""
+    return user.is_active and user.is_staff

@@ -1,4 +1,4 @@
-"""Deliveries of alerts: claimed, sent, and tried again less and less often for about a day."""
+"""Deliveries of alerts and events: claimed, sent, and tried again less and less often for 24 hours."""
 
 from __future__ import annotations
 
@@ -10,40 +10,55 @@ from typing import Any
 
 from django.conf import settings
 from django.core.mail import EmailMessage
+from django.db import transaction
 from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.budgets.addresses import Network
-from billing.budgets.webhooks import post
+from billing.budgets.webhooks import Outcome, post
+from billing.models import Webhook
 from marketplace.accounts.models import Membership
-from marketplace.alerts.kinds import roles_told
-from marketplace.alerts.models import Alert, Delivery
+from marketplace.alerts.kinds import WEBHOOK_DISABLED, roles_told
+from marketplace.alerts.models import Delivery, Event
+from marketplace.alerts.services import tell
 
 logger = logging.getLogger(__name__)
 
 BATCH = 100  # deliveries of one round
 AT_ONCE = 20  # webhooks posted to at the same time
 FIRST_RETRY, LAST_RETRY = timedelta(seconds=15), timedelta(hours=1)
-MAX_ATTEMPTS = 30  # then a day is over
+MAX_ATTEMPTS = 32  # then 24 hours are over
+DISABLED_AFTER = timedelta(days=5)  # in which every attempt failed
+KEPT = timedelta(days=30)
+FORGOTTEN_AT_ONCE = 5_000
 MAILS_A_DAY = 20  # to the members of one organization
 
 
-def deliver_alerts() -> int:
+def deliver_due() -> int:
     """Send the deliveries that are due; return how many arrived."""
     due = Delivery.objects.filter(next_attempt_at__lte=Now()).order_by("next_attempt_at")
-    claimed = [one for one in due.select_related("alert", "webhook")[:BATCH] if claim(one)]
+    claimed = [one for one in due.select_related("alert", "event", "webhook")[:BATCH] if claim(one)]
     mails = [one for one in claimed if one.webhook is None]
     posts = [one for one in claimed if one.webhook is not None]
     outcomes = asyncio.run(_post_all(posts, settings.ENV.webhook_networks))
-    arrived = sum(_record(one, error) for one, error in zip(posts, outcomes, strict=True))
-    return arrived + sum(_record(one, _mail(one)) for one in mails)  # each mail counts before the next is sent
+    arrived = sum(_record_post(one, outcome) for one, outcome in zip(posts, outcomes, strict=True))
+    return arrived + sum(_record(one, Outcome(_mail(one))) for one in mails)  # each counts before the next is sent
 
 
-def message_of(alert: Alert) -> dict[str, Any]:
-    """Return the JSON that is posted for an alert."""
+def message_of(delivery: Delivery) -> dict[str, Any]:
+    """Return the JSON that is posted for an alert or an event."""
+    alert, event = delivery.alert, delivery.event
+    if event is not None:
+        return {"type": event.kind, "timestamp": event.created_at.isoformat(), "data": event.data}
+    assert alert is not None
     data = {"alert_id": alert.pk, "subject": alert.subject, **alert.data}
     return {"type": alert.kind, "timestamp": alert.created_at.isoformat(), "data": data}
+
+
+def message_id_of(delivery: Delivery) -> str:
+    """Return the `webhook-id`: the same alert or event has the same one however often it is posted."""
+    return f"alert_{delivery.alert_id}" if delivery.event_id is None else f"event_{delivery.event_id}"
 
 
 def claim(delivery: Delivery) -> bool:
@@ -55,25 +70,65 @@ def claim(delivery: Delivery) -> bool:
     return bool(claimed)
 
 
-def _record(delivery: Delivery, error: str | None) -> bool:
-    if error is None:
-        fields = {"delivered_at": Now(), "next_attempt_at": None, "error": ""}
-    else:
-        fields = {"error": error[:200]}
-        if delivery.attempts + 1 >= MAX_ATTEMPTS:
-            fields["next_attempt_at"] = None
+def _record(delivery: Delivery, outcome: Outcome) -> bool:
+    fields: dict[str, Any] = {"status": outcome.status, "error": (outcome.error or "")[:200]}
+    if outcome.error is None:
+        fields |= {"delivered_at": Now(), "next_attempt_at": None}
+    elif delivery.attempts + 1 >= MAX_ATTEMPTS:
+        fields["next_attempt_at"] = None
     Delivery.objects.filter(pk=delivery.pk).update(**fields)
-    return error is None
+    return outcome.error is None
 
 
-async def _post_all(deliveries: Sequence[Delivery], networks: Sequence[Network]) -> list[str | None]:
+def _record_post(delivery: Delivery, outcome: Outcome) -> bool:
+    """Note the outcome of a delivery, and how long its webhook has been failing."""
+    arrived = _record(delivery, outcome)
+    assert delivery.webhook is not None
+    webhook = Webhook.objects.filter(pk=delivery.webhook.pk)
+    if arrived:
+        webhook.filter(failing_since__isnull=False).update(failing_since=None)
+        return True
+    webhook.filter(failing_since=None).update(failing_since=Now())
+    _disable_if_dead(webhook.filter(failing_since__lt=timezone.now() - DISABLED_AFTER, disabled_at=None).first())
+    return False
+
+
+@transaction.atomic
+def _disable_if_dead(webhook: Webhook | None) -> None:
+    """Post nothing more to a webhook that has failed for days, and tell the organization."""
+    if webhook is None or not Webhook.objects.filter(pk=webhook.pk, disabled_at=None).update(disabled_at=Now()):
+        return
+    days = DISABLED_AFTER.days
+    tell(
+        organization_id=webhook.organization_id,
+        kind=WEBHOOK_DISABLED,
+        once=f"{webhook.pk}:{webhook.failing_since}",
+        subject="A webhook is disabled: nothing arrived there for days",
+        text=f"Every delivery to {webhook.url} has failed for {days} days, so nothing more is posted there.\n\n"
+        "Enable it when its receiver works again, and replay what it missed:\n\n"
+        f"{settings.ENV.public_url}/dashboard/webhooks/{webhook.pk}\n",
+        data={"webhook_id": str(webhook.pk), "days": days},
+    )
+
+
+def forget_old() -> int:
+    """Delete events and deliveries older than 30 days; return how many rows went. Alerts stay in their feed."""
+    before = timezone.now() - KEPT
+    old = Delivery.objects.filter(created_at__lt=before, next_attempt_at=None).values("pk")[:FORGOTTEN_AT_ONCE]
+    deleted, _ = Delivery.objects.filter(pk__in=old).delete()
+    events = Event.objects.filter(created_at__lt=before, deliveries=None).values("pk")[:FORGOTTEN_AT_ONCE]
+    return deleted + Event.objects.filter(pk__in=events).delete()[0]
+
+
+async def _post_all(deliveries: Sequence[Delivery], networks: Sequence[Network]) -> list[Outcome]:
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def one(delivery: Delivery) -> str | None:
+    async def one(delivery: Delivery) -> Outcome:
         assert delivery.webhook is not None
+        if delivery.webhook.disabled_at is not None:
+            return Outcome("the webhook is disabled")
         async with turn:
-            # The same alert has the same `webhook-id` however often it is posted.
-            name, message = f"alert_{delivery.alert_id}", message_of(delivery.alert)
+            name, message = message_id_of(delivery), message_of(delivery)
             return await post(delivery.webhook, message_id=name, message=message, networks=networks)
 
     return await asyncio.gather(*(one(delivery) for delivery in deliveries))
@@ -82,6 +137,7 @@ async def _post_all(deliveries: Sequence[Delivery], networks: Sequence[Network])
 def _mail(delivery: Delivery) -> str | None:
     """Tell the members whose role sees alerts of this kind. Returns why it was not sent."""
     alert = delivery.alert
+    assert alert is not None, "an event is not mailed"
     since = timezone.now() - timedelta(days=1)
     sent = Delivery.objects.filter(webhook=None, delivered_at__gte=since, alert__organization_id=alert.organization_id)
     if sent.count() >= MAILS_A_DAY:

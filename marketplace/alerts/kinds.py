@@ -17,11 +17,15 @@ class Kind:
 
 
 BUDGET = "budget.alert"
+WEBHOOK_DISABLED = "webhook.disabled"
+SUSPENSION = "organization.suspension"
 _OF_MODELS = "publish"
 _KNOWN = {
     kind.name: kind
     for kind in (
         Kind(BUDGET, "Budgets", "account"),
+        Kind(WEBHOOK_DISABLED, "Webhooks that fail", "account"),
+        Kind(SUSPENSION, "Suspension of the organization", "read"),
         Kind("model.review", "Reviews of a model", _OF_MODELS),
         Kind("model.errors", "Errors of a model", _OF_MODELS),
         Kind("model.latency", "Latency of a model", _OF_MODELS),
@@ -29,7 +33,11 @@ _KNOWN = {
         Kind("model.drift", "Drift of a model", _OF_MODELS),
         Kind("model.copying", "A customer who may be copying a model", _OF_MODELS),
         Kind("model.more_calls", "A customer who asks for more calls", _OF_MODELS),
+        Kind("model.access_asked", "A customer who asks for access to a model", _OF_MODELS),
         Kind("model.spend", "Spending on a model", _OF_MODELS),
+        Kind("access.answered", "Answers to your requests for access", "predict"),
+        Kind("model.rollout", "Rollouts of a model", _OF_MODELS),
+        Kind("model.ending", "The end of a version that you call", "predict"),
     )
 }
 _MONEY = ("budget.", "wallet.", "payout.")

@@ -1,4 +1,4 @@
-"""Alerts of an organization, their deliveries, how far each member has read, and the kinds that are muted."""
+"""Alerts and events of an organization, their deliveries, how far each member has read, and which kinds are muted."""
 
 from __future__ import annotations
 
@@ -30,23 +30,48 @@ class Alert(models.Model):
         indexes: ClassVar = [models.Index(fields=["organization", "-id"], name="alerts_alert_feed")]
 
 
-class Delivery(models.Model):
-    """One alert on its way to one webhook, or by e-mail to the organization's members where `webhook` is null."""
+class Event(models.Model):
+    """Something that happened to an organization's things and that a webhook of it asked for (`events.emit`)."""
 
-    alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="deliveries")
-    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, null=True, related_name="+")
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
+    kind = models.CharField(max_length=40)
+    data = models.JSONField()  # ids and counts
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["created_at"], name="alerts_event_age")]
+
+
+class Delivery(models.Model):
+    """An alert or an event on its way to a webhook, or an alert by e-mail to members where `webhook` is null."""
+
+    alert = models.ForeignKey(Alert, on_delete=models.CASCADE, null=True, related_name="deliveries")
+    event = models.ForeignKey(Event, on_delete=models.CASCADE, null=True, related_name="deliveries")
+    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, null=True, related_name="deliveries")
+    is_replay = models.BooleanField(default=False, db_default=False)  # a member asked for it again
+    created_at = models.DateTimeField(db_default=Now())
     attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
     next_attempt_at = models.DateTimeField(db_default=Now(), null=True)  # null: delivered, or given up
     delivered_at = models.DateTimeField(null=True)
     error = models.CharField(max_length=200, blank=True, default="", db_default="")  # of the last attempt
+    status = models.PositiveSmallIntegerField(null=True)  # that the receiver answered last
 
     class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(alert__isnull=False, event__isnull=True)
+                | Q(alert__isnull=True, event__isnull=False, webhook__isnull=False),
+                name="alerts_delivery_of_one",
+            )
+        ]
         indexes: ClassVar = [
+            models.Index(fields=["webhook", "-id"], name="alerts_delivery_log"),
+            models.Index(fields=["created_at"], name="alerts_delivery_age"),
             models.Index(
                 fields=["next_attempt_at"],
                 condition=Q(next_attempt_at__isnull=False),
                 name="alerts_delivery_waiting",
-            )
+            ),
         ]
 
 

@@ -10,12 +10,15 @@ from django.db import transaction
 
 from billing.models import Webhook
 from marketplace.accounts.models import Organization, User
+from marketplace.alerts.events import ALERTS
 from marketplace.alerts.models import Alert, Delivery, Mute, Seen
 
 
 @transaction.atomic
 def tell(*, organization_id: UUID, kind: str, once: str, subject: str, text: str, data: dict[str, Any]) -> None:
-    """Store an alert and its deliveries, by e-mail and to each webhook. Idempotent per organization, kind and `once`.
+    """Store an alert and its deliveries, by e-mail and to webhooks that asked for alerts.
+
+    Idempotent per organization, kind and `once`.
 
     `kind` is `part.event`, at most 40 characters, and the `type` of the webhook's message; `data` is JSON without
     anybody's text. Nothing is sent here: the deliveries are in the caller's transaction, and go out within 15 s.
@@ -28,7 +31,8 @@ def tell(*, organization_id: UUID, kind: str, once: str, subject: str, text: str
     )
     if not is_new or Mute.objects.filter(organization_id=organization_id, kind=kind).exists():
         return
-    targets: Iterable[Webhook | None] = (None, *Webhook.objects.filter(organization_id=organization_id))
+    asking = Webhook.objects.filter(organization_id=organization_id, disabled_at=None, events__contains=[ALERTS])
+    targets: Iterable[Webhook | None] = (None, *asking.order_by("pk"))
     Delivery.objects.bulk_create([Delivery(alert=alert, webhook=target) for target in targets])
 
 

@@ -9,7 +9,7 @@ from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from marketplace.accounts import policies, selectors, services
+from marketplace.accounts import policies, second_factor, selectors, services
 from marketplace.accounts.errors import InvalidCredentials, NotFound
 from marketplace.accounts.models import ApiKey, Organization, User
 
@@ -27,12 +27,15 @@ class ApiKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer ik_…`; sets `request.auth` to the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[User | KeyHolder, ApiKey] | None:
-        """Return (user, key), or None without a bearer token; raises AuthenticationFailed for no live key."""
+        """Return (user, key), or None without a bearer token.
+
+        Raises AuthenticationFailed for no live key, NotAllowed for one that is used outside its networks.
+        """
         scheme, _, text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         try:
-            key = services.authenticate_api_key(text=text.strip())
+            key = services.authenticate_api_key(text=text.strip(), address=request.META.get("REMOTE_ADDR"))
         except InvalidCredentials as error:
             raise exceptions.AuthenticationFailed(error.message, code=error.code) from None
         return key.created_by or KeyHolder(), key
@@ -44,12 +47,16 @@ class ApiKeyAuthentication(BaseAuthentication):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The resolved caller of one request. `organization` is None where none was, or could be, chosen."""
+    """The resolved caller of one request. `organization` is None where none was, or could be, chosen.
+
+    `lacks_second_factor`: a member chose one that requires a second factor, which they do not have.
+    """
 
     user: User | None
     key: ApiKey | None
     organization: Organization | None
     scopes: frozenset[str]
+    lacks_second_factor: bool = False
 
     @property
     def is_operator(self) -> bool:
@@ -66,7 +73,7 @@ def resolve_caller(request: Request) -> Caller:
     if isinstance(request.auth, ApiKey):
         key = request.auth
         wanted = _wanted_organization(request)
-        if wanted and wanted != key.organization.slug:
+        if wanted and key.organization.slug not in (wanted, selectors.slug_now(wanted)):
             raise NotFound("this key belongs to another organization", field="X-Organization")
         user = request.user if isinstance(request.user, User) else None
         return Caller(user=user, key=key, organization=key.organization, scopes=frozenset(key.scopes))
@@ -82,6 +89,8 @@ def resolve_caller(request: Request) -> Caller:
         membership = memberships[0] if len(memberships) == 1 else None
     if membership is None:
         return Caller(user=request.user, key=None, organization=None, scopes=frozenset())
+    if second_factor.is_missing(organization=membership.organization, user=request.user):
+        return Caller(user=request.user, key=None, organization=None, scopes=frozenset(), lacks_second_factor=True)
     return Caller(
         user=request.user,
         key=None,

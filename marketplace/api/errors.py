@@ -1,8 +1,9 @@
-"""One envelope for every refusal: `{"error": {"code", "message", "field"?, "request_id"}}`."""
+"""Every exception of a view as a refusal in the one envelope (`marketplace.accounts.envelope`)."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
 
+from marketplace.accounts.envelope import envelope
 from marketplace.accounts.errors import NotAllowed, NotFound, Refusal
 
 logger = logging.getLogger(__name__)
@@ -47,14 +49,6 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     return response
 
 
-def envelope(refusal: Refusal, request_id: str) -> dict[str, Any]:
-    """Return the JSON body of a refusal."""
-    body: dict[str, Any] = {"code": refusal.code, "message": refusal.message}
-    if refusal.field is not None:
-        body["field"] = refusal.field
-    return {"error": {**body, "request_id": request_id}}
-
-
 def request_id_of(request: Any) -> str:
     """Return the id that ControlView gave to the request."""
     return str(getattr(request, "request_id", ""))
@@ -70,10 +64,10 @@ def _refusal_of_framework(error: Exception) -> Refusal | None:
         field, detail = _first_detail(error.detail, "")
         return Refusal(str(detail), code=str(getattr(detail, "code", "invalid")), field=field or None)
     if isinstance(error, exceptions.Throttled):
-        wait = int(error.wait or 0) + 1
+        wait = math.ceil(error.wait or 1)
         headers = {"Retry-After": str(wait)} if error.wait else {}
         message = f"too many requests; try again in {wait} s"
-        return Refusal(message, code="throttled", status=429, headers=headers)
+        return Refusal(message, code="rate_limited", status=429, headers=headers)
     if isinstance(error, exceptions.APIException):
         code = error.get_codes()
         challenge = getattr(error, "auth_header", None)

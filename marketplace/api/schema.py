@@ -1,8 +1,31 @@
-"""API keys in the OpenAPI schema, which drf-spectacular cannot find by itself."""
+"""The OpenAPI description: what drf-spectacular cannot find by itself.
+
+API keys as a way in, the refusals of every operation, the scopes that open it, and the predictions of `/v1`, which
+Django does not serve (`marketplace.api.predictions`).
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+
+from marketplace.api.predictions import prediction_components, prediction_paths
+
+_REFUSALS = {
+    "400": "A field, a parameter or a header is wrong; `param` names it.",
+    "401": "There is no key, or one that is not valid, revoked or expired.",
+    "403": "The caller's scopes or role do not reach this (`scope_missing`, `staff_only`), or a limit is reached.",
+    "404": "It is not there, or another organization's.",
+    "406": "`Accept` names no form that this operation answers in.",
+    "409": "The state does not allow it, or somebody else was faster.",
+    "413": "The body is larger than allowed.",
+    "415": "The body is in another form than JSON.",
+    "422": "The content is well formed and cannot be taken.",
+    "429": "Too many requests; `Retry-After` says when to try again.",
+    "503": "A service behind the platform is not available now; nothing was changed.",
+}
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):
@@ -14,3 +37,51 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):
     def get_security_definition(self, auto_schema: object) -> dict[str, str]:
         """Return the HTTP bearer scheme."""
         return {"type": "http", "scheme": "bearer", "bearerFormat": "ik_…"}
+
+
+class OperationSchema(AutoSchema):
+    """Describes one method of a ControlView: its refusals and the scopes that open it follow from the view."""
+
+    def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """Return the operation with its refusals and `x-scopes`."""
+        operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
+        if operation is None:
+            return None
+        for status in self._refusals(operation):
+            operation["responses"].setdefault(status, refusal_response(status))
+        operation["responses"] = dict(sorted(operation["responses"].items()))
+        if scopes := self.view.scopes.get(self.method, ()):
+            operation["x-scopes"] = list(scopes)
+        if self.view.staff_only:
+            operation["x-staff-only"] = True
+        return operation
+
+    def _refusals(self, operation: dict[str, Any]) -> list[str]:
+        parameters = operation.get("parameters", [])
+        statuses = ["406", "429"]
+        if parameters or "requestBody" in operation:
+            statuses.append("400")
+        if self.method not in self.view.public:
+            statuses += ["400", "401", "403", "404"]  # 400 and 404 are about `X-Organization`, too
+        if not self.view.authentication_classes:
+            statuses += ["401", "404"]  # the credentials are in the body, and may name an organization
+        if any(one["in"] == "path" for one in parameters):
+            statuses.append("404")
+        if self.method != "GET":
+            statuses += ["400", "403", "409", "413", "415", "422", "503"]
+        return statuses
+
+
+def refusal_response(status: str) -> dict[str, Any]:
+    """Return the description of a refusal with this status."""
+    shape = {"$ref": "#/components/schemas/Refusal"}
+    return {"description": _REFUSALS[status], "content": {"application/json": {"schema": shape}}}
+
+
+def add_the_rest(result: dict[str, Any], generator: object, request: object, public: bool) -> dict[str, Any]:
+    """Complete the generated description with everything below `/v1`, and the refusal. A hook of drf-spectacular."""
+    schemas = result["components"]["schemas"]
+    schemas |= prediction_components()
+    result["components"]["schemas"] = dict(sorted(schemas.items()))
+    result["paths"] = {**prediction_paths(), **result["paths"]}
+    return result

@@ -10,17 +10,15 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.reverse import reverse
 
-from billing.limited_keys import budget_of
-from billing.models import BudgetNode
-from marketplace.accounts.models import ApiKey
 from marketplace.api.fields import Base64UrlField
+from marketplace.api.key_shapes import GuardsField
 from marketplace.api.review_shapes import ListingReview, VersionReview
 from marketplace.catalog import copying
 from marketplace.catalog.call_price import cost_of_copy
 from marketplace.catalog.intervals import wilson
 from marketplace.catalog.models import Evaluation, Model, Price, Version
+from marketplace.catalog.selectors import logo_url
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH
-from marketplace.guards.policies import ACTIONS, KINDS
 from marketplace.publishing import services as publishing
 from marketplace.standing.public import PublicStanding, public_standing
 from sealed_weights.wrap import fingerprint
@@ -31,54 +29,6 @@ class Organizations(serializers.Serializer):  # shows a Membership
     slug = serializers.CharField(source="organization.slug")
     name = serializers.CharField(source="organization.name")
     role = serializers.CharField(allow_null=True)
-
-
-class Budget(serializers.Serializer):
-    monthly_limit_nano_usd = serializers.IntegerField(allow_null=True)
-    total_limit_nano_usd = serializers.IntegerField(allow_null=True)
-    spent_this_month_nano_usd = serializers.IntegerField(source="spent_in_current_month_nano_usd")
-    spent_total_nano_usd = serializers.IntegerField()
-
-
-class LineBudget(Budget):  # the budget that a key shares with its rotations
-    def get_attribute(self, instance: ApiKey) -> BudgetNode | None:
-        """Return the budget of the key's line."""
-        return budget_of(instance)
-
-
-class GuardsField(serializers.DictField):
-    """A policy about personal data: what is done about each kind that does not pass."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(child=serializers.ChoiceField(["pass", *ACTIONS]), **settings)
-
-
-class Key(serializers.Serializer):  # shows an ApiKey
-    id = serializers.UUIDField()
-    name = serializers.CharField()
-    prefix = serializers.CharField()
-    scopes = serializers.ListField(child=serializers.CharField())
-    created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(allow_null=True)
-    revoked_at = serializers.DateTimeField(allow_null=True)
-    last_used_at = serializers.DateTimeField(allow_null=True)
-    guards = GuardsField(help_text=f"what is done about personal data: kinds are {', '.join(KINDS)}")
-    budget = LineBudget(
-        allow_null=True, help_text="shared by all rotations of the key; null: they may spend what the wallet holds"
-    )
-
-
-class KeyText(serializers.CharField):
-    """The key itself, which no row holds: the view hands it over as `text` in the context."""
-
-    def get_attribute(self, instance: Any) -> str:
-        """Return the text from the context."""
-        return str(self.context["text"])
-
-
-class NewKey(Key):
-    key = KeyText(help_text="The key itself. Shown this once, stored nowhere.")
-    organization = serializers.CharField(source="organization.slug")
 
 
 class CreatorSigningKey(serializers.Serializer):
@@ -189,6 +139,20 @@ class ModelStanding(serializers.Serializer):  # the place of a Model in the cata
         return public_standing(instance)
 
 
+class ListingLicence(serializers.Serializer):  # of a Model
+    id = serializers.CharField(source="licence", help_text="as SPDX or its publisher names it; own: the creator's text")
+    required = serializers.BooleanField(source="licence_required", help_text="accepted before the first call")
+    digest = serializers.CharField(source="terms_digest", help_text="SHA-256 of what an acceptance accepts")
+
+
+class LogoUrl(serializers.CharField):
+    """The address of a Model's logo."""
+
+    def to_representation(self, value: Model) -> str | None:
+        """Return the absolute address; None without a logo."""
+        return logo_url(value)
+
+
 class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.listed` loads it
     id = serializers.UUIDField()
     name = serializers.CharField(source="full_name", help_text="org/slug: what `model` is in a request to /v1")
@@ -202,6 +166,9 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
     industry = serializers.CharField()
     tags = serializers.ListField(child=serializers.CharField())
     visibility = serializers.CharField()
+    licence = ListingLicence(source="*")
+    gated = serializers.BooleanField(help_text="each organization asks its creator for access before its first call")
+    logo_url = LogoUrl(source="*", allow_null=True, help_text="null: the model has no picture of its own")
     price = ModelPrice(source="facts.price", allow_null=True)
     derived_from = ModelSource(
         source="sources", many=True, help_text="the model that this one is derived from, or those blended in it"
@@ -210,7 +177,11 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
         allow_null=True, help_text="what models derived from this one owe; null: none may be declared"
     )
     guards = GuardsField(help_text="what the model does about personal data in requests; a key's own policy adds to it")
-    newest_version = serializers.IntegerField(source="facts.newest.number", allow_null=True)
+    newest_version = serializers.IntegerField(
+        source="facts.newest.number",
+        allow_null=True,
+        help_text="the default: what a name without a number means; the newest on sale, unless another was chosen",
+    )
     evaluation = ModelEvaluation(source="facts.evaluation", allow_null=True)
     standing = ModelStanding(allow_null=True, help_text="null: the model is not in the public catalogue")
     created_at = serializers.DateTimeField()
@@ -220,6 +191,7 @@ class Listing(serializers.Serializer):  # shows a Model as `catalog.selectors.li
 class ModelPage(Listing):
     card_markdown = serializers.CharField()
     example_messages = Example(many=True)
+    licence_text = serializers.CharField(help_text="of the licence own; empty for all others")
 
 
 class ChangedModel(ModelPage):
@@ -238,7 +210,8 @@ class ContractField(serializers.Serializer):
 
 
 class PublicVersion(serializers.Serializer):
-    # Everybody may read this of a published version; `report` names tensors and shapes, so only its creator may.
+    # Everybody may read this of a version that is or was on sale; its `report` names tensors and shapes, so only its
+    # creator may read that.
     id = serializers.UUIDField()
     model = serializers.CharField(source="model.full_name")
     model_id = serializers.UUIDField()
@@ -251,6 +224,11 @@ class PublicVersion(serializers.Serializer):
     contract = ContractField(allow_null=True)
     created_at = serializers.DateTimeField()
     published_at = serializers.DateTimeField(allow_null=True)
+    deprecated_at = serializers.DateTimeField(allow_null=True, help_text="when its end was announced; null: it was not")
+    ends_at = serializers.DateTimeField(allow_null=True, help_text="from then on calls to it are refused")
+    replacement = serializers.IntegerField(
+        source="replacement.number", allow_null=True, default=None, help_text="the version to call instead"
+    )
 
 
 class UploadedBytes(serializers.IntegerField):

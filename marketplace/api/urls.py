@@ -1,39 +1,55 @@
 """Addresses below /api/v1/. None ends in a slash."""
 
 from datetime import date
+from uuid import UUID
 
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
+from billing.budgets.runs.records import PREFIX
 from marketplace.api.views import (
+    access,
     alerts,
+    audit,
     budgets,
     cards,
     custody,
     disputes,
     evals,
+    fleet,
     guards,
     identity,
     in_use,
     incidents,
     keys,
+    logos,
+    members,
     model_guards,
     models,
     money,
+    organizations,
+    oversight,
     papers,
     payouts,
     promises,
+    prompts,
     protection,
     receipts,
     refunds,
     reviews,
+    rollouts,
+    runs,
     schema,
+    sessions,
     statements,
+    status,
     trials,
+    usage,
     versions,
+    webhooks,
 )
 from marketplace.api.views.base import UnknownPath
-from protocol.names import SLUG
+from protocol.names import REPLICA_NAME, SLUG
 
 
 class NameConverter(StringConverter):
@@ -62,6 +78,30 @@ class DisputeConverter(StringConverter):
     regex = "[a-z]{2,8}_[A-Za-z0-9_]{1,200}"
 
 
+class RunConverter:
+    """A run's id as the header X-Intarsia-Run has it."""
+
+    regex = "run_[0-9a-f]{32}"
+
+    def to_python(self, value: str) -> UUID:
+        """Return the id of its node."""
+        return UUID(hex=value.removeprefix(PREFIX))
+
+    def to_url(self, value: UUID) -> str:
+        """Return the run's text."""
+        return PREFIX + value.hex
+
+
+register_converter(RunConverter, "run")
+
+
+class ReplicaConverter(StringConverter):
+    """The name of a replica."""
+
+    regex = REPLICA_NAME
+
+
+register_converter(ReplicaConverter, "replica")
 register_converter(DisputeConverter, "dispute")
 register_converter(NameConverter, "name")
 register_converter(DayConverter, "day")
@@ -72,8 +112,32 @@ urlpatterns = [
     path("me", identity.MeView.as_view(), name="me"),
     path("organizations", identity.OrganizationsView.as_view(), name="organizations"),
     path("organizations/<name:org>/signing-keys", keys.SigningKeysView.as_view(), name="signing-keys"),
+    path("organizations/<name:org>", organizations.OrganizationView.as_view(), name="organization"),
+    path("organizations/<name:org>/logo", organizations.LogoView.as_view(), name="logo"),
+    path("organizations/<name:org>/members", members.MembersView.as_view(), name="members"),
+    path("organizations/<name:org>/members/<uuid:user_id>", members.MemberView.as_view(), name="member"),
+    path("organizations/<name:org>/invites", members.InvitesView.as_view(), name="invites"),
+    path("organizations/<name:org>/invites/<uuid:invite_id>", members.InviteView.as_view(), name="invite"),
+    path(
+        "organizations/<name:org>/invites/<uuid:invite_id>/resend",
+        members.ResendInviteView.as_view(),
+        name="resend-invite",
+    ),
+    path("organizations/<name:org>/transfer", organizations.TransferView.as_view(), name="transfer"),
+    path(
+        "organizations/<name:org>/transfer/accept", organizations.AcceptTransferView.as_view(), name="accept-transfer"
+    ),
+    path("organizations/<name:org>/leave", organizations.LeaveView.as_view(), name="leave"),
+    path("invites/accept", members.AcceptInviteView.as_view(), name="accept-invite"),
+    path("audit", audit.AuditView.as_view(), name="audit"),
+    path("audit/export", audit.AuditExportView.as_view(), name="audit-export"),
+    path("audit/seals", audit.SealsView.as_view(), name="audit-seals"),
+    path("platform/audit", audit.PlatformAuditView.as_view(), name="platform-audit"),
+    path("organizations/<name:org>/second-factor", identity.SecondFactorView.as_view(), name="second-factor"),
+    path("sessions", sessions.SessionsView.as_view(), name="sessions"),
+    path("sessions/<int:session_id>", sessions.SessionView.as_view(), name="session"),
     path("keys", keys.KeysView.as_view(), name="keys"),
-    path("keys/<uuid:key_id>", keys.DeleteKeyView.as_view(), name="key"),
+    path("keys/<uuid:key_id>", keys.OneKeyView.as_view(), name="key"),
     path("keys/<uuid:key_id>/budget", budgets.KeyBudgetView.as_view(), name="key-budget"),
     path("keys/<uuid:key_id>/guards", guards.KeyGuardsView.as_view(), name="key-guards"),
     path("budgets", budgets.BudgetsView.as_view(), name="budgets"),
@@ -84,8 +148,13 @@ urlpatterns = [
     path("alerts", alerts.AlertsView.as_view(), name="alerts"),
     path("alerts/kinds", alerts.AlertKindsView.as_view(), name="alert-kinds"),
     path("alerts/kinds/<str:kind>", alerts.AlertKindView.as_view(), name="alert-kind"),
-    path("webhooks", budgets.WebhooksView.as_view(), name="webhooks"),
-    path("webhooks/<uuid:webhook_id>", budgets.WebhookView.as_view(), name="webhook"),
+    path("webhooks", webhooks.WebhooksView.as_view(), name="webhooks"),
+    path("webhooks/<uuid:webhook_id>", webhooks.WebhookView.as_view(), name="webhook"),
+    path("webhooks/<uuid:webhook_id>/rotate-secret", webhooks.RotateSecretView.as_view(), name="rotate-secret"),
+    path("webhooks/<uuid:webhook_id>/test", webhooks.TestWebhookView.as_view(), name="test-webhook"),
+    path("webhook-deliveries", webhooks.DeliveriesView.as_view(), name="webhook-deliveries"),
+    path("webhook-deliveries/<int:delivery_id>", webhooks.DeliveryView.as_view(), name="webhook-delivery"),
+    path("webhook-deliveries/<int:delivery_id>/replay", webhooks.ReplayView.as_view(), name="replay-delivery"),
     path("keys/<uuid:key_id>/rotate", keys.RotateKeyView.as_view(), name="rotate-key"),
     path("bases", models.BasesView.as_view(), name="bases"),
     path("models", models.ModelsView.as_view(), name="models"),
@@ -93,6 +162,7 @@ urlpatterns = [
     path("models/<name:org>/<name:slug>/guards", guards.ModelGuardsView.as_view(), name="model-guards"),
     path("models/<name:org>/<name:slug>/prices", models.PricesView.as_view(), name="prices"),
     path("models/<name:org>/<name:slug>/in-use", in_use.InUseView.as_view(), name="in-use"),
+    path("models/<name:org>/<name:slug>/rollout", rollouts.ModelRolloutView.as_view(), name="model-rollout"),
     path("models/<name:org>/<name:slug>/alarms", in_use.AlarmsView.as_view(), name="alarms"),
     path("models/<name:org>/<name:slug>/evaluations", evals.EvaluationsView.as_view(), name="evaluations"),
     path("models/<name:org>/<name:slug>/eval-sets", evals.SetsView.as_view(), name="eval-sets"),
@@ -110,6 +180,16 @@ urlpatterns = [
         evals.EvaluationReceiptView.as_view(),
         name="evaluation-receipt",
     ),
+    path("models/<name:org>/<name:slug>/logo", logos.LogoView.as_view(), name="model-logo"),
+    path("models/<name:org>/<name:slug>/admission", access.AdmissionView.as_view(), name="admission"),
+    path(
+        "models/<name:org>/<name:slug>/licence-acceptance",
+        access.LicenceAcceptanceView.as_view(),
+        name="licence-acceptance",
+    ),
+    path("models/<name:org>/<name:slug>/access-request", access.AccessRequestView.as_view(), name="access-request"),
+    path("models/<name:org>/<name:slug>/access-requests", access.AccessRequestsView.as_view(), name="access-requests"),
+    path("access-requests/<uuid:request_id>", access.AnswerAccessRequestView.as_view(), name="answer-access-request"),
     path("models/<name:org>/<name:slug>/promises", promises.PromisesView.as_view(), name="promises"),
     path("models/<name:org>/<name:slug>/versions", versions.VersionsView.as_view(), name="versions"),
     path("models/<name:org>/<name:slug>/reviews", reviews.ReviewsView.as_view(), name="reviews"),
@@ -123,6 +203,9 @@ urlpatterns = [
     path("versions/<uuid:version_id>/publish", versions.PublishVersionView.as_view(), name="publish"),
     path("versions/<uuid:version_id>/retire", versions.RetireVersionView.as_view(), name="retire"),
     path("versions/<uuid:version_id>/revoke", versions.RevokeVersionView.as_view(), name="revoke"),
+    path("versions/<uuid:version_id>/rollout", rollouts.RolloutView.as_view(), name="rollout"),
+    path("versions/<uuid:version_id>/make-default", rollouts.MakeDefaultView.as_view(), name="make-default"),
+    path("versions/<uuid:version_id>/deprecate", rollouts.DeprecateView.as_view(), name="deprecate"),
     path("versions/<uuid:version_id>/holders", custody.HoldersView.as_view(), name="holders"),
     path("custody", custody.CustodyExportView.as_view(), name="custody-export"),
     path("vault/intake-key", custody.IntakeKeyView.as_view(), name="intake-key"),
@@ -135,12 +218,19 @@ urlpatterns = [
     path("cards", cards.CardsView.as_view(), name="cards"),
     path("cards/<uuid:card_id>", cards.CardView.as_view(), name="card"),
     path("auto-top-up", cards.AutoTopUpView.as_view(), name="auto-top-up"),
+    path("prompts", prompts.PromptsView.as_view(), name="prompts"),
+    path("prompts/<uuid:prompt_id>", prompts.PromptView.as_view(), name="prompt"),
+    path("runs", runs.RunsView.as_view(), name="runs"),
+    path("runs/<run:run_id>", runs.RunView.as_view(), name="run"),
+    path("runs/<run:run_id>/calls", runs.RunCallsView.as_view(), name="run-calls"),
+    path("runs/<run:run_id>/close", runs.CloseRunView.as_view(), name="close-run"),
     path("trials", trials.TrialsView.as_view(), name="trials"),
     path("trials/<uuid:trial_id>", trials.TrialView.as_view(), name="trial"),
     path("trials/<uuid:trial_id>/cancel", trials.CancelTrialView.as_view(), name="cancel-trial"),
     path("trials/<uuid:trial_id>/rows", trials.TrialRowsView.as_view(), name="trial-rows"),
-    path("usage", money.UsageView.as_view(), name="usage"),
-    path("usage/summary", money.UsageSummaryView.as_view(), name="usage-summary"),
+    path("usage", usage.UsageView.as_view(), name="usage"),
+    path("usage/summary", usage.UsageSummaryView.as_view(), name="usage-summary"),
+    path("usage/csv", usage.UsageCsvView.as_view(), name="usage-csv"),
     path("billing-profile", papers.BillingProfileView.as_view(), name="billing-profile"),
     path("papers", papers.PapersView.as_view(), name="papers"),
     path("papers/<uuid:paper_id>/pdf", papers.PaperPdfView.as_view(), name="paper-pdf"),
@@ -157,6 +247,8 @@ urlpatterns = [
     path("payouts/<uuid:payout_id>", payouts.PayoutView.as_view(), name="payout"),
     path("payouts/<uuid:payout_id>/statement", payouts.PayoutStatementView.as_view(), name="payout-statement"),
     path("earnings", money.EarningsView.as_view(), name="earnings"),
+    path("earnings/versions", money.VersionEarningsView.as_view(), name="version-earnings"),
+    path("in-use", in_use.ModelsInUseView.as_view(), name="models-in-use"),
     path("platform/statements", statements.PlatformStatementsView.as_view(), name="platform-statements"),
     path("platform/incidents", incidents.IncidentsView.as_view(), name="platform-incidents"),
     path(
@@ -171,6 +263,32 @@ urlpatterns = [
     path("platform/disputes", disputes.PlatformDisputesView.as_view(), name="platform-disputes"),
     path("platform/disputes/<dispute:dispute_id>", disputes.PlatformDisputeView.as_view(), name="platform-dispute"),
     path("platform/disputes/<dispute:dispute_id>/evidence", disputes.EvidenceView.as_view(), name="evidence"),
+    path("status", status.StatusView.as_view(), name="status"),
+    path("platform/status", status.StatusIncidentsView.as_view(), name="status-incidents"),
+    path("platform/status/<int:incident_id>/updates", status.StatusUpdatesView.as_view(), name="status-updates"),
+    path("platform/replicas", fleet.ReplicasView.as_view(), name="platform-replicas"),
+    path("platform/replicas/<replica:name>/drain", fleet.DrainReplicaView.as_view(), name="drain-replica"),
+    path("platform/replicas/<replica:name>/undrain", fleet.UndrainReplicaView.as_view(), name="undrain-replica"),
+    path("platform/replicas/<replica:name>/revoke", fleet.RevokeReplicaView.as_view(), name="revoke-replica"),
+    path("platform/health", oversight.HealthView.as_view(), name="platform-health"),
+    path("platform/guards", oversight.GuardEventsView.as_view(), name="platform-guards"),
+    path("platform/evaluations", oversight.PlatformEvaluationsView.as_view(), name="platform-evaluations"),
+    path("platform/organizations", oversight.PlatformOrganizationsView.as_view(), name="platform-organizations"),
+    path(
+        "platform/organizations/<name:org>",
+        oversight.PlatformOrganizationView.as_view(),
+        name="platform-organization",
+    ),
+    path("platform/organizations/<name:org>/suspend", oversight.SuspendView.as_view(), name="suspend-organization"),
+    path(
+        "platform/organizations/<name:org>/reinstate", oversight.ReinstateView.as_view(), name="reinstate-organization"
+    ),
+    path(
+        "platform/predictions/<uuid:prediction_id>/refund",
+        oversight.RefundPredictionView.as_view(),
+        name="refund-prediction",
+    ),
+    path("platform/topups/<uuid:top_up_id>/refund", oversight.RefundPaymentView.as_view(), name="refund-payment"),
     path("platform/summary", money.PlatformSummaryView.as_view(), name="platform-summary"),
     path("schema", schema.SchemaView.as_view(), name="schema"),
     re_path(r"^.*$", UnknownPath.as_view()),

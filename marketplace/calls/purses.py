@@ -15,9 +15,14 @@ LIFETIME = timedelta(hours=20)  # shorter than answers are kept: a call made twi
 
 
 def open_purse(
-    *, organization: Organization, name: str, budget_nano_usd: int, created_by: User | None = None
+    *,
+    organization: Organization,
+    name: str,
+    budget_nano_usd: int,
+    created_by: User | None = None,
+    lifetime: timedelta = LIFETIME,
 ) -> ApiKey:
-    """Return a key that may spend `budget_nano_usd` in all, until it is closed and for `LIFETIME` at most.
+    """Return a key that may spend `budget_nano_usd` in all, until it is closed and for `lifetime` at most.
 
     Raises InvalidInput for a name over 100 characters or a budget out of range, NotAllowed past the limit of keys.
     """
@@ -26,7 +31,7 @@ def open_purse(
         name=name,
         scopes=[ApiKey.Scope.PREDICT],
         created_by=created_by,
-        expires_at=timezone.now() + LIFETIME,
+        expires_at=timezone.now() + lifetime,
         limits=Limits(total_nano_usd=budget_nano_usd),
     )
     return key

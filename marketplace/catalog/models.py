@@ -16,7 +16,10 @@ from django.db.models.functions import Now, Upper
 from billing import pricing
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
-from marketplace.catalog.standings import Standing as Standing  # one of this app's tables
+from marketplace.catalog.licences import MAX_LICENCE_TEXT, terms_digest
+from marketplace.catalog.logos import Logo as Logo  # tables of this app, too
+from marketplace.catalog.rollouts import Rollout as Rollout  # one of this app's tables, as the next
+from marketplace.catalog.standings import Standing as Standing
 
 MAX_PRICE_MICRO_USD_PER_MTOK = 10**10  # $10,000 per million tokens
 MAX_PER_PREDICTION_NANO_USD = 10**11  # $100
@@ -68,6 +71,15 @@ class Model(models.Model):
     derivative_royalty_bps = models.PositiveIntegerField(null=True, blank=True, validators=[_at_most_everything])
     # `marketplace.guards.policies`: kind → mask or refuse
     guards = models.JSONField(default=dict, db_default={}, blank=True)
+    licence = models.CharField(max_length=40, default="", db_default="", blank=True)  # `catalog.licences`; empty: none
+    licence_text = models.TextField(max_length=MAX_LICENCE_TEXT, default="", db_default="", blank=True)  # of `own`
+    licence_required = models.BooleanField(default=False, db_default=False)  # accepted before the first call
+    gated = models.BooleanField(default=False, db_default=False)  # the creator lets each customer in (access/)
+    logo = models.CharField(max_length=64, default="", db_default="", blank=True)  # the digest of a `Logo`
+    # The version that the creator chose for the bare name; null: the newest on sale (`catalog.rollouts`)
+    default_version = models.ForeignKey(
+        "catalog.Version", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -81,12 +93,21 @@ class Model(models.Model):
             ),
         ]
         # As the filter of the catalogue asks; without its statistics the planner takes an industry for a few models.
-        indexes: ClassVar = [models.Index(Upper("industry"), name="catalog_model_industry")]
+        indexes: ClassVar = [
+            models.Index(Upper("industry"), name="catalog_model_industry"),
+            models.Index(fields=["licence"], name="catalog_model_licence"),
+            GinIndex(fastupdate=False, fields=["tags"], name="catalog_model_tags"),
+        ]
 
     @property
     def full_name(self) -> str:
         """Return `org/slug`."""
         return f"{self.organization.slug}/{self.slug}"
+
+    @property
+    def terms_digest(self) -> str:
+        """Return the digest of the licence as it is now, which an acceptance names."""
+        return terms_digest(self.licence, self.licence_text)
 
     @property
     def facts(self) -> ModelFacts:
@@ -187,10 +208,26 @@ class Version(models.Model):
     )  # `protocol.contracts.PublicContract`; null: the package has none
     state_changed_at = models.DateTimeField(auto_now_add=True)
     published_at = models.DateTimeField(null=True, blank=True)
+    # The announced end of the version: when that was said, when it comes, and the version to call instead.
+    deprecated_at = models.DateTimeField(null=True, blank=True)
+    ends_at = models.DateTimeField(null=True, blank=True)
+    replacement = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["model", "number"], name="version_number_unique")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["model", "number"], name="version_number_unique"),
+            models.CheckConstraint(
+                condition=models.Q(deprecated_at=None, ends_at=None)
+                | models.Q(ends_at__gt=models.F("deprecated_at"), deprecated_at__isnull=False),
+                name="version_end_after_notice",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["ends_at"], condition=models.Q(ends_at__isnull=False), name="version_ending")
+        ]
 
 
 class Price(models.Model):
@@ -312,5 +349,5 @@ class ModelFacts:
     """The facts that a listing shows beside the creator's own words. The price is None until the creator sets one."""
 
     price: Price | None  # the one in force of `newest`
-    newest: Version | None  # the newest published version: what `org/slug` means
+    newest: Version | None  # the default version: what `org/slug` means
     evaluation: Evaluation | None  # the newest of `newest`

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import (
     Exists,
@@ -15,49 +17,58 @@ from django.db.models import (
     Prefetch,
     Q,
     QuerySet,
-    Subquery,
     UUIDField,
     Value,
 )
 from django.db.models.functions import Now
 
+from marketplace.accounts import selectors as accounts
+from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization
 from marketplace.catalog import policies, search
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Source, Version
+from marketplace.catalog.models import BaseModel, Evaluation, Model, Price, Rollout, Source, Version
+from marketplace.catalog.rollouts import default_first
+from marketplace.catalog.search import NO_FILTERS, Filters
 
 ORDERINGS = ("ranked", "relevance", "newest", "updated", "price", "name")
 _PUBLISHED = Version.State.PUBLISHED
+_LOOKUPS = {
+    "industry": "industry__iexact",
+    "licence": "licence",
+    "max_output_micro_usd_per_mtok": "standing__output_micro_usd_per_mtok__lte",
+    "max_call_nano_usd": "standing__call_nano_usd__lte",
+    "min_accuracy_bps": "standing__accuracy_bps__gte",
+    "max_ttft_ms": "standing__ttft_p95_ms__lte",
+}
 _LATEST = ("-effective_at", "-id")  # the order in which a later price precedes an earlier one
 
 
-def published_models(
-    *, query: str = "", industry: str = "", base: str = "", tag: str = "", ordering: str = "ranked"
-) -> QuerySet[Model]:
+def published_models(*, query: str = "", filters: Filters = NO_FILTERS, ordering: str = "ranked") -> QuerySet[Model]:
     """Return the public catalogue: public models with a published version, with everything that `Model.facts` needs.
 
     `query` is searched by words, spelling and meaning (`catalog.search`): at most 100 models for each, annotated with
-    their `place` and `found_by_meaning`. `base` is a base's name or fingerprint; `ordering` is one of ORDERINGS:
-    `ranked` is by standing (marketplace/standing), and so is `relevance` without a query.
+    their `place` and `found_by_meaning`. `ordering` is one of ORDERINGS: `ranked` is by standing
+    (marketplace/standing), and so is `relevance` without a query.
     """
-    found = listed(published_names())
-    if industry:
-        found = found.filter(industry__iexact=industry)
-    if base:
-        found = found.filter(Q(base_model__name=base) | Q(base_model__fingerprint=base))
-    if tag:
-        found = found.filter(tags__contains=[tag.lower()])
+    found = _filtered(listed(published_names().filter(organization__suspended_at=None)), filters)
     if query.strip():
-        found = _search(found, search.find(query, search.Filters(industry=industry, base=base, tag=tag)))
+        found = _search(found, search.find(query, filters))
         if ordering == "relevance":
             return found.order_by(F("place"))
     if ordering == "price":
-        return found.order_by(F("output_price").asc(nulls_last=True), "id")
+        return found.order_by(F("standing__output_micro_usd_per_mtok").asc(nulls_last=True), "id")
     if ordering == "name":
         return found.order_by("organization__slug", "slug")
     if ordering in ("newest", "updated"):
         return found.order_by("-updated_at" if ordering == "updated" else "-created_at", "-id")
     # Each listed model has its standing, so an index gives the order.
     return found.filter(standing__isnull=False).order_by("standing__place", "standing__model_id")
+
+
+def listed_names() -> QuerySet[Model, tuple[str, str, datetime]]:
+    """Return organization, slug and time of the last change of every model in the public catalogue, by standing."""
+    found = published_names().filter(standing__isnull=False).order_by("standing__place", "standing__model_id")
+    return found.values_list("organization__slug", "slug", "updated_at")
 
 
 def new_models(*, limit: int) -> QuerySet[Model]:
@@ -71,39 +82,86 @@ def models_of(*, organization: Organization) -> QuerySet[Model]:
 
 
 def visible_model(*, org_slug: str, slug: str, viewer: Organization | None) -> Model | None:
-    """Return the model `org_slug/slug` if `viewer` may see it, or None."""
+    """Return the model `org_slug/slug` if `viewer` may see it, or None. A former name of the organization will do."""
     model = listed(Model.objects.filter(organization__slug=org_slug, slug=slug)).first()
     if model is None:
-        return None
+        present = accounts.slug_now(org_slug)
+        return visible_model(org_slug=present, slug=slug, viewer=viewer) if present else None
     is_published = model.facts.newest is not None
     return model if policies.may_view(model=model, is_published=is_published, viewer=viewer) else None
 
 
 def owned_model(*, organization: Organization, org_slug: str, slug: str) -> Model | None:
-    """Return the model `org_slug/slug` if it belongs to `organization`, or None."""
-    return listed(Model.objects.filter(organization=organization, organization__slug=org_slug, slug=slug)).first()
+    """Return the model `org_slug/slug` if it belongs to `organization`, or None. A former name of it will do."""
+    if org_slug != organization.slug and accounts.slug_now(org_slug) != organization.slug:
+        return None
+    return listed(Model.objects.filter(organization=organization, slug=slug)).first()
+
+
+def logo_owner(*, org_slug: str, slug: str, digest: str, viewer: Organization | None, is_staff: bool) -> Model | None:
+    """Return the model whose picture with this digest `viewer` may see, or None.
+
+    A picture that is not shown (yet) is seen by the model's own organization and by the platform's staff.
+    """
+    model = Model.objects.filter(organization__slug=org_slug, slug=slug).first()
+    if model is None or is_staff or (viewer is not None and viewer.pk == model.organization_id):
+        return model
+    is_published = model.versions.filter(state=_PUBLISHED).exists()
+    shown = digest == model.logo and policies.may_view(model=model, is_published=is_published, viewer=viewer)
+    return model if shown else None
+
+
+def logo_url(model: Model) -> str | None:
+    """Return the absolute address of the model's logo, which never shows another picture; None without one."""
+    if not model.logo:
+        return None
+    return f"{settings.ENV.public_url}/models/{model.full_name}/logo/{model.logo}.png"
 
 
 def versions_of(*, model: Model, published_only: bool) -> QuerySet[Version]:
     """Return the model's versions, newest first; strangers see the published ones."""
-    versions = Version.objects.filter(model=model).select_related("model__organization", "model__base_model")
+    related = ("model__organization", "model__base_model", "replacement")
+    versions = Version.objects.filter(model=model).select_related(*related)
     return (versions.filter(state=_PUBLISHED) if published_only else versions).order_by("-number")
 
 
-def published_version(*, org_slug: str, slug: str, number: int | None) -> Version | None:
-    """Return the published version `number` of a model, or its newest one.
+def history_of(*, model: Model) -> QuerySet[Version]:
+    """Return the versions that everybody may read about, newest first: those that are or were on sale."""
+    was = Q(state__in=(Version.State.RETIRED, Version.State.REVOKED), published_at__isnull=False)
+    return versions_of(model=model, published_only=False).filter(Q(state=_PUBLISHED) | was)
 
-    For the platform itself: the owner of the model does not matter.
+
+def default_version(*, model: Model) -> Version | None:
+    """Return the version that the bare name means, or None without one on sale (`catalog.rollouts` has the rule)."""
+    return versions_of(model=model, published_only=True).order_by(*default_first()).first()
+
+
+def open_rollout(*, model: Model) -> Rollout | None:
+    """Return the rollout that runs, or waits for its version to be on sale; None without one."""
+    return Rollout.objects.filter(model=model, ended_at=None).select_related("version", "baseline").first()
+
+
+def rollouts_of(*, model: Model) -> QuerySet[Rollout]:
+    """Return every rollout of the model, newest first."""
+    found = Rollout.objects.filter(model=model).select_related("version", "baseline")
+    return found.order_by("-started_at", "-id")
+
+
+def published_version(*, org_slug: str, slug: str, number: int | None) -> Version | None:
+    """Return the published version `number` of a model, or its default.
+
+    For the platform itself: the owner of the model does not matter. A former name of the organization will do.
     """
-    versions = Version.objects.filter(model__organization__slug=org_slug, model__slug=slug, state=_PUBLISHED)
+    names = [name for name in (org_slug, accounts.slug_now(org_slug)) if name is not None]
+    versions = Version.objects.filter(model__organization__slug__in=names, model__slug=slug, state=_PUBLISHED)
     if number is not None:
         versions = versions.filter(number=number)
-    return versions.select_related("model__organization").order_by("-number").first()
+    return versions.select_related("model__organization").order_by(*default_first()).first()
 
 
 def owned_version(*, organization: Organization, version_id: UUID) -> Version | None:
     """Return one version of the organization's models with model, base and signing key, or None."""
-    related = ("model__organization", "model__base_model", "signing_key")
+    related = ("model__organization", "model__base_model", "signing_key", "replacement")
     return Version.objects.filter(pk=version_id, model__organization=organization).select_related(*related).first()
 
 
@@ -143,10 +201,17 @@ def bases_named(name: str) -> list[BaseModel]:
     return list(BaseModel.objects.filter(Q(fingerprint=name) | Q(name=name)).order_by("-created_at", "-id"))
 
 
-def industries() -> list[str]:
-    """Return the industries of the public catalogue, in alphabetical order."""
-    public = Model.objects.filter(visibility=Model.Visibility.PUBLIC, versions__state=_PUBLISHED).exclude(industry="")
-    return list(public.values_list("industry", flat=True).distinct().order_by("industry"))
+def chosen_base(name: str | None) -> BaseModel:
+    """Return the base of this name or fingerprint, or the only one there is. Raises InvalidInput."""
+    found = bases_named(name) if name else list(bases()[:2])
+    if len(found) == 1:
+        return found[0]
+    message = "there is no such base model" if not found else "there are several: give the fingerprint"
+    raise InvalidInput(
+        f"{message}; see /api/v1/bases",
+        code="unknown_base" if not found else "ambiguous_base",
+        field="base",
+    )
 
 
 def published_names() -> QuerySet[Model]:
@@ -156,7 +221,7 @@ def published_names() -> QuerySet[Model]:
 
 
 def listed(models: QuerySet[Model]) -> QuerySet[Model]:
-    """Add to `models` what every listing shows, in a fixed number of queries: `output_price` and the facts."""
+    """Add to `models` what every listing shows, the facts, in a fixed number of queries."""
     price = (
         in_force(Price.objects)
         .select_related("version")
@@ -166,27 +231,25 @@ def listed(models: QuerySet[Model]) -> QuerySet[Model]:
     evaluation = Evaluation.objects.order_by("version_id", "-id").distinct("version_id")
     version = (
         Version.objects.filter(state=_PUBLISHED)
-        .order_by("model_id", "-number")
+        .order_by("model_id", *default_first())
         .distinct("model_id")
         .prefetch_related(Prefetch("evaluations", queryset=evaluation, to_attr="newest_evaluations"))
     )
-    newest_version = Version.objects.filter(model=OuterRef(OuterRef("pk")), state=_PUBLISHED).order_by("-number")
-    newest_price = (
-        in_force(Price.objects)
-        .filter(Q(version=None) | Q(version=Subquery(newest_version.values("pk")[:1])), model=OuterRef("pk"))
-        .order_by(F("version").desc(nulls_last=True), *_LATEST)
+    return models.select_related("organization", "base_model", "standing").prefetch_related(
+        Prefetch("sources", queryset=Source.objects.select_related("upstream__organization").order_by("place")),
+        Prefetch("prices", queryset=price, to_attr="current_prices"),
+        Prefetch("versions", queryset=version, to_attr="newest_versions"),
     )
-    return (
-        models.select_related("organization", "base_model", "standing")
-        .prefetch_related(
-            Prefetch("sources", queryset=Source.objects.select_related("upstream__organization").order_by("place")),
-            Prefetch("prices", queryset=price, to_attr="current_prices"),
-            Prefetch("versions", queryset=version, to_attr="newest_versions"),
-        )
-        .annotate(
-            output_price=Subquery(newest_price.values("output_micro_usd_per_mtok")[:1]),
-        )
-    )
+
+
+def _filtered(models: QuerySet[Model], filters: Filters) -> QuerySet[Model]:
+    """Keep the models that pass every filter: the conditions of `search.filters`, as Django writes them."""
+    wanted = filters.active()
+    if base := wanted.pop("base", None):
+        models = models.filter(Q(base_model__name=base) | Q(base_model__fingerprint=base))
+    if tag := wanted.pop("tag", None):
+        models = models.filter(tags__contains=[tag.lower()])
+    return models.filter(**{_LOOKUPS[name]: value for name, value in wanted.items()})
 
 
 def _search(models: QuerySet[Model], hits: list[search.Hit]) -> QuerySet[Model]:

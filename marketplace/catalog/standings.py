@@ -21,7 +21,7 @@ class Standing(models.Model):
     model = models.OneToOneField("catalog.Model", on_delete=models.CASCADE, primary_key=True, related_name="standing")
     place = models.PositiveIntegerField(default=LAST_PLACE, db_default=LAST_PLACE)  # 1 is the first
     score = models.FloatField(default=UNKNOWN_SCORE, db_default=UNKNOWN_SCORE)  # 0 to 100
-    # Measured accuracy of the newest published version: the lower Wilson bound, and its rows. Null: not measured.
+    # Measured accuracy of the default version: the lower Wilson bound, and its rows. Null: not measured.
     quality_low = models.FloatField(null=True)
     quality_rows = models.PositiveIntegerField(null=True)
     # Calls of the last four weeks: answered, and lost by the platform's fault.
@@ -31,6 +31,12 @@ class Standing(models.Model):
     weeks = models.PositiveIntegerField(default=0, db_default=0)  # in which they paid
     shelf = models.PositiveSmallIntegerField(null=True)  # the place among new models that are shown today
     listed_at = models.DateTimeField(db_default=Now())  # first publication
+    # Filters of the catalogue read these, without a look at prices and evaluations: `catalog_list_models` writes them.
+    # Taken from the price in force of the default version; a call is one of 500 tokens in and 100 out.
+    output_micro_usd_per_mtok = models.BigIntegerField(null=True)
+    call_nano_usd = models.BigIntegerField(null=True)
+    accuracy_bps = models.PositiveIntegerField(null=True)  # of its newest figure with at least 50 rows
+    ttft_p95_ms = models.PositiveIntegerField(null=True)  # of the last four weeks; `marketplace/watch` writes it
 
     class Meta:
         indexes: ClassVar = [

@@ -16,8 +16,10 @@ gc.disable()  # modules stay: collecting while they load costs a tenth of the st
 keep_memory_private()  # before the settings read a secret
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
+from django.conf import settings  # noqa: E402
 from django.core.asgi import get_asgi_application  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E402
 
 _application = get_asgi_application()
 
@@ -33,7 +35,7 @@ gc.freeze()
 gc.enable()
 
 
-async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+async def dispatch(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Dispatch one connection by path; the lifespan belongs to the gateway, which owns the async pools."""
     if scope["type"] == "lifespan":
         meaning.warm_up()  # beside the start of the rest, so that the first search is as quick as the next
@@ -41,3 +43,11 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await _gateway(scope, receive, send)
     else:
         await _django(scope, receive, send)
+
+
+# The server itself runs with --no-proxy-headers: it would believe X-Forwarded-For from this machine by default.
+application: Any = (
+    ProxyHeadersMiddleware(cast(Any, dispatch), [str(network) for network in settings.ENV.trusted_proxies])
+    if settings.ENV.trusted_proxies
+    else dispatch
+)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 
 from celery import Celery, Task
-from celery.signals import beat_init, task_postrun, worker_init
+from celery.signals import (
+    beat_init,
+    task_postrun,
+    task_prerun,
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+)
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings")
 
 from marketplace.config.env import Env
-from marketplace.config.task_times import note_task
+from marketplace.operations.task_times import note_task
+from protocol.tracing import Span, Spans, spans_of
 from sealed_weights.process import keep_memory_private
 
 _valkey = Env.load().valkey_url
@@ -27,6 +36,7 @@ app.conf.update(
     task_routes={
         "marketplace.evals.tasks.run_evaluation": {"queue": "runs"},
         "marketplace.trials.run_trial": {"queue": "runs"},
+        "marketplace.jobs.work": {"queue": "jobs"},
     },
     task_time_limit=300,
     task_soft_time_limit=270,
@@ -82,6 +92,12 @@ app.conf.update(
             "task": "marketplace.publishing.resume_stuck_verifications",
             "schedule": 30.0,
         },
+        "end versions": {
+            "task": "marketplace.publishing.end_versions",
+            "schedule": 300.0,
+            "options": {"expires": 290.0},
+        },
+        "tell of ends of versions": {"task": "marketplace.publishing.tell_of_ends", "schedule": 3600.0},
         "expire uploads of sets": {"task": "marketplace.evals.tasks.expire_abandoned_uploads", "schedule": 3600.0},
         "resume evaluations": {
             "task": "marketplace.evals.tasks.resume_evaluations",
@@ -92,6 +108,11 @@ app.conf.update(
             "task": "marketplace.catalog.tasks.embed_new_listings",
             "schedule": 5.0,
             "options": {"expires": 10.0},
+        },
+        "begin announced prices": {
+            "task": "marketplace.catalog.tasks.begin_announced_prices",
+            "schedule": 60.0,
+            "options": {"expires": 55.0},
         },
         "reconcile spellings": {"task": "marketplace.catalog.tasks.reconcile_spellings", "schedule": 600.0},
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
@@ -109,17 +130,31 @@ app.conf.update(
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        "forget old deliveries": {"task": "marketplace.alerts.tasks.forget_old_deliveries", "schedule": 3600.0},
         "watch models": {
             "task": "marketplace.watch.tasks.watch_models",
             "schedule": 60.0,
             "options": {"expires": 55.0},
+        },
+        "note measured latency": {
+            "task": "marketplace.watch.tasks.note_measured_latency",
+            "schedule": 3600.0,
+            "options": {"expires": 3000.0},
         },
         "resume trials": {
             "task": "marketplace.trials.tasks.resume_trials",
             "schedule": 15.0,
             "options": {"expires": 30.0},
         },
+        "forget kept responses": {"task": "marketplace.responses.tasks.forget_responses", "schedule": 3600.0},
+        "forget old runs": {"task": "billing.budgets.runs.tasks.forget_runs", "schedule": 3600.0},
         "delete old rows of trials": {"task": "marketplace.trials.tasks.delete_old_rows", "schedule": 3600.0},
+        "resume jobs": {
+            "task": "marketplace.jobs.tasks.resume_work",
+            "schedule": 5.0,
+            "options": {"expires": 10.0},
+        },
+        "delete old jobs": {"task": "marketplace.jobs.tasks.delete_old_jobs", "schedule": 3600.0},
         # A month is judged a day after its end; the other rounds find nothing to do.
         "keep promises": {
             "task": "marketplace.promises.tasks.keep_promises",
@@ -132,6 +167,13 @@ app.conf.update(
             "options": {"expires": 30.0},
         },
         "trust customers": {"task": "marketplace.protection.tasks.trust_customers", "schedule": 86_400.0},
+        # A day is sealed an hour after its end; the other rounds find nothing to do.
+        "seal the audit log": {"task": "marketplace.accounts.tasks.seal_audit_log", "schedule": 3600.0},
+        "probe components": {
+            "task": "marketplace.operations.tasks.probe_components",
+            "schedule": 60.0,
+            "options": {"expires": 55.0},
+        },
         "check ledger": {"task": "billing.tasks.check_ledger", "schedule": 300.0},
         "check ledger in full": {"task": "billing.tasks.check_ledger_in_full", "schedule": 86_400.0},
     },
@@ -139,7 +181,9 @@ app.conf.update(
 app.autodiscover_tasks(
     [
         "billing",
+        "billing.budgets.runs",
         "billing.payouts",
+        "marketplace.accounts",
         "marketplace.alerts",
         "marketplace.catalog",
         "marketplace.protection",
@@ -149,8 +193,11 @@ app.autodiscover_tasks(
         "marketplace.evals",
         "marketplace.promises",
         "marketplace.trials",
+        "marketplace.responses",
+        "marketplace.jobs",
         "marketplace.standing",
         "marketplace.gateway",
+        "marketplace.operations",
         "marketplace.watch",
     ]
 )
@@ -163,8 +210,37 @@ def _keep_memory_private(**_: object) -> None:
     keep_memory_private()
 
 
+_spans: Spans | None = None
+_running: dict[str, Span] = {}  # by the id of the task
+_began: dict[str, float] = {}
+
+
+@worker_process_init.connect
+def _begin_tracing(**_: object) -> None:
+    """Begin in the child: what exports has a thread, which no fork copies."""
+    global _spans
+    _spans = spans_of("intarsia-worker")
+
+
+@worker_process_shutdown.connect
+def _end_tracing(**_: object) -> None:
+    if _spans is not None:
+        _spans.close()
+
+
+@task_prerun.connect
+def _trace_task(task_id: str = "", task: Task | None = None, **_: object) -> None:
+    """Note when a task began, and begin its span; its arguments are no part of it."""
+    _began[task_id] = time.monotonic()
+    if _spans is not None and task is not None:
+        _running[task_id] = _spans.begin(f"task {task.name}", kind="consumer")
+
+
 @task_postrun.connect
-def _note_task(task: Task | None = None, state: str | None = None, **_: object) -> None:
-    """Note how the task ended, for `/metrics` of the web process."""
+def _note_task(task_id: str = "", task: Task | None = None, state: str | None = None, **_: object) -> None:
+    """Note how the task ended, for `/metrics` of the web process, and end its span."""
+    if (span := _running.pop(task_id, None)) is not None:
+        span.end(error="" if state == "SUCCESS" else (state or "UNKNOWN").lower())
+    seconds = time.monotonic() - _began.pop(task_id, time.monotonic())
     if task is not None and task.name:
-        note_task(_valkey, task.name, state or "UNKNOWN")
+        note_task(_valkey, task.name, state or "UNKNOWN", seconds)

@@ -12,6 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from marketplace.config.mail import Mail, MailError, parse_mail
 from protocol.origins import parse_origins
 
 Network = IPv4Network | IPv6Network
@@ -80,6 +81,17 @@ def _origins(source: Mapping[str, str], name: str) -> frozenset[str]:
         raise EnvError(f"{name}: {error}; separate several with commas") from None
 
 
+def _mail(source: Mapping[str, str]) -> Mail:
+    try:
+        return parse_mail(
+            source.get("EMAIL_URL", ""),
+            debug=source.get("DEBUG", "0") == "1",
+            public_url=_need(source, "PUBLIC_URL"),
+        )
+    except MailError as error:
+        raise EnvError(str(error)) from None
+
+
 @dataclass(frozen=True)
 class Env:
     """The validated environment. Field comments are the documentation of each variable."""
@@ -92,6 +104,7 @@ class Env:
     api_key_pepper: str  # API_KEY_PEPPER: ≥ 32 characters; HMAC key over API-key secrets
     replica_networks: tuple[Network, ...]  # REPLICA_NETWORKS: comma-separated networks in which replicas may be
     webhook_networks: tuple[Network, ...]  # WEBHOOK_NETWORKS: webhooks may be there besides public addresses; empty: no
+    trusted_proxies: tuple[Network, ...]  # TRUSTED_PROXIES: networks whose X-Forwarded-For is believed; empty: none
     root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
     blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
     delivery_dir: (
@@ -116,6 +129,9 @@ class Env:
     )
     cors_origins: frozenset[str]  # CORS_ORIGINS: pages that may call /v1 from a browser; empty: none
     metrics_token: str  # METRICS_TOKEN: ≥ 32 characters; the bearer token of /metrics; empty: there is no /metrics
+    mail: Mail  # EMAIL_URL: smtp://user:password@host:587; see config/mail.py
+    email_from: str  # EMAIL_FROM: sender of every mail; by default Intarsia <no-reply@…>, with the host of PUBLIC_URL
+    support_email: str  # SUPPORT_EMAIL: where people write to, of appeals too; empty: support@ the host of PUBLIC_URL
     debug: bool  # DEBUG: 1 shows tracebacks; never in production
     log_level: str  # LOG_LEVEL
 
@@ -137,6 +153,7 @@ class Env:
             api_key_pepper=secrets["API_KEY_PEPPER"],
             replica_networks=_networks(source, "REPLICA_NETWORKS", PRIVATE_NETWORKS),
             webhook_networks=_networks(source, "WEBHOOK_NETWORKS", ""),
+            trusted_proxies=_networks(source, "TRUSTED_PROXIES", ""),
             root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
             blob_dir=Path(_need(source, "BLOB_DIR")),
             delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),
@@ -155,6 +172,9 @@ class Env:
             search_encoder=source.get("SEARCH_ENCODER", ""),
             cors_origins=_origins(source, "CORS_ORIGINS"),
             metrics_token=_metrics_token(source),
+            mail=_mail(source),
+            email_from=source.get("EMAIL_FROM", ""),
+            support_email=source.get("SUPPORT_EMAIL", ""),
             debug=source.get("DEBUG", "0") == "1",
             log_level=level,
         )

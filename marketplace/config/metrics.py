@@ -21,8 +21,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from marketplace.config.task_times import task_times
+from billing.models import Incident
 from marketplace.gateway.metrics import REGISTRY
+from marketplace.operations.task_times import task_times
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # One row of numbers. Each is read by an index or from a small table.
@@ -36,7 +37,21 @@ SELECT (SELECT count(*) FROM billing_hold WHERE state = 'open'),
     (SELECT count(*) FROM alerts_delivery WHERE next_attempt_at IS NOT NULL),
     (SELECT count(*) FROM billing_outbox WHERE delivered_at IS NULL),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL),
-    (SELECT count(*) FROM vault_replica WHERE gone_at IS NULL)
+    (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
+    (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM billing_outbox WHERE delivered_at IS NULL),
+    (SELECT count(*) FROM alerts_delivery WHERE delivered_at IS NULL AND attempts >= 3 AND error <> ''),
+    (SELECT count(*) FROM vault_replica WHERE gone_at IS NULL),
+    (SELECT count(*) FROM vault_enrolledreplica WHERE drained_at IS NOT NULL AND revoked_at IS NULL),
+    (SELECT count(*) FROM accounts_organization WHERE suspended_at IS NOT NULL)
+"""
+# One line for each replica that staff allowed and that has been there: no more series than staff made names.
+_SEEN = """
+SELECT e.name, extract(epoch FROM now() - max(r.last_seen_at)) FROM vault_enrolledreplica e
+JOIN vault_replica r ON r.name = e.name WHERE e.revoked_at IS NULL GROUP BY e.name ORDER BY e.name LIMIT 500
+"""
+_PROBES = """
+SELECT DISTINCT ON (component) component, ok::int FROM operations_probe
+WHERE at > now() - interval '5 minutes' ORDER BY component, at DESC
 """
 _GAUGES = {
     "open_holds": "Predictions in flight",
@@ -48,7 +63,12 @@ _GAUGES = {
     "alerts_waiting": "Deliveries of alerts on their way",
     "outbox_waiting": "Events that were not delivered yet",
     "open_incidents": "Incidents that nobody resolved",
+    "freezing_incidents": "Incidents that nobody resolved and that stop payouts",
+    "outbox_age_seconds": "Age of the oldest event that was not delivered",
+    "deliveries_failing": "Deliveries of alerts that failed three times and more",
     "live_replicas": "Replicas that serve",
+    "drained_replicas": "Replicas that staff send no work",
+    "suspended_organizations": "Organizations that staff suspended",
 }
 _COUNTERS = frozenset({"predictions"})
 
@@ -78,27 +98,47 @@ def exposition() -> bytes:
 class _PlatformCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         with connection.cursor() as cursor:
-            cursor.execute(_NUMBERS)
+            cursor.execute(_NUMBERS, [list(Incident.FREEZING)])
             numbers = cursor.fetchone()
+            cursor.execute(_SEEN)
+            seen = cursor.fetchall()
+            cursor.execute(_PROBES)
+            probes = cursor.fetchall()
         for (name, text), value in zip(_GAUGES.items(), numbers, strict=True):
             family = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
             yield family(f"intarsia_{name}", text, value=float(value))
+        silent = GaugeMetricFamily("intarsia_replica_silent_seconds", "Since its last heartbeat", labels=["replica"])
+        for name, age in seen:
+            silent.add_metric([name], max(0.0, float(age)))
+        works = GaugeMetricFamily("intarsia_component_up", "Whether the last probe was good", labels=["component"])
+        for component, ok in probes:
+            works.add_metric([component], ok)
+        yield from (silent, works)
         yield from _tasks()
 
 
 def _tasks() -> Iterator[Metric]:
     up = GaugeMetricFamily("intarsia_valkey_up", "Whether Valkey answers")
     try:
-        ended, runs, waiting = task_times(settings.ENV.valkey_url)
+        times = task_times(settings.ENV.valkey_url)
     except RedisError:
         up.add_metric([], 0)
         yield up
         return
     up.add_metric([], 1)
     age = GaugeMetricFamily("intarsia_task_age_seconds", "Since a task last ended well", labels=["task"])
-    for task, at in ended.items():
+    for task, at in times.ended.items():
         age.add_metric([task], max(0.0, time.time() - at))
     ends = CounterMetricFamily("intarsia_tasks", "Tasks by how they ended", labels=["task", "state"])
-    for (task, state), count in runs.items():
+    for (task, state), count in times.runs.items():
         ends.add_metric([task, state.lower()], count)
-    yield from (up, age, ends, GaugeMetricFamily("intarsia_tasks_waiting", "Tasks in the queue", value=waiting))
+    spent = CounterMetricFamily("intarsia_task_seconds", "Time in tasks", labels=["task"])
+    for task, seconds in times.seconds.items():
+        spent.add_metric([task], seconds)
+    yield from (
+        up,
+        age,
+        ends,
+        spent,
+        GaugeMetricFamily("intarsia_tasks_waiting", "Tasks in the queue", value=times.waiting),
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from marketplace.config.env import Env
+from marketplace.config.mail import SECONDS as MAIL_SECONDS
 
 ENV = Env.load()
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -32,7 +33,8 @@ SECRET_KEY = ENV.secret_key
 DEBUG = ENV.debug
 PUBLIC_URL = ENV.public_url
 _HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
-ALLOWED_HOSTS = [_HOST, "127.0.0.1", "localhost", "[::1]"]
+# Workers and Prometheus ask by the address that API_URL names.
+ALLOWED_HOSTS = [_HOST, urlsplit(ENV.api_url).hostname or _HOST, "127.0.0.1", "localhost", "[::1]"]
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 
 INSTALLED_APPS = [
@@ -45,22 +47,30 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "allauth",
     "allauth.account",
+    "allauth.idp.oidc",
     "allauth.mfa",
+    "allauth.usersessions",
     "django_htmx",
     "drf_spectacular",
     "rest_framework",
     "marketplace.config",
     "marketplace.accounts",
+    "marketplace.teams",
     "marketplace.alerts",
     "marketplace.catalog",
     "marketplace.protection",
+    "marketplace.access",
     "marketplace.vault",
     "marketplace.publishing",
     "marketplace.receipts",
     "marketplace.watch",
     "marketplace.evals",
     "marketplace.promises",
+    "marketplace.prompts",
+    "marketplace.responses",
     "marketplace.trials",
+    "marketplace.jobs",
+    "marketplace.operations",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",
@@ -79,6 +89,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "marketplace.web.middleware.SeenSessionsMiddleware",
 ]
 
 ROOT_URLCONF = "marketplace.config.urls"
@@ -113,16 +124,32 @@ AUTH_PASSWORD_VALIDATORS = [
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
-ACCOUNT_EMAIL_VERIFICATION = "optional"
-ACCOUNT_ADAPTER = "marketplace.accounts.adapter.AccountAdapter"
-MFA_SUPPORTED_TYPES = ["totp"]
+ACCOUNT_EMAIL_VERIFICATION = "optional"  # for signing in; `accounts.verification` closes publishing and spending
+ACCOUNT_EMAIL_CONFIRMATION_AUTHENTICATED_REDIRECT_URL = "web:dashboard"
+ACCOUNT_EMAIL_NOTIFICATIONS = True  # a changed password, a new passkey and the like are mailed
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 15 * 60  # `accounts.freshness`
+ACCOUNT_ADAPTER = "marketplace.teams.adapter.TeamAccountAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = PUBLIC_URL.startswith("http://")  # browsers allow it for localhost alone
+MFA_FORMS = {"add_webauthn": "marketplace.web.passkey_form.PasskeyForm"}
 MFA_TOTP_ISSUER = "Intarsia"
 MFA_ADAPTER = "marketplace.accounts.second_factor.EncryptedFactors"
-MFA_ALLOW_UNVERIFIED_EMAIL = True  # as ACCOUNT_EMAIL_VERIFICATION: no address has to be verified
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # as ACCOUNT_EMAIL_VERIFICATION: nobody is kept from a second factor
+IDP_OIDC_DEVICE_CODE_EXPIRES_IN = 10 * 60  # `accounts.device_login`
+IDP_OIDC_ACCESS_TOKEN_EXPIRES_IN = 2 * 60  # it is traded for an API key at once
+IDP_OIDC_RATE_LIMITS = {"device_code": "20/m/ip", "device_user_code": "20/m/ip"}
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "web:dashboard"
-EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
-DEFAULT_FROM_EMAIL = f"no-reply@{_HOST}"
+EMAIL_BACKEND = ENV.mail.backend
+EMAIL_HOST, EMAIL_PORT = ENV.mail.host, ENV.mail.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = ENV.mail.user, ENV.mail.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = ENV.mail.starttls, ENV.mail.tls
+EMAIL_FILE_PATH = ENV.mail.folder or None
+EMAIL_TIMEOUT = MAIL_SECONDS
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENV.email_from or f"Intarsia <no-reply@{_HOST}>"
+SUPPORT_EMAIL = ENV.support_email or f"support@{_HOST}"
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -148,17 +175,27 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "marketplace.api.schema.OperationSchema",
     "DEFAULT_PAGINATION_CLASS": "marketplace.api.pagination.CreatedCursorPagination",
     "EXCEPTION_HANDLER": "marketplace.api.errors.exception_handler",
     "PAGE_SIZE": 50,
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Intarsia control API",
+    "TITLE": "Intarsia",
+    "DESCRIPTION": "Predictions below /v1, in OpenAI's form, and everything else below /api/v1.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "marketplace.api.schema.add_the_rest",
+    ],
     "ENUM_NAME_OVERRIDES": {  # several operations share them
+        "Component": "marketplace.operations.models.Component",
+        "MemberRole": "marketplace.accounts.models.Membership.Role",
+        "ComponentState": "marketplace.api.views.status.STATES",
+        "OutageKind": "marketplace.operations.models.Incident.Kind",
+        "OutageState": "marketplace.operations.models.Update.State",
         "DisputeState": "billing.models.refunds.Dispute.State",
         "PaperKind": "billing.models.papers.Paper.Kind",
         "PromiseKind": "marketplace.promises.models.PromiseKind",

@@ -7,6 +7,7 @@ from marketplace.config.metrics import metrics
 urlpatterns = [
     path("accounts/", include("allauth.account.urls")),
     path("accounts/2fa/", include("allauth.mfa.urls")),
+    path("", include("marketplace.config.device_urls")),
     path("api/v1/", include("marketplace.api.urls")),
     path(".well-known/", include("marketplace.receipts.urls")),
     path("internal/v1/", include("marketplace.vault.urls")),

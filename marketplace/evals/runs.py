@@ -16,6 +16,7 @@ from django.utils import timezone
 from billing.errors import InsufficientFunds
 from billing.models import Usage
 from billing.selectors import wallet
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey
@@ -188,9 +189,11 @@ def finish_guard_run(run: EvalRun, threshold: Threshold) -> None:
     _close(run)
 
 
+@transaction.atomic
 def remove_guard(*, model: Model) -> None:
     """Let a model be asked without a guard; it may have none."""
-    ModelGuard.objects.filter(model=model).delete()
+    if ModelGuard.objects.filter(model=model).delete()[0]:
+        audit.record(organization=model.organization, act="model.guard_removed", subject=model.slug)
 
 
 def _record(

@@ -14,14 +14,15 @@ from redis.asyncio import Redis
 
 from billing.statements import STATEMENT_SECONDS
 from marketplace.accounts.errors import NotAllowed, NotFound, Refusal
-from marketplace.gateway import errors
+from marketplace.gateway import errors, side_routes
 from marketplace.gateway.attack_guards import AttackGuards
+from marketplace.gateway.background.routes import PATHS as BACKGROUND_PATHS
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.guarding import Guarding
 from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
-from marketplace.gateway.metrics import count_refusal
+from marketplace.gateway.metrics import count_refusal, count_request
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts
 from marketplace.gateway.presence import Presence
@@ -32,21 +33,28 @@ from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.refusals import Refusals
 from marketplace.gateway.replays import Replays
 from marketplace.gateway.replicas import Replicas
+from marketplace.gateway.responses.kept import RESPONSES_PATH
 from marketplace.gateway.routes import Routes
+from marketplace.gateway.runs import RUNS_PATH, Runs
 from marketplace.gateway.thumbs import FEEDBACK_PATH
+from marketplace.gateway.tracing import begin_trace
 from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone
 from protocol.origins import answer_headers, preflight_headers
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
+from protocol.tracing import Spans, spans_of
 
 logger = logging.getLogger(__name__)
 
 PREDICTION_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 POSTED = dict.fromkeys((*PREDICTION_PATHS, "/v1/quote"), Routes.predict) | {
-    FEEDBACK_PATH: Routes.feedback,
-    "/v1/moderations": Routes.moderate,
+    FEEDBACK_PATH: side_routes.feedback,
+    "/v1/moderations": side_routes.moderate,
+    RESPONSES_PATH: Routes.respond,
 }
+# Paths with others below them, whose methods their handlers know.
+OWN_THINGS = {RUNS_PATH: side_routes.runs, RESPONSES_PATH: side_routes.kept_responses}
 STOP_SECONDS = 5.0  # for verdicts that are still on their way into the books
 
 
@@ -62,6 +70,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []  # for the life of the process
         self._valkey: Redis | None = None
         self._refusals: Refusals | None = None
+        self._spans: Spans | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -70,21 +79,31 @@ class Gateway:
         request_id = request_id_from(headers_of(scope).get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1"))
         origin = headers_of(scope).get(b"origin", b"").decode("latin-1")
         headers = {REQUEST_ID_HEADER: request_id, **answer_headers(origin, settings.ENV.cors_origins)}
+        trace = begin_trace(self._spans, scope)
+        outcome, code = "failed", "fault"  # of an exception that nobody expected
         try:
             await self._route(scope, receive, send, headers)
+            outcome, code = "ok", ""
         except Refusal as refusal:
             if refusal.status == 500:  # a fault of the platform: the server logs it and answers without detail
                 raise
+            outcome, code = "failed" if refusal.status > 500 else "refused", refusal.code
             count_refusal(refusal.code)
             if self._refusals is not None:
                 self._refusals.count(scope, refusal)
             await _refuse(send, refusal, headers)
         except ClientGone:
-            return
+            outcome, code = "gone", "client_gone"
         except AWAY as error:
+            code = "database"
             logger.error("request %s: database: %s", request_id, error)
             away = unavailable("The platform's database is away. Nothing was charged; try again.", code="database")
             await _refuse(send, away, headers)
+        finally:
+            if scope["path"] in PREDICTION_PATHS:
+                count_request(outcome)
+            if trace is not None:
+                trace.end(error=code)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str]) -> None:
         path = scope["path"]
@@ -95,6 +114,10 @@ class Gateway:
             if method != "POST":
                 raise method_not_allowed("POST", path)
             await POSTED[path](self._ready, scope, receive, send, headers)
+        elif (handler := OWN_THINGS.get("/".join(path.split("/", 3)[:3]))) is not None:
+            await send_json(send, 200, await handler(self._ready, scope, receive, headers), headers)
+        elif BACKGROUND_PATHS.fullmatch(path):
+            await side_routes.background(self._ready, scope, receive, send, headers)
         elif path == "/healthz":
             async with self._ready.parts.books.database.connection() as connection:
                 await connection.execute("SELECT 1")
@@ -103,7 +126,7 @@ class Gateway:
             if method != "GET":
                 raise method_not_allowed("GET", path)
             name = path.removeprefix("/v1/models").removeprefix("/")
-            await send_json(send, 200, await self._ready.models(scope, name), headers)
+            await send_json(send, 200, await side_routes.models(self._ready, scope, name), headers)
         else:
             raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
 
@@ -130,6 +153,7 @@ class Gateway:
                 return
 
     async def _start(self) -> None:
+        self._spans = spans_of("intarsia-gateway")
         signer = await sync_to_async(load_ticket_signer)()
         database: AsyncConnectionPool[Any] = AsyncConnectionPool(
             settings.ENV.database_url,
@@ -163,6 +187,7 @@ class Gateway:
             guarding=Guarding(self._valkey),
             protection=Protection(self._valkey, books),
             attack_guards=AttackGuards(self._offers, self._valkey),
+            calls=Runs(),
         )
         self._tasks = [
             asyncio.create_task(presence.run()),
@@ -182,6 +207,8 @@ class Gateway:
             self._routes = None
         if self._valkey is not None:
             await self._valkey.aclose()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
 
 async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:
@@ -196,4 +223,5 @@ async def _preflight(scope: Scope, send: Send, headers: dict[str, str]) -> None:
 
 
 async def _refuse(send: Send, refusal: Refusal, headers: dict[str, str]) -> None:
-    await send_json(send, refusal.status, errors.body(refusal), {**headers, **refusal.headers})
+    body = errors.body(refusal, headers[REQUEST_ID_HEADER])
+    await send_json(send, refusal.status, body, {**headers, **refusal.headers})

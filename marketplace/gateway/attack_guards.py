@@ -23,7 +23,7 @@ from marketplace.gateway.principals import Principal
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.guards import attacks
 from marketplace.guards.attacks import MOST_PIECES, body_of, pieces_of
-from marketplace.guards.counts import ATTACKS, add_counts
+from marketplace.guards.counts import add_attack
 from protocol.names import ModelName
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,8 @@ class AttackGuards:
             message = "The guard of this model cannot be asked. Nothing was charged; try again."
             raise unavailable(message, code="guard_unavailable") from None
         if worst > guard.threshold:
-            await add_counts(self._valkey, [("model", offer.model_id)], [ATTACKS])
+            asker = order.principal.organization_id
+            await add_attack(self._valkey, model_id=offer.model_id, organization_id=asker)
             message = (
                 "The guard of this model takes a text of this request for an attempt to give the model other "
                 "instructions (rule refuse:attack). Nothing was sent on or charged."

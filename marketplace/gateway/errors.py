@@ -1,15 +1,14 @@
-"""Refusals of the hot path, and the one place that renders any refusal in OpenAI's error envelope."""
+"""Refusals of the hot path, and how they are written into answers and streams."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed, NotFound, Refusal
-from protocol.messages import OpenAIError, OpenAIErrorAnswer, encode
+import orjson
 
-# OpenAI's `type` follows from the refusal: from its code where that says more than the status.
-_TYPE_OF_CODE = {"insufficient_funds": "billing_error", "budget_exceeded": "billing_error"}
-_TYPE_OF_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+from marketplace.accounts.envelope import envelope, type_of
+from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed, NotFound, Refusal
+from protocol.messages import OpenAIError, OpenAIErrorAnswer
 
 
 class ReplicaRefusal(Refusal):
@@ -24,39 +23,40 @@ class ReplicaRefusal(Refusal):
 
 
 def error_answer(refusal: Refusal) -> OpenAIErrorAnswer:
-    """Return the refusal in OpenAI's form."""
+    """Return the refusal in OpenAI's form, for the end of a stream."""
     return OpenAIErrorAnswer(
         OpenAIError(message=refusal.message, type=_type_of(refusal), param=refusal.field, code=refusal.code)
     )
 
 
-def body(refusal: Refusal) -> bytes:
+def body(refusal: Refusal, request_id: str) -> bytes:
     """Return the JSON body of an answer that is a refusal."""
-    return encode(error_answer(refusal))
+    return orjson.dumps(envelope(refusal, request_id, kind=_type_of(refusal)))
 
 
 def _type_of(refusal: Refusal) -> str:
-    if isinstance(refusal, ReplicaRefusal):
-        return refusal.type
-    if refusal.code in _TYPE_OF_CODE:
-        return _TYPE_OF_CODE[refusal.code]
-    fallback = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    return _TYPE_OF_STATUS.get(refusal.status, fallback)
+    return refusal.type if isinstance(refusal, ReplicaRefusal) else type_of(refusal)
 
 
-def bad_request(message: str, param: str | None = None, *, code: str = "invalid_request") -> Refusal:
+def bad_request(message: str, param: str | None = None, *, code: str = "invalid") -> Refusal:
     """Return a 400 about the body's field `param`."""
     return InvalidInput(message, code=code, field=param)
 
 
-def unauthorized(message: str) -> Refusal:
+def unauthorized(message: str, *, code: str = "invalid_api_key") -> Refusal:
     """Return a 401."""
-    return InvalidCredentials(message, code="invalid_api_key")
+    return InvalidCredentials(message, code=code)
 
 
 def revoked(message: str) -> Refusal:
     """Return the 403 for a model that was withdrawn."""
     return NotAllowed(f"{message} Nothing was charged.", code="model_revoked", field="model")
+
+
+def off_sale(name: str) -> Refusal:
+    """Return the 403 for a model whose creator is suspended."""
+    message = f"The model {name!r} is not for sale now: the platform has suspended its creator. Nothing was charged."
+    return NotAllowed(message, code="model_off_sale", field="model")
 
 
 def not_found(name: str) -> Refusal:

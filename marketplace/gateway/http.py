@@ -29,6 +29,12 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
+def address_of(scope: Scope) -> str | None:
+    """Return the caller's network address; None where the server does not know one, as on a local socket."""
+    client = scope.get("client")
+    return client[0] if client else None
+
+
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Return the whole request body, without its Content-Encoding.
 
@@ -131,11 +137,19 @@ class Client:
         Raises ClientGone when the client left before its end.
         """
         await self.start(200, {"content-type": "application/json", "content-length": str(len(body)), **headers})
+        await self.hand_over(body)
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def hand_over(self, body: bytes) -> None:
+        """Give a body, of which more follows, to the operating system. Raises ClientGone."""
         for at in range(0, len(body), PIECE_BYTES):
             piece = {"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": True}
             await self._in_time(self.send(piece))
         await self._flush()
-        await self.send({"type": "http.response.body", "body": b""})
+
+    async def send_event(self, raw: bytes) -> None:
+        """Hand one event of a stream over to the connection."""
+        await self.send({"type": "http.response.body", "body": raw, "more_body": True})
 
     async def send_last(self, body: bytes) -> None:
         """Send the end of a stream. A client that does not take it is left behind."""

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from billing.budgets.runs.records import RunState
 from billing.hotpath import HoldRequest
 from billing.pricing import Price, worst_case_nano_usd
 from marketplace.gateway.contracts import worst_tokens
@@ -47,6 +48,7 @@ class Order:
     max_tokens: int
     mask: Mask | None = None  # what was taken out of the body, and is put back into the answer
     stops_at_grant: bool = False  # fewer tokens are granted than the request asked for
+    run_id: uuid.UUID | None = None  # of the run that it is a call of (`runs.py`)
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     deadline: float = field(default_factory=_deadline)
 
@@ -62,6 +64,10 @@ class Order:
     def reduced(self, granted: int) -> Order:
         """Return the order of as many completion tokens as can be paid."""
         return replace(self, max_tokens=granted, stops_at_grant=True)
+
+    def in_run(self, run: RunState) -> Order:
+        """Return the order as a call of the run, whose deadline becomes its own where it comes sooner."""
+        return replace(self, run_id=run.id, deadline=min(self.deadline, run.deadline.timestamp()))
 
     def hold_request(self, *, idempotency_key: str | None, replica_id: uuid.UUID, gateway_id: uuid.UUID) -> HoldRequest:
         """Return the hold of a first attempt at this replica."""
@@ -91,6 +97,7 @@ class Order:
             max_tokens=self.max_tokens,
             end_user=self.request.end_user,
             on_budget=self.request.on_budget,
+            run_id=self.run_id,
         )
 
     def ticket(self, *, attempt: int, replica_id: uuid.UUID) -> Ticket:

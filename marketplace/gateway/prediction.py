@@ -30,12 +30,14 @@ from marketplace.gateway.offers import ReplicaAddress
 from marketplace.gateway.open_hold import OpenHold, SignedReceipt
 from marketplace.gateway.order import Order
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
+from marketplace.gateway.tracing import Trace
 from marketplace.gateway.validity import Validity
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import encode
 from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
 from protocol.tickets import TICKET_HEADER
+from protocol.tracing import TRACEPARENT
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +59,11 @@ class Parts:
 class Prediction:
     """One order on its way: `hold()` it, dispatch it, relay its answer, and call one of its ends."""
 
-    def __init__(self, parts: Parts, order: Order, *, heard: bool = False) -> None:
+    def __init__(self, parts: Parts, order: Order, *, heard: bool = False, trace: Trace | None = None) -> None:
         """Start with nothing held. `heard`: the answer's text is noted, whatever the contract says."""
+        self.trace = trace
+        if trace is not None:
+            trace.asked(order)
         self.id = order.id
         self.order = order
         self.mask = order.mask  # what is put back into the answer
@@ -102,6 +107,10 @@ class Prediction:
     async def next_attempt(self, replica: ReplicaAddress) -> bool:
         """Bind the hold to `replica`, whose turn it is. False: it must not be asked."""
         return await self._hold.next_attempt(replica.id)
+
+    def trace_headers(self, replica: ReplicaAddress) -> dict[str, str]:
+        """Return the header of this attempt's span; nothing where nothing is traced."""
+        return {} if self.trace is None else {TRACEPARENT: self.trace.attempt(self._hold.attempt, replica.name)}
 
     def ticket(self, replica: ReplicaAddress) -> str:
         """Return the ticket of this attempt."""
@@ -147,7 +156,11 @@ class Prediction:
         assert self.replica is not None
         if self._charges_for_half(signed.receipt):
             return Settlement(0, already_settled=False) if await self.give_back(CUT_OFF) else None
-        return await self._hold.settle(signed, self.replica.id)
+        began = time.time_ns()
+        settlement = await self._hold.settle(signed, self.replica.id)
+        if self.trace is not None and settlement is not None:
+            self.trace.charged(signed.receipt, began_ns=began)
+        return settlement
 
     def delivered(self, signed: SignedReceipt, settlement: Settlement | None) -> None:
         """Note the good end: the whole answer was handed over, or is kept. A charge that is missing is made later."""

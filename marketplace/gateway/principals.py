@@ -15,26 +15,33 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
+from marketplace.accounts.key_limits import Network, networks_of, require_address, require_model
 from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
 from marketplace.accounts.playground_tokens import verify_playground_token
+from marketplace.accounts.policies import SCOPES_OF_ROLE
 from marketplace.accounts.run_tokens import PREFIX as RUN_PREFIX
 from marketplace.accounts.run_tokens import verify_run_token
+from marketplace.accounts.suspension import suspended
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
 from marketplace.guards.policies import NO_POLICY, Policy
+from protocol.names import ModelName
 
 logger = logging.getLogger(__name__)
 
 _KEY_SQL = """
 SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at,
-    k.guards
+    k.guards, k.allowed_networks, k.allowed_models, o.suspended_at IS NOT NULL
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
 _ORGANIZATION_SQL = """
-SELECT o.slug FROM accounts_organization o JOIN accounts_membership m ON m.organization_id = o.id
-JOIN accounts_user u ON u.id = m.user_id WHERE o.id = %s AND m.user_id = %s AND u.is_active
+SELECT o.slug, o.suspended_at IS NOT NULL FROM accounts_organization o
+JOIN accounts_membership m ON m.organization_id = o.id
+JOIN accounts_user u ON u.id = m.user_id
+WHERE o.id = %s AND m.user_id = %s AND m.role = ANY (%s) AND u.is_active
 """
+_SPENDERS = [role for role, scopes in SCOPES_OF_ROLE.items() if "predict" in scopes]
 
 REFRESH_SECONDS = 1.0
 REFRESHED_SECONDS = 10.0  # a key that was used so long ago is loaded again when it is used again
@@ -52,6 +59,11 @@ class Principal:
     api_key_id: uuid.UUID | None  # None: the playground
     bare_base: bool = False
     guards: Policy = NO_POLICY  # of the key
+    models: frozenset[str] = frozenset()  # `org/slug` that the key may call; empty: all
+
+    def require_model(self, name: ModelName) -> None:
+        """Raise Refusal 403 for a model that the key may not call, whether or not it exists."""
+        require_model(self.models, name.listing)
 
 
 @dataclass(frozen=True)
@@ -64,22 +76,31 @@ class _KeyRow:
     expires_at: datetime | None
     revoked_at: datetime | None
     guards: Policy
+    networks: tuple[Network, ...]
+    models: frozenset[str]
+    is_suspended: bool
 
 
 class Authenticator:
-    """Checks bearer credentials; a revoked key stops working within the cache's 2 s."""
+    """Checks bearer credentials; what is changed of a key, its revocation too, holds here within the cache's 2 s."""
 
     def __init__(self, *, pepper: str) -> None:
         self._pepper = pepper
         self._keys: TtlCache[str, _KeyRow | None] = TtlCache(seconds=2, size=10_000)
 
-    async def authenticate(self, database: AsyncConnectionPool[Any], authorization: bytes | None) -> Principal:
-        """Return the caller, from the database where it is not cached.
+    async def authenticate(
+        self, database: AsyncConnectionPool[Any], authorization: bytes | None, address: str | None = None
+    ) -> Principal:
+        """Return the caller, who is at `address`, from the database where it is not cached.
 
-        Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope).
+        Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope, or outside its networks; a
+        suspended organization).
         """
         if not authorization:
-            raise unauthorized("No API key: send 'Authorization: Bearer ik_…'. Create one under Dashboard → API keys.")
+            raise unauthorized(
+                "No API key: send 'Authorization: Bearer ik_…'. Create one under Dashboard → API keys.",
+                code="not_authenticated",
+            )
         scheme, _, credential = authorization.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer":
             raise unauthorized("The Authorization header must be 'Bearer <API key>'.")
@@ -95,7 +116,9 @@ class Authenticator:
         given = digest_api_key(credential, self._pepper)
         if row is None or not hmac.compare_digest(given, row.digest):
             raise unauthorized("This API key is not valid.")
-        return _principal_of(row)
+        principal = _principal_of(row)
+        require_address(row.networks, address)
+        return principal
 
     async def _run(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_run_token(token)
@@ -123,27 +146,43 @@ class Authenticator:
             if used := [row[1] for row in rows if row[8] is None or row[8] < minute_ago]:
                 await connection.execute(_TOUCH_SQL, (used,))
         return {
-            row[0]: _KeyRow(row[1], bytes(row[2]), row[3], row[4], tuple(row[5]), row[6], row[7], Policy.of(row[9]))
+            row[0]: _KeyRow(
+                id=row[1],
+                digest=bytes(row[2]),
+                organization_id=row[3],
+                organization_slug=row[4],
+                scopes=tuple(row[5]),
+                expires_at=row[6],
+                revoked_at=row[7],
+                guards=Policy.of(row[9]),
+                networks=networks_of(row[10]),
+                models=frozenset(row[11]),
+                is_suspended=row[12],
+            )
             for row in rows
         }
 
     async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)
         async with database.connection() as connection:
-            found = await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id))
+            found = await connection.execute(_ORGANIZATION_SQL, (claims.organization_id, claims.user_id, _SPENDERS))
             row = await found.fetchone()
         if row is None:
-            raise unauthorized("You are no longer a member of this organization.")
+            raise unauthorized("You are no longer a member of this organization who may spend its money.")
+        if row[1]:
+            raise suspended()
         return Principal(claims.organization_id, row[0], None)
 
 
 def _principal_of(row: _KeyRow, *, bare_base: bool = False) -> Principal:
-    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 without the scope `predict`."""
+    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 if it may not predict."""
     now = datetime.now(UTC)
     if row.revoked_at is not None and row.revoked_at <= now:
-        raise unauthorized("This API key was revoked.")
+        raise unauthorized("This API key was revoked.", code="revoked_api_key")
     if row.expires_at is not None and row.expires_at <= now:
-        raise unauthorized("This API key has expired.")
+        raise unauthorized("This API key has expired.", code="expired_api_key")
+    if row.is_suspended:
+        raise suspended()
     if "predict" not in row.scopes:
-        raise NotAllowed("This API key may not make predictions.", code="missing_scope")
-    return Principal(row.organization_id, row.organization_slug, row.id, bare_base, row.guards)
+        raise NotAllowed("This API key may not make predictions.", code="scope_missing")
+    return Principal(row.organization_id, row.organization_slug, row.id, bare_base, row.guards, row.models)

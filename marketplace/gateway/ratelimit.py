@@ -23,7 +23,7 @@ BURST_SECONDS = 5  # an organization that was idle may send the requests of so m
 _MOST = 500  # requests of one call
 
 # KEYS: of each request the theoretical arrival time, µs. ARGV: µs between requests, burst.
-# Returns, for each request, allowed (0 or 1), remaining, retry µs.
+# Returns, for each request, allowed (0 or 1), remaining, retry µs, µs until the whole burst is there again.
 _SCRIPT = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -33,11 +33,12 @@ for i, key in ipairs(KEYS) do
     local arrival = math.max(tonumber(redis.call('GET', key) or now), now)
     local earliest = arrival + interval - burst * interval
     if earliest > now then
-        answers[3 * i - 2], answers[3 * i - 1], answers[3 * i] = 0, 0, earliest - now
+        answers[4 * i - 3], answers[4 * i - 2], answers[4 * i - 1], answers[4 * i] = 0, 0, earliest - now, arrival - now
     else
         local after = arrival + interval
         redis.call('SET', key, string.format('%.0f', after), 'PX', math.ceil((after - now) / 1000) + 1)
-        answers[3 * i - 2], answers[3 * i - 1], answers[3 * i] = 1, math.floor((now - earliest) / interval), 0
+        answers[4 * i - 3], answers[4 * i - 2] = 1, math.floor((now - earliest) / interval)
+        answers[4 * i - 1], answers[4 * i] = 0, after - now
     end
 end
 return answers
@@ -50,9 +51,19 @@ class RateState:
 
     remaining: int
     burst: int
+    reset_us: float = 0  # until the whole burst is there again
 
     def headers(self) -> dict[str, str]:
-        return {"ratelimit-limit": str(self.burst), "ratelimit-remaining": str(self.remaining)}
+        """Return `RateLimit-*` in whole seconds, and the headers that OpenAI's clients read."""
+        limit, remaining = str(self.burst), str(self.remaining)
+        return {
+            "ratelimit-limit": limit,
+            "ratelimit-remaining": remaining,
+            "ratelimit-reset": str(math.ceil(self.reset_us / 1e6)),
+            "x-ratelimit-limit-requests": limit,
+            "x-ratelimit-remaining-requests": remaining,
+            "x-ratelimit-reset-requests": f"{math.ceil(self.reset_us / 1e3)}ms",
+        }
 
 
 class RateLimiter:
@@ -79,15 +90,15 @@ class RateLimiter:
             logger.warning("rate limit not checked: %s", type(error).__name__)
             return [RateState(self._burst, self._burst)] * len(organizations)
         return [
-            RateState(int(remaining), self._burst) if allowed else self._refusal(retry_us)
-            for allowed, remaining, retry_us in zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+            RateState(int(remaining), self._burst, reset_us) if allowed else self._refusal(retry_us, reset_us)
+            for allowed, remaining, retry_us, reset_us in zip(*(answers[part::4] for part in range(4)), strict=True)
         ]
 
-    def _refusal(self, retry_us: float) -> Refusal:
+    def _refusal(self, retry_us: float, reset_us: float) -> Refusal:
         wait = math.ceil(retry_us / 1e6)
         return Refusal(
             f"More than {self._per_second} requests per second. Nothing was charged; wait {wait} s.",
             code="rate_limited",
             status=429,
-            headers={"retry-after": str(wait), **RateState(0, self._burst).headers()},
+            headers={"retry-after": str(wait), **RateState(0, self._burst, reset_us).headers()},
         )

@@ -46,8 +46,11 @@ class Replays:
         text = _header(scope)
         if text is None:
             return None
-        cipher = await self._ciphers.get(organization_id, lambda: _load(database, organization_id))
-        return IdempotencyKey(text, scope["path"], cipher)
+        return IdempotencyKey(text, scope["path"], await self.cipher_of(database, organization_id))
+
+    async def cipher_of(self, database: AsyncConnectionPool[Any], organization_id: UUID) -> AnswerCipher:
+        """Return the cipher of an organization's texts at rest."""
+        return await self._ciphers.get(organization_id, lambda: _load(database, organization_id))
 
     async def find(
         self, database: AsyncConnectionPool[Any], key: IdempotencyKey, organization_id: UUID, body: bytes

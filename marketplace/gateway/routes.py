@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import orjson
+from uuid import UUID
 
 from marketplace.accounts.errors import Refusal
-from marketplace.gateway import errors
 from marketplace.gateway.answers import relay_whole
-from marketplace.gateway.asks import asked
-from marketplace.gateway.attack_guards import AttackGuards, guard_orders, log_odds, require_guard
+from marketplace.gateway.asks import CHAT_PATH
+from marketplace.gateway.attack_guards import AttackGuards
 from marketplace.gateway.dispatch import dispatch
-from marketplace.gateway.errors import bad_request, unavailable
-from marketplace.gateway.guarding import Guarding, Outgoing
-from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json
+from marketplace.gateway.errors import unavailable
+from marketplace.gateway.guarding import Guarding, Outgoing, Parse
+from marketplace.gateway.http import Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
 from marketplace.gateway.kept import IdempotencyKey
 from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.metrics import Stopwatch
-from marketplace.gateway.moderations import moderation_answer, parse_moderation_request
-from marketplace.gateway.offers import Offers, ReplicaAddress
-from marketplace.gateway.order import order_of
+from marketplace.gateway.offers import Offer, Offers, ReplicaAddress
+from marketplace.gateway.order import Order, order_of
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.principals import Authenticator, Principal
 from marketplace.gateway.protection import Admission, Protection
@@ -33,28 +30,44 @@ from marketplace.gateway.ratelimit import RateLimiter
 from marketplace.gateway.refusals import note_asked
 from marketplace.gateway.replays import Replays, send_replay
 from marketplace.gateway.requests import parse_prediction_request
+from marketplace.gateway.responses.reply import ReplyClient
+from marketplace.gateway.responses.request import parse_response_request
+from marketplace.gateway.responses.store import ResponseStore
+from marketplace.gateway.runs import Runs
 from marketplace.gateway.streams import relay_stream
-from marketplace.gateway.thumbs import give_thumb
-from protocol.errors import ClientGone, ProtocolError
+from marketplace.gateway.tracing import trace_of
+from protocol.errors import ClientGone
 from protocol.messages import PREDICTION_HEADER
-from protocol.names import parse_model_name
 from protocol.request_ids import REQUEST_ID_HEADER
 
 logger = logging.getLogger(__name__)
 
 Headers = dict[str, str]
+ClientOf = Callable[[UUID], Client]  # of a prediction
 
 
 @dataclass(frozen=True, repr=False)
 class _Call:
-    """A prediction that may be carried out; `came` is its body as the caller sent it."""
+    """A prediction that may be carried out; `said` is its body before anything was masked in it."""
 
     prediction: Prediction
-    path: str
+    path: str  # at the replica
     candidates: list[ReplicaAddress]
     key: IdempotencyKey | None
     admission: Admission | None
+    said: bytes
+    stopwatch: Stopwatch
+
+
+@dataclass(frozen=True, repr=False)
+class _Asking:
+    """A request for a prediction: `came` is its body as it came, `outgoing` what it asks of a replica at `path`."""
+
+    principal: Principal
+    path: str
     came: bytes
+    outgoing: Outgoing
+    parse: Parse
     stopwatch: Stopwatch
 
 
@@ -71,72 +84,126 @@ class Routes:
     guarding: Guarding
     protection: Protection
     attack_guards: AttackGuards
+    calls: Runs
 
     async def principal(self, scope: Scope) -> Principal:
         """Return the caller. Raises Refusal 401 or 403."""
         authorization = headers_of(scope).get(b"authorization")
-        return await self.authenticator.authenticate(self.parts.books.database, authorization)
+        return await self.authenticator.authenticate(self.parts.books.database, authorization, address_of(scope))
 
-    async def _limited(self, scope: Scope, headers: Headers) -> Principal:
+    async def limited(self, scope: Scope, headers: Headers) -> Principal:
         """Return the caller, counted against its rate; `headers` say what is left of it. Raises Refusal 429, too."""
         principal = await self.principal(scope)
         headers |= (await self.limiter.check(principal.organization_id)).headers()
         return principal
 
-    async def models(self, scope: Scope, name: str) -> bytes:
-        """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
-        principal, database = await self.principal(scope), self.parts.books.database
-        if not name:
-            rows = await self.offers.listing(database, consumer_organization_id=principal.organization_id)
-            return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
-        try:
-            model = parse_model_name(name)
-        except ProtocolError:
-            raise errors.not_found(name) from None
-        offer = await self.offers.find(database, model, consumer=principal)
-        return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})
-
-    async def feedback(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        """Take a thumb for a paid prediction."""
-        organization = (await self._limited(scope, headers)).organization_id
-        body = await read_body(scope, receive)
-        await send_json(send, 200, await give_thumb(self.parts.books.database, organization, body), headers)
-
     async def predict(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer a prediction, or quote its price."""
-        stopwatch = Stopwatch()
-        principal = await self._limited(scope, headers)
+        trace = trace_of(scope)
+        stopwatch = Stopwatch(trace)
+        principal = await self.limited(scope, headers)
+        if trace is not None:
+            trace.phase("authenticate")
         body = await read_body(scope, receive)
         path: str = scope["path"]
         quoting = path == "/v1/quote"
-        chat = path == "/v1/chat/completions" or b'"messages"' in body
+        chat = path == CHAT_PATH or b'"messages"' in body
         embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
         parse = functools.partial(parse_prediction_request, chat=chat and not embedding, embedding=embedding)
         request = parse(body, headers_of(scope))
+        principal.require_model(request.model)  # before an answer of another key is sent again
         database = self.parts.books.database
-        key = None if quoting else await self.replays.key_of(database, scope, principal.organization_id)
-        if key is not None:
-            found = await self.replays.find(database, key, principal.organization_id, body)
-            if found is not None:
-                with Client(receive, send) as client:
-                    await send_replay(client, found, headers)
-                return
-        offer = await self.offers.find(database, request.model, consumer=principal)
-        if not quoting:
-            note_asked(scope, principal, offer)
-        check_logprobs(request, offer)
-        candidates = [] if quoting else await self.offers.replicas(database, offer)
-        outgoing = Outgoing(body, request)
-        outgoing = await self.guarding.outgoing(principal, offer, outgoing, headers_of(scope), parse)
-        order = order_of(principal, offer, outgoing, came=body)
+        asking = _Asking(principal, path, body, Outgoing(body, request), parse, stopwatch)
         if quoting:
+            offer = await self._offer(asking, scope, headers, calling=False)
+            order = await self._order(asking, offer, scope)
             await send_json(send, 200, await self.quotes.quote(database, order), headers)
             return
+
+        def client_of(_: UUID) -> Client:
+            return Client(receive, send)
+
+        key = await self.replays.key_of(database, scope, principal.organization_id)
+        if not await self._replayed(key, principal, body, client_of, headers):
+            await self._answer(asking, key, client_of, scope, headers)
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Answer `/v1/responses`: a chat completion whose client gets a response of it."""
+        trace = trace_of(scope)
+        stopwatch = Stopwatch(trace)
+        principal = await self.limited(scope, headers)
+        if trace is not None:
+            trace.phase("authenticate")
+        came = await read_body(scope, receive)
+        asked_for = parse_response_request(came)
+        database, organization = self.parts.books.database, principal.organization_id
+        store = ResponseStore(database, organization, await self.replays.cipher_of(database, organization))
+        parse = functools.partial(parse_prediction_request, chat=True)
+
+        def client_of(prediction_id: UUID) -> Client:
+            keep = functools.partial(store.keep, prediction_id, asked_for.previous_id, asked_for.items)
+            return ReplyClient(receive, send, asked_for, prediction_id, keep if asked_for.store else None)
+
+        def replay_client(prediction_id: UUID) -> Client:
+            return ReplyClient(receive, send, asked_for, prediction_id)
+
+        key = await self.replays.key_of(database, scope, organization)
+        if await self._replayed(key, principal, came, replay_client, headers):
+            return
+        body = asked_for.chat_body(await store.conversation(asked_for.previous_id))
+        outgoing = Outgoing(body, parse(body, headers_of(scope)))
+        asking = _Asking(principal, CHAT_PATH, came, outgoing, parse, stopwatch)
+        await self._answer(asking, key, client_of, scope, headers)
+
+    async def _replayed(
+        self, key: IdempotencyKey | None, principal: Principal, came: bytes, client_of: ClientOf, headers: Headers
+    ) -> bool:
+        """Send the answer that is kept under the request's key. False: there is no key, or it is free."""
+        if key is None:
+            return False
+        found = await self.replays.find(self.parts.books.database, key, principal.organization_id, came)
+        if found is None:
+            return False
+        with client_of(found[0]) as client:
+            await send_replay(client, found, headers)
+        return True
+
+    async def _offer(self, asking: _Asking, scope: Scope, headers: Headers, *, calling: bool = True) -> Offer:
+        """Return what the request asks for, if the caller may call it. Raises Refusal."""
+        assert asking.outgoing is not None
+        principal, request = asking.principal, asking.outgoing.request
+        principal.require_model(request.model)
+        database = self.parts.books.database
+        offer = await self.offers.find(database, request.model, consumer=principal, calling=calling)
+        headers |= {} if offer.ending is None else offer.ending.headers()
+        if calling:
+            note_asked(scope, principal, offer)
+        check_logprobs(request, offer)
+        return offer
+
+    async def _order(self, asking: _Asking, offer: Offer, scope: Scope) -> Order:
+        """Return the order of what may go out. Raises Refusal."""
+        principal, outgoing = asking.principal, asking.outgoing
+        outgoing = await self.guarding.outgoing(principal, offer, outgoing, headers_of(scope), asking.parse)
+        return order_of(principal, offer, outgoing, came=asking.came)
+
+    async def _answer(
+        self, asking: _Asking, key: IdempotencyKey | None, client_of: ClientOf, scope: Scope, headers: Headers
+    ) -> None:
+        principal, request = asking.principal, asking.outgoing.request
+        database = self.parts.books.database
+        run = await self.calls.of_call(database, principal, headers_of(scope))
+        offer = await self._offer(asking, scope, headers)
+        candidates = await self.offers.replicas(database, offer)
+        order = await self._order(asking, offer, scope)
+        if run is not None:
+            order = order.in_run(run)
         admission = await self.protection.admit(principal, offer, request.model)
-        prediction = Prediction(self.parts, order, heard=admission is not None and admission.counted)
-        call = _Call(prediction, path, candidates, key, admission, body, stopwatch)
-        stopwatch.end("admit")
-        with Client(receive, send) as client:
+        heard = admission is not None and admission.counted
+        prediction = Prediction(self.parts, order, heard=heard, trace=trace_of(scope))
+        call = _Call(prediction, asking.path, candidates, key, admission, asking.outgoing.body, asking.stopwatch)
+        call.stopwatch.end("admit")
+        with client_of(prediction.id) as client:
             if offer.attack_guard is not None:
                 await self._judge(call, client, headers)
             await self._carry_out(call, client, headers)
@@ -181,21 +248,4 @@ class Routes:
             raise await prediction.refused(fault, "a fault of the gateway") from None
         finally:
             if prediction.replica is not None:
-                self.protection.answered(admission, call.came, prediction.heard)
-
-    async def moderate(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        """Answer `/v1/moderations`: every piece of a text is a prediction of a guard, held and charged as any other."""
-        principal = await self._limited(scope, headers)
-        if b"idempotency-key" in headers_of(scope):
-            raise bad_request("Idempotency-Key is not supported here: a text is judged anew.", "idempotency-key")
-        request = parse_moderation_request(await read_body(scope, receive))
-        database = self.parts.books.database
-        offer = await self.offers.find(database, request.guard, consumer=principal)
-        require_guard(offer, request.guard)
-        candidates = await self.offers.replicas(database, offer)
-        orders = guard_orders(principal, offer, request.guard, request.pieces)
-        asking = asked(self.parts, orders, candidates, headers[REQUEST_ID_HEADER], log_odds)
-        with Client(receive, send) as client:
-            async with AsyncExitStack() as stack:
-                found = await client.unless_gone(stack.enter_async_context(asking))
-                await client.send_whole(moderation_answer(request, found), headers)
+                self.protection.answered(admission, call.said, prediction.heard)

@@ -83,7 +83,7 @@ class _Stream:
             return
         if self._prediction.keeper is not None:
             self._prediction.keeper.add(raw, event_tokens(raw) or 0)
-        await self._client.send({"type": "http.response.body", "body": raw, "more_body": True})
+        await self._client.send_event(raw)
         if not self._client.gone and not self._client.closing:
             self._sent = max(self._sent, event_tokens(raw) or 0)
             # The server writes at the end of the loop's turn: only then may the log say so.

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 Owner = Literal["key", "model"]
 ATTACKS = "refuse:attack"  # the act of a model's guard
+MOST_ASKERS = 50_000  # pairs of a model and an organization that are counted in a month
 KEPT_SECONDS = 70 * 86_400  # this month's and the last one's
 
 
@@ -56,6 +57,37 @@ async def add_counts(valkey: Redis, owners: Iterable[tuple[Owner, UUID]], acts: 
         await pipeline.execute()
     except RedisError as error:
         logger.warning("guards not counted: %s", type(error).__name__)
+
+
+async def add_attack(valkey: Redis, *, model_id: UUID, organization_id: UUID) -> None:
+    """Count a request that the guard of a model refused: for its creator without, for staff with who asked."""
+    await add_counts(valkey, [("model", model_id)], [ATTACKS])
+    name = _askers_name()
+    field = f"{model_id}|{organization_id}"
+    try:
+        if await valkey.hexists(name, field) or await valkey.hlen(name) < MOST_ASKERS:
+            pipeline = valkey.pipeline(transaction=False)
+            pipeline.hincrby(name, field, 1)
+            pipeline.expire(name, KEPT_SECONDS)
+            await pipeline.execute()
+    except RedisError as error:
+        logger.warning("a refused attack is not counted: %s", type(error).__name__)
+
+
+def askers_of_attacks(valkey_url: str) -> dict[tuple[UUID, UUID], int] | None:
+    """Return this month's requests that guards refused, by model and organization; None while Valkey is away."""
+    try:
+        with redis.Redis.from_url(valkey_url, socket_timeout=2, socket_connect_timeout=2) as valkey:
+            found = valkey.hgetall(_askers_name())
+    except RedisError as error:
+        logger.warning("counts of guards not read: %s", type(error).__name__)
+        return None
+    pairs = {name.decode().partition("|"): int(count) for name, count in found.items()}
+    return {(UUID(model), UUID(organization)): count for (model, _, organization), count in pairs.items()}
+
+
+def _askers_name() -> str:
+    return f"guards:askers:{_month()}"
 
 
 def counts_of(valkey_url: str, owner: Owner, owner_id: UUID) -> list[Count] | None:

@@ -7,6 +7,7 @@ import zipfile
 from typing import IO, Any
 
 from allauth.account.models import EmailAddress
+from allauth.usersessions.models import UserSession
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connection, transaction
 
@@ -24,6 +25,9 @@ def user_copy(user: User) -> dict[str, Any]:
         "format": FORMAT,
         "user": {"id": user.pk, "email": user.email, "joined": user.date_joined, "last_login": user.last_login},
         "addresses": list(EmailAddress.objects.filter(user=user).values("email", "verified", "primary")),
+        "sessions": list(
+            UserSession.objects.filter(user=user).values("ip", "user_agent", "created_at", "last_seen_at")
+        ),
         "memberships": list(
             Membership.objects.filter(user=user).values("organization_id", "organization__slug", "role", "created_at")
         ),

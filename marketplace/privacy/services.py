@@ -9,7 +9,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from allauth.account.models import EmailAddress
+from allauth.idp.oidc.models import Token
 from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -25,20 +27,28 @@ from billing.models import (
     KeptAnswer,
     Payout,
     PayoutAccount,
+    Run,
     SavedCard,
     TopUp,
     TopUpRefund,
     Webhook,
 )
+from marketplace.access.models import AccessRequest
+from marketplace.accounts import audit
 from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
-from marketplace.alerts.models import Alert, Seen
+from marketplace.alerts.models import Alert, Event, Seen
+from marketplace.catalog.models import Logo as ListingLogo
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.search import spelling
+from marketplace.jobs.erasing import erase_jobs
 from marketplace.privacy.errors import NotErasable
 from marketplace.privacy.models import Erasure
 from marketplace.publishing.models import Report, Review, Sketch
+from marketplace.responses.models import StoredResponse
+from marketplace.teams.models import Invite, Logo, Transfer
+from marketplace.teams.organizations import keep_names
 from marketplace.trials.models import Trial
 from marketplace.trials.services import delete_rows
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
@@ -60,8 +70,14 @@ def erase_user(*, user: User, by: UUID | None) -> Erasure:
     ]
     if alone:
         raise NotErasable(f"you alone own {', '.join(sorted(alone))}: delete that first")
+    for one in Organization.objects.filter(memberships__user=row):
+        audit.record(organization=one, act="member.erased", subject=str(row.pk))
+    Invite.objects.filter(email__iexact=row.email).delete()
+    Transfer.objects.filter(Q(offered_by=row) | Q(offered_to=row)).delete()
     EmailAddress.objects.filter(user=row).delete()
     Authenticator.objects.filter(user=row).delete()
+    UserSession.objects.filter(user=row).delete()
+    Token.objects.filter(user=row).delete()
     Membership.objects.filter(user=row).delete()
     Seen.objects.filter(user=row).delete()
     row.email = f"{ERASED}-{row.pk.hex}@{ERASED}.invalid"
@@ -83,17 +99,22 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     left = _require_ended(row, give_up=give_up)
     _erase_selling(row)
     ApiKey.objects.filter(organization=row, revoked_at=None).update(revoked_at=timezone.now())
-    ApiKey.objects.filter(organization=row).update(name=ERASED)
+    ApiKey.objects.filter(organization=row).update(name=ERASED, allowed_networks=[], allowed_models=[])
     BudgetNode.objects.filter(organization=row, end_user__isnull=False).delete()
     BudgetNode.objects.filter(organization=row).update(name=ERASED)
     BudgetAlert.objects.filter(organization=row).update(node_name=ERASED)
     Alert.objects.filter(organization=row).delete()  # they name budgets and models
     Webhook.objects.filter(organization=row).delete()
+    Event.objects.filter(organization=row).delete()
     for trial in Trial.objects.filter(organization=row).select_related("purse"):
         delete_rows(trial=trial)
+    erase_jobs(row)
     Report.objects.filter(organization=row).update(text="")
+    AccessRequest.objects.filter(organization=row).update(reason=ERASED, answer="")
     AnswerKey.objects.filter(organization=row).delete()  # without it, copies of kept answers in backups stay closed
     KeptAnswer.objects.filter(organization_id=row.pk).delete()
+    StoredResponse.objects.filter(organization_id=row.pk).delete()
+    Run.objects.filter(organization=row).update(metadata={})
     BillingProfile.objects.filter(organization=row).update(
         legal_name=ERASED, email="", line1=ERASED, line2="", postal_code="", city=ERASED, region="", tax_id=""
     )
@@ -102,9 +123,13 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     TopUp.objects.filter(organization=row).update(checkout_url="", card_fingerprint="")
     SavedCard.objects.filter(organization=row).update(fingerprint="")
     CardUse.objects.filter(organization=row).delete()
+    audit.record(organization=row, act="organization.deleted")
     Membership.objects.filter(organization=row).delete()
-    row.slug, row.name = f"{ERASED}-{row.pk.hex}", "Erased organization"
-    row.save(update_fields=["slug", "name"])
+    for table in (Invite, Transfer, Logo):
+        table.objects.filter(organization=row).delete()
+    keep_names(row)
+    row.slug, row.name, row.logo = f"{ERASED}-{row.pk.hex}", "Erased organization", ""
+    row.save(update_fields=["slug", "name", "logo"])
     spelling.reconcile()  # no search knows the names any more
     return _note(Erasure.Subject.ORGANIZATION, row.pk, by, left)
 
@@ -150,7 +175,13 @@ def _erase_selling(row: Organization) -> None:
         tags=[],
         example_messages=[],
         visibility=Model.Visibility.PRIVATE,
+        licence="",
+        licence_text="",
+        licence_required=False,
+        logo="",
     )
+    ListingLogo.objects.filter(model__organization=row).delete()
+    AccessRequest.objects.filter(model__organization=row).update(answer="")
     Version.objects.filter(model__organization=row).update(changelog="")
     Sketch.objects.filter(version__model__organization=row).delete()
     Review.objects.filter(model__organization=row).update(appeal="", change={}, findings=[])

@@ -24,6 +24,7 @@ from billing.models import (
     Payout,
     PayoutAccount,
     Posting,
+    Run,
     SavedCard,
     StripeCustomer,
     TopUp,
@@ -31,14 +32,22 @@ from billing.models import (
     Usage,
     Webhook,
 )
-from marketplace.accounts.models import ApiKey, AuditEntry, Membership, Organization
-from marketplace.alerts.models import Alert, Mute
+from marketplace.access.models import AccessRequest, LicenceAcceptance
+from marketplace.accounts.models import ApiKey, AuditEntry, AuditSeal, FormerName, Membership, Organization
+from marketplace.alerts.models import Alert, Event, Mute
 from marketplace.catalog.models import Model as Listing
-from marketplace.catalog.models import Price, Source, Version
+from marketplace.catalog.models import Price, Rollout, Source, Version
 from marketplace.evals.models import EvalRun, EvalSet
+from marketplace.jobs.models import AsyncPrediction, Batch, BatchLine, File, FileChunk
+from marketplace.jobs.sealing import read_call_row, read_chunk_row
 from marketplace.promises.models import Month, Promise, Refund
+from marketplace.prompts.models import Prompt
+from marketplace.prompts.services import in_the_clear
 from marketplace.protection.models import Customer, Protection
 from marketplace.publishing.models import Report, Review, Strike
+from marketplace.responses.models import StoredResponse
+from marketplace.responses.sealing import read_sealed as read_response
+from marketplace.teams.models import Invite, Transfer
 from marketplace.trials.models import Trial, TrialRow
 from marketplace.trials.sealing import read_sealed
 from marketplace.vault.models import Release, SigningKey
@@ -67,21 +76,42 @@ def _of(
     )
 
 
+def _hex_digest(_: Organization, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"digest": bytes(row["digest"]).hex()}
+
+
 EXPORTED = (
-    _of(Organization, "id slug name created_at referred_by_id referral_ends_at", by="pk"),
+    _of(
+        Organization,
+        "id slug name created_at referred_by_id referral_ends_at requires_second_factor suspended_at suspension_reason",
+        by="pk",
+    ),
     _of(Membership, "user__email role created_at"),
     _of(
         ApiKey,
-        "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards",
+        "id name prefix scopes created_by__email created_at expires_at revoked_at last_used_at first_key_id guards "
+        "allowed_networks allowed_models",
     ),
     _of(AuditEntry, "id user_id api_key_id as_staff act subject data created_at"),
+    _of(AuditSeal, "day entries digest", opened=_hex_digest),
+    _of(FormerName, "slug given_up_at kept_until"),
+    _of(Invite, "email role invited_by__email created_at sent_at expires_at accepted_at revoked_at"),
+    _of(Transfer, "offered_by__email offered_to__email created_at expires_at"),
     _of(BillingProfile, "legal_name email line1 line2 postal_code city region country tax_id updated_at"),
     _of(
-        Listing, "id slug kind title summary card_markdown industry tags visibility example_messages guards created_at"
+        Listing,
+        "id slug kind title summary card_markdown industry tags visibility example_messages guards licence "
+        "licence_text licence_required gated logo default_version_id created_at",
     ),
     _of(
         Version,
-        "id model_id number state changelog package_digest package_size report contract published_at created_at",
+        "id model_id number state changelog package_digest package_size report contract published_at "
+        "deprecated_at ends_at replacement_id created_at",
+        by="model__organization",
+    ),
+    _of(
+        Rollout,
+        "id model_id version_id baseline_id percent started_at ended_at outcome",
         by="model__organization",
     ),
     _of(Source, "model_id upstream_id royalty_bps", by="model__organization"),
@@ -109,6 +139,25 @@ EXPORTED = (
         by="trial__organization",
         opened=read_sealed,
     ),
+    _of(File, "id purpose name endpoint bytes lines created_at expires_at"),
+    _of(FileChunk, "id file_id number sealed", by="file__organization", opened=read_chunk_row),
+    _of(
+        Batch,
+        "id api_key_id endpoint input_file_id output_file_id error_file_id metadata state reason total completed "
+        "failed cost_nano_usd created_at expires_at ended_at",
+    ),
+    _of(
+        BatchLine,
+        "id batch_id number state request outcome prediction_id cost_nano_usd",
+        by="batch__organization",
+        opened=read_call_row,
+    ),
+    _of(
+        AsyncPrediction,
+        "id api_key_id endpoint state request outcome status_code error_code prediction_id cost_nano_usd created_at "
+        "ended_at expires_at",
+        opened=read_call_row,
+    ),
     _of(
         Review,
         "id model_id version_id kind state reasons findings change appeal appealed_at decision opened_at decided_at",
@@ -122,17 +171,28 @@ EXPORTED = (
         "model_id first_seen_at trusted_at granted_calls_per_day noticed_at noticed_distinct noticed_calls "
         "evenness_permille measure asked_at asked_calls_per_day",
     ),
+    _of(LicenceAcceptance, "model_id terms__licence terms__text accepted_by accepted_at"),
+    _of(AccessRequest, "id model_id state reason answer asked_at answered_at"),
     _of(EvalSet, "id model_id number scorer rows state refusal package_digest package_size created_at"),
     _of(
         EvalRun,
         "id eval_set_id version_id state reason budget_nano_usd spent_nano_usd created_at ended_at",
         by="eval_set__organization",
     ),
+    _of(Prompt, "id name sealed model_names created_at", opened=in_the_clear),
     _of(SigningKey, "id created_at revoked_at"),
     _of(Release, "sequence version_id digest replica_id purpose released_at_us", by="creator"),
     _of(BudgetNode, "id parent_id kind name api_key_id end_user spent_total_nano_usd created_at"),
+    _of(Run, "node_id node__name key_line metadata max_calls calls deadline closed_at created_at"),
+    _of(
+        StoredResponse,
+        "id previous_id sealed created_at expires_at",
+        by="organization_id",
+        opened=read_response,
+    ),
     _of(BudgetAlert, "node_kind node_name period period_start percent limit_nano_usd spent_nano_usd created_at"),
-    _of(Webhook, "url created_at"),
+    _of(Webhook, "url events created_at disabled_at"),
+    _of(Event, "kind data created_at"),
     _of(Alert, "kind subject text data created_at"),
     _of(Mute, "kind created_at"),
     _of(Allowance, "model_id kind month used_nano_usd", by="organization_id"),
@@ -174,7 +234,9 @@ EXPORTED = (
 LEFT_OUT = {
     "account_emailaddress": "a person's: in the copy of the person",
     "accounts_user": "a person's: in the copy of the person",
+    "allauth_idp_oidc_token": "tokens of logins of the command line, which last two minutes",
     "alerts_seen": "how far each member has read the alerts, which a copy has",
+    "catalog_logo": "pictures, which the page of each model shows; the listing in a copy names the one in use",
     "billing_keptanswer": "answers of the last day, kept for retries, which whoever asked for them has",
     "billing_hold": "the worst case of predictions whose outcome is in usage",
     "billing_earningsday": "sums of usage and postings, which a copy has",
@@ -186,6 +248,9 @@ LEFT_OUT = {
     "mfa_authenticator": "a person's second factor: a secret, which an erasure deletes",
     "publishing_act": "the audit of reviews, whose outcomes a copy has",
     "publishing_sketch": "numbers by which a copy of weights is known: whoever has them could make one that is not",
+    "teams_invitemail": "when the invites of the last day were mailed, which a copy has of each invite",
+    "teams_logo": "the picture that everybody may fetch",
+    "usersessions_usersession": "a person's sessions: in the copy of the person, and an erasure deletes them",
     "vault_answerkey": "a wrapped key, useless outside the vault",
     "watch_hourcaller": "counts of usage, of the last hours",
     "watch_payer": "who has paid for which version, which usage says",

@@ -13,9 +13,11 @@ from django.utils import timezone
 
 from billing.models import Correction
 from billing.share_refunds import ChargeLeft, charges_left, refund_share
+from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput
 from marketplace.alerts.services import tell
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog import selectors as catalog
+from marketplace.catalog.models import Model
 from marketplace.promises import letters, policy
 from marketplace.promises.errors import NothingToPromise
 from marketplace.promises.measuring import Calls, Measured, Signers, bounds_of, is_late, measure, next_month
@@ -32,6 +34,7 @@ _LIMITS = {
 }
 
 
+@transaction.atomic
 def set_promise(*, model: Model, kind: PromiseKind, bound: int | None) -> Promise:
     """Promise `bound` from the next month (UTC) on, or None: promise nothing any more from then on.
 
@@ -44,6 +47,8 @@ def set_promise(*, model: Model, kind: PromiseKind, bound: int | None) -> Promis
         raise NothingToPromise(
             "no version that is for sale has an output schema in its contract, so none of its answers is invalid"
         )
+    made = {"kind": str(kind), "bound": bound}
+    audit.record(organization=model.organization, act="promise.set", subject=model.slug, data=made)
     return Promise.objects.create(model=model, kind=kind, bound=bound, starts_on=next_month(timezone.now().date()))
 
 
@@ -210,6 +215,6 @@ def _close(refund: Refund, total: int) -> None:
 
 
 def _has_schema(model: Model) -> bool:
-    newest = Version.objects.filter(model=model, state=Version.State.PUBLISHED).order_by("-number").first()
-    contract = newest.contract if newest is not None else None
+    version = catalog.default_version(model=model)
+    contract = version.contract if version is not None else None
     return contract is not None and contract.get("output_schema") is not None

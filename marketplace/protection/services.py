@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput, NotAllowed
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Model
@@ -18,6 +20,7 @@ def protect_new_model(model: Model) -> None:
     Protection.objects.get_or_create(model=model, defaults={"on_copying": Measure.TELL})
 
 
+@transaction.atomic
 def set_protection(*, model: Model, logprobs_open: bool, calls_per_day: int | None, on_copying: str) -> Protection:
     """Replace the rules of a model; they hold within seconds. Raises InvalidInput, and NotAllowed for a bare base."""
     if model.kind == Model.Kind.BASE:
@@ -30,6 +33,8 @@ def set_protection(*, model: Model, logprobs_open: bool, calls_per_day: int | No
         model=model,
         defaults={"logprobs_open": logprobs_open, "calls_per_day": calls_per_day, "on_copying": on_copying},
     )
+    rules = {"logprobs_open": logprobs_open, "calls_per_day": calls_per_day, "on_copying": on_copying}
+    audit.record(organization=model.organization, act="protection.changed", subject=model.slug, data=rules)
     return row
 
 
@@ -52,6 +57,7 @@ def ask_for_more(*, model: Model, organization: Organization, calls_per_day: int
     return row
 
 
+@transaction.atomic
 def answer_customer(*, customer: Customer, answer: str) -> None:
     """Carry out a creator's click: trust, grant (what was asked for), decline, or a measure of `Measure`.
 
@@ -71,6 +77,9 @@ def answer_customer(*, customer: Customer, answer: str) -> None:
     elif answer != "decline":
         raise InvalidInput("is no answer", field="answer")
     Customer.objects.filter(pk=customer.pk).update(**changes)
+    told: dict[str, audit.Value] = {"customer": customer.pk, "answer": answer}
+    organization, slug = customer.model.organization, customer.model.slug
+    audit.record(organization=organization, act="protection.answered", subject=slug, data=told)
 
 
 def untold() -> Q:

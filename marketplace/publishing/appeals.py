@@ -7,6 +7,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Version
@@ -42,4 +43,5 @@ def appeal_review(*, review: Review, text: str, by: UUID | None) -> Review:
     review.opened_at, review.due_at = now, due_after(now)
     review.save(update_fields=["state", "appeal", "appealed_at", "opened_at", "due_at"])
     note(review, Act.Kind.APPEALED, by=by)
+    audit.record(organization=review.model.organization, act="review.appealed", subject=review.model.slug)
     return review

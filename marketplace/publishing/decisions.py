@@ -5,11 +5,14 @@ Nobody decides about an organization of their own.
 
 from __future__ import annotations
 
+from copy import copy
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.accounts import audit
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.models import Membership, User
 from marketplace.accounts.policies import is_operator
@@ -17,6 +20,7 @@ from marketplace.catalog import services as catalog_services
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ListingText
+from marketplace.publishing.changes import note_change
 from marketplace.publishing.gate import put_on_sale
 from marketplace.publishing.models import MAX_TEXT, Act, Review, Strike
 from marketplace.publishing.reviews import close_review, note, tell_creator
@@ -41,12 +45,15 @@ def approve_review(*, review: Review, user: User, seen: str) -> Review:
         put_on_sale(review.version)
         subject = f"{model.full_name}: version {review.version.number} is published"
     elif review.kind == Review.Kind.LISTING:
+        before = copy(model)
         catalog_services.update_model(model=model, text=ListingText(**review.change))
+        note_change(before, None, Actor(user=user, as_staff=True))
         subject = f"{model.full_name}: the change of its listing holds"
     else:
         _put_back(review)
         subject = f"{model.full_name} stays for sale"
     close_review(review, Review.State.APPROVED, Act.Kind.APPROVED, by=user.pk)
+    _record(review, user, "review.approved")
     if Strike.objects.filter(review=review, lifted_at=None).update(lifted_at=timezone.now()):
         note(review, Act.Kind.UNSTRUCK, by=user.pk)
     # A creator who was never told that customers complained is not told that they were wrong.
@@ -72,6 +79,7 @@ def refuse_review(*, review: Review, user: User, reason: str, strike: bool = Fal
         for version in Version.objects.filter(pk__in=taken, state=State.IN_REVIEW):
             move_version(version, State.VERIFIED, from_state=State.IN_REVIEW)
     close_review(review, Review.State.REFUSED, Act.Kind.REFUSED, by=user.pk, reason=reason, taken_off=taken)
+    _record(review, user, "review.refused", strike=strike)
     if strike:
         Strike.objects.get_or_create(review=review, defaults={"organization": model.organization})
         note(review, Act.Kind.STRUCK, by=user.pk, reason=reason)
@@ -98,6 +106,7 @@ def pull_from_sale(*, review: Review, user: User, reason: str) -> Review:
     review.decision = reason
     review.save(update_fields=["taken_off", "decision"])
     note(review, Act.Kind.PULLED, by=user.pk, reason=reason)
+    _record(review, user, "review.pulled")
     tell_creator(
         review,
         "pulled",
@@ -105,6 +114,17 @@ def pull_from_sale(*, review: Review, user: User, reason: str) -> Review:
         text=f"{reason} You hear of the decision within one working day.",
     )
     return review
+
+
+def _record(review: Review, user: User, act: str, **data: audit.Value) -> None:
+    """Note the decision in the log of the organization that it is about, which sees staff and not whom."""
+    audit.record(
+        organization=review.model.organization,
+        actor=audit.Actor(user=user, as_staff=True),
+        act=act,
+        subject=review.model.slug,
+        data={"kind": review.kind, **data},
+    )
 
 
 def require_text(text: str, field: str) -> str:

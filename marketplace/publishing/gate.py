@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
+from marketplace.accounts import audit
+from marketplace.accounts.audit import PLATFORM, Actor
 from marketplace.accounts.errors import Conflict
+from marketplace.accounts.suspension import require_not_suspended
+from marketplace.accounts.verification import require_verified
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog import services as catalog_services
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ListingText, apply_text
+from marketplace.catalog.services.rollouts import version_offered
 from marketplace.publishing import inspection
+from marketplace.publishing.changes import note_change
 from marketplace.publishing.checks.findings import COPY, Finding
 from marketplace.publishing.errors import RefusedByReview
 from marketplace.publishing.models import Act, Review
@@ -33,30 +40,40 @@ from marketplace.publishing.versions import move_version
 State = Version.State
 Visibility = Model.Visibility
 # Words that a person decides about once a model is for sale in public.
-GATED = ("visibility", "title", "summary", "card_markdown")
+GATED = ("visibility", "title", "summary", "card_markdown", "licence", "licence_text", "licence_required", "logo")
 
 
 def publish_version(*, version: Version, by: UUID | None = None) -> Version:
     """Offer a verified version for sale, or put it `in_review`; idempotent. `by` is the id of the user.
 
-    Raises Conflict if it is unverified or has no price, RefusedByReview if it is a copy or was refused before.
+    Raises EmailUnverified, Conflict if the version is unverified or has no price, RefusedByReview if it is a copy or
+    was refused before, NotAllowed for a suspended organization.
     """
+    require_verified(by=by)
     if version.state == State.PUBLISHED:
         return version
+    require_not_suspended(version.model.organization_id)
     if version.state == State.VERIFIED and catalog.price_of(version=version) is None:
         raise Conflict("set a price first", code="no_price")
     with transaction.atomic():
         model = _locked(version.model_id)
         version.refresh_from_db(fields=["state"])
+        before = version.state
         refused = _publish(version, model, by)
+        version.refresh_from_db(fields=["state"])
+        if version.state != before:
+            subject, data = f"{model.slug}@{version.number}", {"state": version.state}
+            audit.record(organization=model.organization, act="version.published", subject=subject, data=data)
     if refused is not None:
         raise RefusedByReview(refused)
     return version
 
 
 def put_on_sale(version: Version) -> None:
-    """Move the version to `published`; the time of its first publication stays."""
+    """Move the version to `published`; the time of its first publication stays. Called under the model's lock."""
+    is_new = version.published_at is None
     move_version(version, State.PUBLISHED, published_at=Coalesce("published_at", Now()))
+    version_offered(version, is_new=is_new)
 
 
 def _publish(version: Version, model: Model, by: UUID | None) -> Review | None:
@@ -118,15 +135,30 @@ def _refused(version: Version, model: Model, findings: Sequence[Finding], by: UU
     return review
 
 
-def change_listing(*, model: Model, text: ListingText, by: UUID | None = None) -> Review | None:
+def change_listing(
+    *,
+    model: Model,
+    text: ListingText,
+    by: UUID | None = None,
+    actor: Actor = PLATFORM,
+    seen: datetime | None = None,
+) -> Review | None:
     """Change the fields of `text` that are not None; return the review in which a part of them waits, if one does.
 
-    Title, summary, card and visibility of a model that is for sale in public, or would be, pass the gate; the rest
-    never waits. Raises InvalidInput, RefusedByReview for a model whose weights may not be for sale.
+    Title, summary, card, licence, logo and visibility of a model that is for sale in public, or would be, pass the
+    gate; the rest never waits. `seen` is the `updated_at` of the listing that was edited: None overwrites whatever is
+    there. Raises InvalidInput, Conflict (`listing_changed`) if it was changed since, RefusedByReview for a model whose
+    weights may not be for sale.
     """
     with transaction.atomic():
         locked = _locked(model.pk)
+        if seen is not None and seen != locked.updated_at:
+            raise Conflict(
+                "the listing was changed since you read it: read it again", code="listing_changed", field="updated_at"
+            )
+        before = copy(locked)
         waiting, refused = _change(locked, text, by)
+        note_change(before, waiting, actor)
     if refused is not None:
         raise RefusedByReview(refused)
     model.refresh_from_db()

@@ -12,6 +12,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict
+from marketplace.alerts.events import emit
 from marketplace.alerts.services import tell
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.checks.findings import Finding
@@ -73,18 +74,21 @@ def note(review: Review, kind: Act.Kind, *, by: UUID | None, reason: str = "") -
 
 def tell_creator(review: Review, act: str, *, subject: str, text: str) -> None:
     """Tell the creator's members, by mail and webhook; `act` names what happened, once for each review."""
+    data = {
+        "review_id": str(review.pk),
+        "model": review.model.full_name,
+        "version": review.version.number if review.version else None,
+        "event": act,
+    }
+    if act in ("approved", "refused"):
+        emit(organization=review.model.organization, kind="review.decided", data=data)
     tell(
         organization_id=review.model.organization_id,
         kind=ALERT_KIND,
         once=f"{review.pk}:{act}:{bool(review.appealed_at)}",
         subject=subject,
         text=text,
-        data={
-            "review_id": str(review.pk),
-            "model": review.model.full_name,
-            "version": review.version.number if review.version else None,
-            "event": act,
-        },
+        data=data,
     )
 
 

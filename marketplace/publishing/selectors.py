@@ -18,7 +18,9 @@ from marketplace.publishing.models import Act, Report, Review, Strike
 from marketplace.publishing.policies import Record, own_members
 
 _RELATED = ("model__organization", "model__base_model", "version")
-SHOWN_FIELDS = ("title", "summary", "card_markdown", "visibility")  # a listing's words that a person decides about
+# The parts of a listing that a person decides about.
+_WORDS = ("title", "summary", "card_markdown", "licence", "licence_text")
+SHOWN_FIELDS = (*_WORDS, "visibility", "licence_required", "logo")
 
 
 def queue() -> QuerySet[Review]:

@@ -8,10 +8,12 @@ from celery import shared_task
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
+from marketplace.publishing.endings import tell_of_end
 from marketplace.publishing.uploads import expire_abandoned_uploads
 from marketplace.publishing.verification import enqueue_verification, verify_version
+from marketplace.publishing.withdrawal import retire_ended
 
-__all__ = ["resume_stuck_verifications", "verify_version"]
+__all__ = ["end_versions", "resume_stuck_verifications", "tell_of_ends", "verify_version"]
 
 STUCK_AFTER = timedelta(seconds=30)
 BATCH = 100
@@ -25,3 +27,17 @@ def resume_stuck_verifications() -> None:
     for version_id in stuck.order_by("state_changed_at").values_list("pk", flat=True)[:BATCH]:
         enqueue_verification(version_id)
     expire_abandoned_uploads()
+
+
+@shared_task(name="marketplace.publishing.end_versions", ignore_result=True)
+def end_versions() -> None:
+    """Retire the versions whose announced end has come."""
+    retire_ended()
+
+
+@shared_task(name="marketplace.publishing.tell_of_ends", ignore_result=True)
+def tell_of_ends() -> None:
+    """Tell of announced ends: those who began to call a version since then, and in its last week all once more."""
+    announced = Version.objects.filter(ends_at__gt=timezone.now(), state=Version.State.PUBLISHED)
+    for version in announced.select_related("model__organization", "replacement").order_by("ends_at"):
+        tell_of_end(version)

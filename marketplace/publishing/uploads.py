@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Max
@@ -11,6 +12,8 @@ from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
+from marketplace.accounts.suspension import require_not_suspended
+from marketplace.accounts.verification import require_verified
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
 from marketplace.catalog.errors import PackageRefused, TooLarge
@@ -34,8 +37,14 @@ UPLOAD_LIFETIME = timedelta(hours=24)
 
 
 @transaction.atomic
-def start_version(*, model: Model, signing_key: SigningKey, package_size: int, changelog: str = "") -> Version:
-    """Open an upload as the model's next version number. Raises InvalidInput, TooLarge, Conflict, NotAllowed."""
+def start_version(
+    *, model: Model, signing_key: SigningKey, package_size: int, changelog: str = "", by: UUID | None = None
+) -> Version:
+    """Open an upload as the model's next version number. `by` is the id of the person who pushes.
+
+    Raises EmailUnverified, InvalidInput, TooLarge, Conflict, NotAllowed.
+    """
+    require_verified(by=by)
     if model.kind != Model.Kind.ADAPTER:
         raise Conflict("a base model has no package to upload", code="not_an_adapter")
     if not 0 < package_size <= MAX_PACKAGE_SIZE:
@@ -47,6 +56,7 @@ def start_version(*, model: Model, signing_key: SigningKey, package_size: int, c
     if signing_key.organization_id != model.organization_id or signing_key.revoked_at is not None:
         raise InvalidInput("not a signing key of this organization", code="unknown_signing_key", field="signing_key")
     lock_organization(model.organization_id)
+    require_not_suspended(model.organization_id)
     open_uploads = Version.objects.filter(model__organization_id=model.organization_id, state=State.UPLOADING).count()
     if open_uploads >= MAX_OPEN_UPLOADS:
         raise NotAllowed(

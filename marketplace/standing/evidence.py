@@ -15,6 +15,7 @@ from django.db import connection
 
 from billing.models import SpanTotal
 from billing.rollups.spans import blocks_of
+from marketplace.catalog.rollouts import DEFAULT_FIRST_SQL
 from marketplace.standing.formula import (
     CARD_RIPENS,
     HALF_LIFE_WEEKS,
@@ -83,14 +84,16 @@ SELECT p.model_id, array_agg(p.weeks), array_agg(p.paid), coalesce(max(week.week
 FROM payer p LEFT JOIN week USING (model_id) GROUP BY 1
 """
 
-_EVALUATIONS = """
-SELECT newest.model_id, e.correct, e.rows FROM (
+# The version that the model's name means is judged.
+_EVALUATIONS = f"""
+SELECT meant.model_id, e.correct, e.rows FROM (
     SELECT DISTINCT ON (v.model_id) v.model_id, v.id FROM catalog_version v
     JOIN catalog_standing s ON s.model_id = v.model_id
-    WHERE v.state = 'published' ORDER BY v.model_id, v.number DESC
-) newest CROSS JOIN LATERAL (
+    JOIN catalog_model m ON m.id = v.model_id
+    WHERE v.state = 'published' ORDER BY v.model_id, {DEFAULT_FIRST_SQL}
+) meant CROSS JOIN LATERAL (
     SELECT correct, rows FROM catalog_evaluation e
-    WHERE e.version_id = newest.id AND e.rows >= %(min_rows)s ORDER BY e.id DESC LIMIT 1
+    WHERE e.version_id = meant.id AND e.rows >= %(min_rows)s ORDER BY e.id DESC LIMIT 1
 ) e
 """
 

@@ -18,6 +18,7 @@ from marketplace.trials import sealing, selectors, services
 from marketplace.trials.models import Trial, TrialRow
 from marketplace.trials.scoring import score, winner
 from marketplace.vault.answer_keys import AnswerCipher
+from marketplace.vault.ciphers import cipher_of
 
 WINDOW = 8  # rows whose calls are made together; at most so many are paid beyond the one that decides
 LEASE = timedelta(seconds=240)  # longer than the calls of a window may take
@@ -37,7 +38,7 @@ def work_on(trial_id: UUID) -> bool:
     trial = services.claim(trial_id, lease=LEASE)
     if trial is None:
         return False
-    cipher, until = sealing.cipher_of(trial.organization_id), time.monotonic() + WORK_SECONDS
+    cipher, until = cipher_of(trial.organization_id), time.monotonic() + WORK_SECONDS
     with Caller(trial.purse) as caller:
         while time.monotonic() < until and services.keep(trial, lease=LEASE):
             if (end := selectors.end_of(trial)) is not None:

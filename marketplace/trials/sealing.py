@@ -10,18 +10,8 @@ import orjson
 from marketplace.accounts.models import Organization
 from marketplace.trials.models import TrialRow
 from marketplace.trials.rows import Row, pack, unpack
-from marketplace.vault.answer_keys import AnswerCipher, new_answer_key, open_answer_key
-from marketplace.vault.models import AnswerKey
-
-
-def cipher_of(organization_id: UUID) -> AnswerCipher:
-    """Return the cipher of an organization, whose key is made where there is none."""
-    found = AnswerKey.objects.filter(pk=organization_id).first()
-    if found is None:
-        made = AnswerKey(organization_id=organization_id, wrapped_key=new_answer_key(organization_id))
-        AnswerKey.objects.bulk_create([made], ignore_conflicts=True)
-        found = AnswerKey.objects.get(pk=organization_id)
-    return open_answer_key(bytes(found.wrapped_key), organization_id)
+from marketplace.vault.answer_keys import AnswerCipher
+from marketplace.vault.ciphers import cipher_of
 
 
 def seal_row(cipher: AnswerCipher, row_id: UUID, row: Row) -> bytes:

@@ -12,6 +12,7 @@ from marketplace.accounts.models import Organization
 from marketplace.trials import sealing
 from marketplace.trials.evidence import Step, better, path
 from marketplace.trials.models import Trial, TrialRow
+from marketplace.vault.ciphers import cipher_of
 
 AHEAD = 16  # answered rows that may wait for their judge: what is not judged was paid in vain
 
@@ -145,7 +146,7 @@ def next_pair(trial: Trial) -> Pair | None:
     row = None if trial.ended or trial.scoring != Trial.Scoring.JUDGE else judgeable(trial).first()
     if row is None:
         return None
-    cipher = sealing.cipher_of(trial.organization_id)
+    cipher = cipher_of(trial.organization_id)
     a, b = sealing.open_answers(cipher, row)
     left, right = (a, b) if trial.a_is_left(row.number) else (b, a)
     return Pair(row.pk, row.number, sealing.open_row(cipher, row).message, left, right)

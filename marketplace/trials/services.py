@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from django.db import transaction
 from django.db.models.functions import Now
 
+from marketplace.access.selectors import admission_of
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization, User
 from marketplace.calls import close_purse, open_purse
@@ -21,6 +22,7 @@ from marketplace.trials.queue import enqueue_run
 from marketplace.trials.rows import Row
 from marketplace.trials.scoring import MOST_FIELDS
 from marketplace.trials.shuffling import SEED_BYTES
+from marketplace.vault.ciphers import cipher_of
 from protocol.errors import ProtocolError
 from protocol.names import parse_model_name
 
@@ -77,7 +79,7 @@ def start_trial(
         ),
         rows_count=len(rows),
     )
-    cipher = sealing.cipher_of(organization.pk)
+    cipher = cipher_of(organization.pk)
     TrialRow.objects.bulk_create(
         (
             TrialRow(pk=(pk := uuid4()), trial=trial, number=at, sealed=sealing.seal_row(cipher, pk, row))
@@ -168,7 +170,10 @@ def _begin(trial: Trial) -> None:
 
 
 def _callable_name(organization: Organization, name: str, field: str) -> str:
-    """Return `org/slug@number` of a version that the organization can call, so that a run compares the same two."""
+    """Return `org/slug@number` of a version that the organization can call, so that a run compares the same two.
+
+    Raises UnknownModel, also for a model to which the organization is not admitted.
+    """
     try:
         parsed = parse_model_name(name.strip())
     except ProtocolError:
@@ -179,6 +184,12 @@ def _callable_name(organization: Organization, name: str, field: str) -> str:
     version = catalog.published_version(org_slug=parsed.organization, slug=parsed.slug, number=parsed.version)
     if model is None or version is None:
         raise UnknownModel(f"there is no {name.strip()[:100]} for sale", field=field)
+    if not admission_of(model=model, organization=organization).is_admitted:
+        raise UnknownModel(
+            f"{model.full_name} asks for its licence or for access first: see its page",
+            code="not_admitted",
+            field=field,
+        )
     return f"{parsed.listing}@{version.number}"
 
 

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from sealed_weights.signing import verify
 CHALLENGE_SECONDS = 60
 MAX_CHALLENGES = 16  # open ones of one replica
 SILENT_SECONDS = 30
+TOKEN_RATE = "tokens_per_second"  # beside a heartbeat's own figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Ma
     A lease that ran out or was revoked is never renewed: the replica must ask again, and that is logged again.
     """
     now = timezone.now()
-    Replica.objects.filter(pk=replica.pk, gone_at__isnull=True).update(last_seen_at=now, stats=dict(stats))
+    figures = {**stats, TOKEN_RATE: _token_rate(replica, stats, now)}
+    Replica.objects.filter(pk=replica.pk, gone_at__isnull=True).update(last_seen_at=now, stats=figures)
     held = Release.objects.filter(pk__in=list(release_ids), replica=replica).select_related("version", "lease")
     renewed: list[UUID] = []
     revoked: set[str] = set()
@@ -163,6 +165,20 @@ def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Ma
         until = now + timedelta(seconds=LEASE_SECONDS)
         Lease.objects.filter(pk__in=renewed, revoked_at__isnull=True).update(expires_at=until)
     return Renewal({str(pk): LEASE_SECONDS for pk in renewed}, sorted(revoked))
+
+
+def _token_rate(before: Replica, stats: Mapping[str, Any], now: datetime) -> float:
+    """Return the tokens a second since the heartbeat before this one; a replica's figures may be any JSON."""
+    now_done, before_done = _tokens(stats), _tokens(before.stats)
+    seconds = (now - before.last_seen_at).total_seconds()
+    if now_done is None or before_done is None or seconds <= 0:
+        return 0.0
+    return round(max(0, now_done - before_done) / seconds, 1)
+
+
+def _tokens(stats: Mapping[str, Any]) -> int | None:
+    generated, prompt = stats.get("generated_tokens"), stats.get("prompt_tokens")
+    return generated + prompt if isinstance(generated, int) and isinstance(prompt, int) else None
 
 
 def mark_silent_replicas() -> int:

@@ -62,6 +62,7 @@ def issue_credential(*, name: str, terms: Terms, seconds: int = DEFAULT_CREDENTI
                 "identity_public_key": None,
                 "enrolled_at": None,
                 "revoked_at": None,
+                "drained_at": None,
             },
         )
     return credential
@@ -126,6 +127,27 @@ def revoke_replica(*, name: str) -> int:
         Replica.objects.filter(name=name, gone_at__isnull=True).update(gone_at=now)
         live = Lease.objects.filter(release__replica__name=name, revoked_at__isnull=True, expires_at__gt=now)
         return live.update(revoked_at=now)
+
+
+def drain_replica(*, name: str) -> EnrolledReplica:
+    """Send the replica no new work; gateways follow within 2 s, and what runs there ends as ever. Idempotent.
+
+    It holds for later boots of the name too, until `undrain_replica`. Raises NotEnrolled.
+    """
+    with transaction.atomic():
+        known = _known(name)
+        known.drained_at = known.drained_at or timezone.now()
+        known.save(update_fields=["drained_at"])
+    return known
+
+
+def undrain_replica(*, name: str) -> EnrolledReplica:
+    """Send the replica new work again. Idempotent. Raises NotEnrolled."""
+    with transaction.atomic():
+        known = _known(name)
+        known.drained_at = None
+        known.save(update_fields=["drained_at"])
+    return known
 
 
 def _known(name: str) -> EnrolledReplica:

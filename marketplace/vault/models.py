@@ -86,6 +86,7 @@ class EnrolledReplica(models.Model):
     issued_at = models.DateTimeField(auto_now_add=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    drained_at = models.DateTimeField(null=True, blank=True)  # staff send it no new work since then
 
 
 class Replica(models.Model):

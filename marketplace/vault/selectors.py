@@ -15,7 +15,7 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Model
 from marketplace.vault import keys
 from marketplace.vault.errors import ChainBroken
-from marketplace.vault.models import PlatformKey, Release, Replica, SigningKey
+from marketplace.vault.models import EnrolledReplica, PlatformKey, Release, Replica, SigningKey
 from sealed_weights import AuthenticationError, ReleaseEntry, SignedCheckpoint, sign_checkpoint, verify_chain
 from sealed_weights.strict_json import to_base64
 
@@ -23,10 +23,13 @@ LIVE_SECONDS = 10  # five missed heartbeats: no new work goes there
 
 
 def live_replicas(base_fingerprint: str | None = None) -> list[Replica]:
-    """Return replicas heard of within 10 s, those that serve `base_fingerprint` if it is given, the newest boot
-    first."""
+    """Return replicas that take new work: heard of within 10 s and not drained, the newest boot first.
+
+    base_fingerprint: those that serve this base alone
+    """
     since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
     rows = Replica.objects.filter(gone_at__isnull=True, last_seen_at__gte=since)
+    rows = rows.exclude(name__in=EnrolledReplica.objects.filter(drained_at__isnull=False).values("name"))
     if base_fingerprint is not None:
         rows = rows.filter(base_fingerprint=base_fingerprint)
     return list(rows.order_by("-registered_at"))

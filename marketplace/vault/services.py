@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
@@ -308,7 +309,9 @@ def register_signing_key(*, organization: Organization, public_key: bytes) -> Si
                 raise NotAllowed(f"an organization may have {MAX_SIGNING_KEYS} signing keys", code="too_many_keys")
             try:
                 with transaction.atomic():
-                    return SigningKey.objects.create(organization=organization, public_key=public_key)
+                    made = SigningKey.objects.create(organization=organization, public_key=public_key)
+                    audit.record(organization=organization, act="signing_key.registered", subject=str(made.pk))
+                    return made
             except IntegrityError:  # another organization registered it in this moment
                 key = SigningKey.objects.get(public_key=public_key)
     if key.organization_id != organization.id or key.revoked_at is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,13 +14,15 @@ from django.utils import timezone
 
 from marketplace.catalog.models import Model, Version
 from marketplace.watch.alarms import thresholds_of
+from marketplace.watch.blocks import LEAST_PAYERS
 from marketplace.watch.drift import BASELINE_CALLS
-from marketplace.watch.models import Alarm, Baseline, Block, Mark, ThumbTotal, Window
+from marketplace.watch.models import Alarm, Baseline, Block, Mark, Payer, ThumbTotal, Window
 from marketplace.watch.rules import METRICS, Metric
 from marketplace.watch.sums import Sums, quantile
 from protocol.contracts import closed_answers
 
 DAYS = (1, 7, 30)
+CUSTOMER_STEPS = (LEAST_PAYERS, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class InUse:
 
     labels: the answers of its closed set, in the order of `total.answers`
     baseline: the first calls, which drift is measured against; whole once they are 1,000
+    customers: paying organizations of all time, in steps (`customers_at_least`)
     counted_until: everything booked before is in the sums, shown or not
     """
 
@@ -50,6 +55,7 @@ class InUse:
     windows: tuple[Window, ...]
     thumbs: ThumbTotal | None
     alarms: tuple[AlarmLine, ...]
+    customers: int
     counted_until: datetime | None
 
     @property
@@ -94,6 +100,7 @@ def in_use(version: Version, *, days: int, now: datetime | None = None) -> InUse
         windows=tuple(windows),
         thumbs=thumbs_of(version),
         alarms=alarms_of(version.model, version.pk),
+        customers=customers_at_least([version.pk], creator_id=version.model.organization_id),
         counted_until=Mark.objects.filter(pk=1).values_list("complete_at", flat=True).first(),
     )
 
@@ -101,6 +108,16 @@ def in_use(version: Version, *, days: int, now: datetime | None = None) -> InUse
 def thumbs_of(version: Version | None) -> ThumbTotal | None:
     """Return the thumbs of a version that may be shown to everybody; None, where there are too few."""
     return None if version is None else ThumbTotal.objects.filter(pk=version.pk).first()
+
+
+def customers_at_least(version_ids: Sequence[UUID], *, creator_id: UUID) -> int:
+    """Return how many organizations paid for any of the versions, in steps: 0 says that there are fewer than 3.
+
+    A step tells nothing of a single customer who comes or leaves, but for the one who reaches it.
+    """
+    payers = Payer.objects.filter(version_id__in=version_ids).exclude(organization_id=creator_id)
+    reached = bisect_right(CUSTOMER_STEPS, payers.values("organization_id").distinct().count())
+    return CUSTOMER_STEPS[reached - 1] if reached else 0
 
 
 def labels_of(version: Version) -> tuple[str, ...]:

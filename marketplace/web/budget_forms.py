@@ -1,4 +1,4 @@
-"""Forms of budgets: limits in dollars, a new team, a webhook's address."""
+"""Forms of budgets: limits in dollars, and a new team."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from uuid import UUID
 
 from django import forms
 
-from billing.budgets.addresses import MAX_URL
 from billing.budgets.limits import MAX_LIMIT_NANO_USD, Limits
 from billing.budgets.tree import MAX_NAME
 from marketplace.web.forms import NANO_PER_USD, PlainForm
@@ -53,9 +52,3 @@ class LimitsForm(_LimitFields):
     def parent_id(self) -> UUID | None:
         chosen = self.cleaned_data.get("parent")
         return UUID(chosen) if chosen else None
-
-
-class WebhookForm(PlainForm):
-    """An address."""
-
-    url = forms.CharField(max_length=MAX_URL, label="Address", help_text="https://, reachable from the internet.")

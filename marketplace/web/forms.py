@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 
 from django import forms
-from django.utils import timezone
-from django.utils.text import capfirst
 
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from billing.models.payouts import MAX_MINIMUM_CENTS, MAX_PAYOUT_CENTS
 from billing.papers.profiles import LIMITS
 from billing.papers.tax_ids import countries
-from marketplace.accounts.models import ApiKey, User
+from marketplace.accounts.models import User
 from marketplace.catalog.models import MAX_SOURCES
 from marketplace.catalog.services import DeclaredSource
-from marketplace.guards.policies import KINDS
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES
 
 NANO_PER_USD = 10**9
-
-SCOPE_LABELS = {
-    ApiKey.Scope.PREDICT: "Predict: call models and spend the wallet",
-    ApiKey.Scope.PUBLISH: "Publish: upload, price, publish and retire models",
-    ApiKey.Scope.ACCOUNT: "Account: read wallet and usage, manage keys, top up",
-}
 
 
 class PlainForm(forms.Form):
@@ -88,55 +78,6 @@ class DeleteOrganizationForm(PasswordForm):
         if name != self._slug:
             raise forms.ValidationError("This is not the organization's name.")
         return name
-
-
-class KeyForm(PlainForm):
-    """A new API key: `scopes` offers only what the person holds."""
-
-    name = forms.CharField(
-        max_length=100, label="Name", help_text="What will use the key, for example “billing service”."
-    )
-    scopes = forms.MultipleChoiceField(label="May be used to", widget=forms.CheckboxSelectMultiple, initial=["predict"])
-    days = forms.TypedChoiceField(
-        label="Expires",
-        coerce=int,
-        choices=[("0", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In a year")],
-    )
-    monthly_limit = forms.DecimalField(
-        label="Monthly limit in dollars",
-        required=False,
-        min_value=Decimal("0.01"),
-        max_value=Decimal(1_000_000),
-        decimal_places=2,
-        help_text="Optional. Predictions beyond it are refused before they cost anything.",
-    )
-
-    mask = forms.MultipleChoiceField(
-        label="Mask personal data",
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-        choices=[(kind, capfirst(name)) for kind, name in KINDS.items()],
-        help_text="Optional. Models get a placeholder; answers come back with the value. Changed on the key's page.",
-    )
-
-    def __init__(self, *args: Any, allowed: frozenset[str], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        choices = [(scope.value, SCOPE_LABELS[scope]) for scope in ApiKey.Scope if scope.value in allowed]
-        self.fields["scopes"].choices = choices  # type: ignore[attr-defined]
-
-    @property
-    def expires_at(self) -> datetime | None:
-        days = self.cleaned_data["days"]
-        return timezone.now() + timedelta(days=days) if days else None
-
-    @property
-    def guards(self) -> dict[str, str]:
-        return dict.fromkeys(self.cleaned_data["mask"], "mask")
-
-    @property
-    def monthly_limit_nano_usd(self) -> int | None:
-        limit: Decimal | None = self.cleaned_data["monthly_limit"]
-        return None if limit is None else int(limit * NANO_PER_USD)
 
 
 class TopUpForm(PlainForm):

@@ -9,7 +9,8 @@ from uuid import UUID
 from django.db.models import Q, Sum
 from django.utils import timezone
 
-from billing.models import Dispute, Incident, LedgerTransaction, TopUp, TopUpRefund, Usage
+from billing.models import Dispute, Incident, LedgerTransaction, TopUp, TopUpRefund, Usage, UsageDay
+from billing.rollups.filtered import PLAYGROUND, UsageFilter, filtered_sums
 from billing.rollups.usage import UsageTotal, top_models, usage_summary
 from billing.selectors import top_ups
 from marketplace.accounts.models import ApiKey, Organization, User
@@ -43,7 +44,7 @@ class DailyUsage:
 
 @dataclass(frozen=True)
 class UsageOverview:
-    """Usage of the last days, grouped three ways; the keys come with their names, and the dearest models first.
+    """Usage of a period, grouped three ways; the keys come with their names, and the dearest models first.
 
     `more_models` were used beside those in `models`.
     """
@@ -59,18 +60,42 @@ def daily_usage(*, organization: Organization, days: int) -> DailyUsage:
     return DailyUsage(tuple(usage_summary(organization, group_by=["day"], since=_first_day(days))))
 
 
-def usage_overview(*, organization: Organization, days: int) -> UsageOverview:
-    """Return what `organization` used in the last `days` days, today included."""
-    since = _first_day(days)
-    models, count = top_models(organization, since=since, limit=MOST_MODELS)
-    by_key = usage_summary(organization, group_by=["key"], since=since)
+def usage_overview(*, organization: Organization, wanted: UsageFilter) -> UsageOverview:
+    """Return what `organization` used in a period, of a model or a key alone if the filter says so."""
+    if wanted.narrows:
+        found = filtered_sums(organization, wanted)
+        days, models, count, by_key = found.days, found.models, len(found.models), found.keys
+    else:
+        since, until = wanted.since, wanted.until
+        top, count = top_models(organization, since=since, until=until, limit=MOST_MODELS)
+        models = tuple(top)
+        by_key = tuple(usage_summary(organization, group_by=["key"], since=since, until=until))
+        days = tuple(usage_summary(organization, group_by=["day"], since=since, until=until))
     names = dict(ApiKey.objects.filter(organization=organization).values_list("id", "name"))
     return UsageOverview(
-        daily=daily_usage(organization=organization, days=days),
-        models=tuple(models),
-        more_models=count - len(models),
+        daily=DailyUsage(days),
+        models=models[:MOST_MODELS],
+        more_models=max(0, count - MOST_MODELS),
         keys=tuple((_key_name(names, total.api_key_id), total) for total in by_key),
     )
+
+
+def usage_choices(*, organization: Organization) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the models that the organization used in the last 90 days, and its lines of keys by id and name."""
+    models = (
+        UsageDay.objects.filter(organization_id=organization.pk, day__gte=_first_day(90))
+        .order_by("model_name")
+        .values_list("model_name", flat=True)
+        .distinct()[:200]
+    )
+    lines = ApiKey.objects.filter(organization=organization, first_key=None).order_by("name", "id")[:200]
+    keys = [(str(key.pk), f"{key.name} ({key.prefix})") for key in lines]
+    return list(models), [(str(PLAYGROUND), "Playground"), *keys]
+
+
+def last_days(days: int) -> UsageFilter:
+    """Return the filter of the last `days` days, today included."""
+    return UsageFilter(_first_day(days), timezone.now().date() + timedelta(days=1))
 
 
 def _first_day(days: int) -> date:

@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, JsonResponse
 
+from marketplace.accounts.envelope import envelope
 from marketplace.accounts.errors import Refusal
 
 
@@ -29,8 +30,7 @@ def show_as_message(request: HttpRequest, refusal: Refusal, *, prefix: str) -> N
 
 def as_json(refusal: Refusal) -> JsonResponse:
     """Answer a page's script with the refusal."""
-    error = {"code": refusal.code, "message": refusal.message}
-    return JsonResponse({"error": error}, status=refusal.status, headers=refusal.headers)
+    return JsonResponse(envelope(refusal, ""), status=refusal.status, headers=refusal.headers)
 
 
 def sentence(refusal: Refusal) -> str:

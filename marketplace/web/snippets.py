@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,35 +38,62 @@ def build_snippets(
     )
 
 
-def build_push_commands(*, site: str, wheel: str, email: str, organization: str) -> str:
-    """Return the shell commands from an empty folder to a version that the platform has verified."""
-    return "\n".join(
-        [
-            *_command_setup(site, wheel, email, organization),
-            "intarsia example my-adapter",
-            "intarsia check my-adapter",
-            "intarsia push my-adapter --listing my-adapter/model.json",
-        ]
+def build_key_snippets(*, site: str, scopes: Collection[str], models: Sequence[str]) -> tuple[Snippet, ...]:
+    """Return first calls with a key: of a model that it may call, the list of its models, or the key itself."""
+    header = '-H "Authorization: Bearer $INTARSIA_API_KEY"'
+    if "predict" not in scopes:
+        return (Snippet("curl", "curl", f"curl {site}/api/v1/me \\\n  {header}"),)
+    api_base = f"{site}/v1"
+    if models:
+        return build_snippets(model_name=models[0], messages=(), api_base=api_base)[:2]
+    python = (
+        "import os\n\nfrom openai import OpenAI\n\n"
+        f'client = OpenAI(base_url="{api_base}", api_key=os.environ["INTARSIA_API_KEY"])\n'
+        "for model in client.models.list():\n    print(model.id)"
+    )
+    curl = f"curl {api_base}/models \\\n  {header}"
+    return (Snippet("python", "Python (openai)", python), Snippet("curl", "curl", curl))
+
+
+@dataclass(frozen=True)
+class StepCommands:
+    """The shell commands of each step from an empty folder to a version that the platform has verified."""
+
+    install: str
+    login: str
+    check: str
+    push: str
+
+
+def build_step_commands(*, site: str, wheel: str, organization: str, model: str | None) -> StepCommands:
+    """Return the commands of a creator's first steps; `model` is the slug of a listing that there is already."""
+    *install, login = _command_setup(site, wheel, organization)
+    named = f" --model {organization}/{model}" if model else ""
+    return StepCommands(
+        install="\n".join(install),
+        login=login,
+        check=f"intarsia example my-adapter{named}\nintarsia check my-adapter",
+        push="intarsia push my-adapter --listing my-adapter/model.json",
     )
 
 
-def build_custody_commands(*, site: str, wheel: str, email: str, organization: str, model_name: str) -> str:
+def build_custody_commands(*, site: str, wheel: str, organization: str, model_name: str) -> str:
     """Return the shell commands from an empty folder to a checked export of the custody log."""
     return "\n".join(
         [
-            *_command_setup(site, wheel, email, organization),
+            *_command_setup(site, wheel, organization),
             f"intarsia custody {model_name} --export custody.json",
             "intarsia custody verify custody.json",
         ]
     )
 
 
-def _command_setup(site: str, wheel: str, email: str, organization: str) -> list[str]:
+def _command_setup(site: str, wheel: str, organization: str) -> list[str]:
     return [
         "python3 -m venv intarsia-env",
         ". intarsia-env/bin/activate",
         f"pip install {site}/download/{wheel}",
-        f"intarsia login --url {site} --email {shlex.quote(email)} --organization {organization}",
+        f"intarsia login --url {site} --organization {organization}",
     ]
 
 

@@ -215,6 +215,11 @@ class AdapterManager:
         """Return digest → state of every adapter that is not cold. Safe to ask from any thread."""
         return {digest: entry.state.value for digest, entry in list(self._entries.items())}
 
+    def loaded(self, digest: str) -> tuple[float, float] | None:
+        """Return begin and end of the load of a ready adapter (`time.monotonic`). Safe to ask from any thread."""
+        entry = self._entries.get(digest)
+        return (entry.began, entry.since) if entry is not None and entry.state is State.READY else None
+
     def gauges(self) -> AdapterGauges:
         """Return the use of adapter memory now. Safe to ask from any thread."""
         pool, host, page_bytes = self.pool, self.pipeline.host, self.residents.page_bytes

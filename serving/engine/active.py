@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from serving.core import Delta, OutputText, Request, Sequence
 from serving.errors import EngineError, NonFiniteOutput
-from serving.handle import Outbox, RequestHandle
+from serving.handle import Outbox, RequestHandle, Times
 from serving.steps import SampledToken
 
 
@@ -112,7 +112,9 @@ class ActiveRequests:
         self._outbox.flush()
 
     def _close(self, sequence: Sequence, *, failed: bool = False) -> None:
-        del self._active[sequence.request.request_id]
+        _, handle = self._active.pop(sequence.request.request_id)
+        if handle is not None:
+            handle.times = Times(sequence.arrival, sequence.admitted_at, sequence.first_token_at, sequence.steps)
         self._on_finish(sequence, failed)
 
     def _deliver(self, sequence: Sequence, item: Delta | EngineError) -> None:

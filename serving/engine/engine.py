@@ -224,6 +224,7 @@ class Engine:
         now, tokens = self._clock(), iter(sampled)
         for chunk in plan.chunks:
             token = next(tokens) if chunk.samples else None
+            chunk.sequence.steps += 1
             if self.planner.commit(chunk, now) and token is not None:
                 self._append(chunk.sequence, token)
         ended = time.perf_counter()

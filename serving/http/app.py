@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from protocol.tracing import spans_of
 from serving.adapters.contracts import ContractSource
 from serving.constraints import GrammarCompiler
 from serving.engine import Engine
@@ -22,7 +23,7 @@ from serving.http.contracts import ContractDesk
 from serving.http.embeddings import EmbeddingEndpoint
 from serving.http.endpoint import Parts
 from serving.http.errors import ApiError, json_response
-from serving.http.metrics import Gauge, Metrics
+from serving.http.metrics import Gauge, Metrics, may_scrape
 from serving.http.prompts import PromptReader
 from serving.http.request_ids import RequestIds
 from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody
@@ -64,6 +65,7 @@ def create_app(
         metrics,
         max_body_bytes,
         AnswerSizes(tokenizer, engine.vocab_size),
+        spans := spans_of("intarsia-replica"),
     )
 
     @contextlib.asynccontextmanager
@@ -76,6 +78,8 @@ def create_app(
                 yield
         finally:
             await asyncio.to_thread(engine.stop, shutdown_grace_s)
+            if spans is not None:
+                await asyncio.to_thread(spans.close)
             grammars.close()
 
     async def health(_: Request) -> Response:
@@ -88,7 +92,10 @@ def create_app(
             return json_response({"status": "ready"})
         return json_response({"status": "not ready"}, 503, {"Retry-After": "1"})
 
-    async def show_metrics(_: Request) -> Response:
+    async def show_metrics(request: Request) -> Response:
+        peer = request.client.host if request.client else None
+        if not may_scrape(peer, request.headers.get("authorization", "")):
+            raise HTTPException(404)
         return Response(metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(_: Request) -> Response:

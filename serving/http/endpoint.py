@@ -12,6 +12,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
+from protocol.tracing import Spans
 from serving.constraints import GrammarCompiler
 from serving.core import Request, Usage
 from serving.engine import Engine
@@ -23,6 +24,7 @@ from serving.http.errors import ApiError, from_engine, json_response
 from serving.http.metrics import Metrics
 from serving.http.prompts import Prompt, PromptReader
 from serving.http.sizes import AnswerSizes
+from serving.http.spans import RequestTrace
 from serving.http.wire import Interrupted, abort, headers_of, read_body, unless, wait_for_disconnect
 from serving.http.work import Work
 from serving.tokenization.tokenizer import Tokenizer
@@ -44,6 +46,7 @@ class Parts:
     metrics: Metrics
     max_body_bytes: int
     sizes: AnswerSizes
+    spans: Spans | None = None  # None: nothing is traced
 
 
 class Endpoint(ABC, Generic[schema.Body]):
@@ -59,6 +62,7 @@ class Endpoint(ABC, Generic[schema.Body]):
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
+        trace = None if self.parts.spans is None else RequestTrace(self.parts.spans, self.parts.engine, scope)
         # From here to the end of the answer, the client is watched.
         gone = asyncio.create_task(wait_for_disconnect(receive))
         try:
@@ -70,9 +74,13 @@ class Endpoint(ABC, Generic[schema.Body]):
         except Interrupted:
             log.info("client hung up before its work began")
         else:
+            if trace is not None:
+                trace.work = work
             await self._watch(work, gone, self.answer(work, form, body, scope, receive, send), scope)
         finally:
             gone.cancel()
+            if trace is not None:
+                trace.end()
 
     async def _admit(self, raw: bytes, gone: asyncio.Task[None], scope: Scope) -> tuple[schema.Body, Work, Any]:
         """Parse, authorize and submit, unless the client hangs up. An admitted request ends with its observer told.

@@ -3,6 +3,8 @@ here. docs/operations.md lists every name."""
 
 from __future__ import annotations
 
+import hmac
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from serving.engine import Engine
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 
 
+LOOPBACK = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+
+
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """A number that another part of the replica adds; `read` is called at each scrape."""
@@ -25,6 +30,14 @@ class Gauge:
     name: str
     text: str
     read: Callable[[], float]
+
+
+def may_scrape(peer: str | None, authorization: str) -> bool:
+    """Return whether a scrape is answered: with the token of `METRICS_TOKEN`, without it from this machine alone."""
+    token = os.environ.get("METRICS_TOKEN", "")
+    if token:
+        return hmac.compare_digest(authorization.removeprefix("Bearer ").encode(), token.encode())
+    return peer is None or (peer in LOOPBACK)
 
 
 class Metrics:

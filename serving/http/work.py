@@ -15,7 +15,7 @@ from protocol.contracts import canonical_answer
 from serving.core import Delta, Request, Usage
 from serving.engine import Engine
 from serving.errors import AdapterRevoked, EngineError, EngineStopped, QueueFull
-from serving.handle import MAX_BACKLOG, RequestHandle
+from serving.handle import MAX_BACKLOG, RequestHandle, Times
 from serving.http.admission import Admission, CompletionObserver
 from serving.http.metrics import Metrics
 
@@ -82,6 +82,16 @@ class Work:
             sum(usage.completion_tokens for usage in self._usages),
             sum(usage.cached_tokens for usage in self._usages[:: self._each]),
         )
+
+    @property
+    def times(self) -> Times | None:
+        """Return the way of the first completion through the engine, once it has ended."""
+        return self._first.times
+
+    @property
+    def adapter(self) -> str | None:
+        """Return the digest of the adapter, None for the bare base."""
+        return self._admission.adapter.digest
 
     @property
     def counted(self) -> Usage:

@@ -140,5 +140,7 @@ def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[
         kv_blocks_total=stats.kv_blocks_total,
         resident=sorted(digest for digest, state in engine.adapters.states().items() if state == "ready"),
         leased=leases.digests(),
+        prefix_lookup_tokens=stats.prefix_lookup_tokens,
+        prefix_hit_tokens=stats.prefix_hit_tokens,
         confinement_missing=tuple(confinement_missing),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.hotpath import Charge, HoldRequest
 from billing.ledger import get_account
-from billing.models import Account, Entry, LedgerTransaction, RollupQueue, Usage
+from billing.models import Account, Entry, LedgerTransaction, RollupQueue, Run, Usage
 from billing.pricing import Price, TokenUsage
 from billing.rollups.services import roll_up
 from billing.services import credit_promotion, settle_hold_sync
@@ -29,7 +30,7 @@ from billing.statements import (
     placed_or_raise,
     settled_or_raise,
 )
-from marketplace.accounts.models import Organization
+from marketplace.accounts.models import ApiKey, Organization
 from tests.database import as_owner, as_superuser
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
@@ -95,6 +96,17 @@ def place(request: HoldRequest) -> HoldRequest:
         cursor.execute(PLACE_HOLDS, place_parameters([request]))
         placed_or_raise(cursor.fetchone(), request)
     return request
+
+
+def open_run(key: ApiKey, **terms: Any) -> Run:
+    """A run of the key's line, as the gateway makes it; `terms` replace those of its."""
+    terms = {"name": "nightly", "metadata": {}, "max_cost_nano_usd": 10**6, "max_calls": 100, "seconds": 600} | terms
+    run_id = uuid.uuid4()
+    parameters = (run_id, key.organization_id, key.pk, terms["name"], json.dumps(terms["metadata"]))
+    limits = (terms["max_cost_nano_usd"], terms["max_calls"], terms["seconds"], 1_000)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT billing_open_run(%s, %s, %s, %s, %s, %s, %s, %s, %s)", [*parameters, *limits])
+    return Run.objects.select_related("node").get(pk=run_id)
 
 
 def settle(prediction_id: uuid.UUID, usage: TokenUsage = USAGE, **changes: Any) -> Settlement:

@@ -141,4 +141,4 @@ def test_the_command_lists_and_clears_with_a_typed_code(
 def test_the_page_of_the_second_factor_is_there_for_signed_in_users() -> None:
     client = Client()
     client.force_login(make_user("staff"))
-    assert client.get("/accounts/2fa/").status_code == 200
+    assert client.get("/accounts/2fa/").status_code == client.get("/dashboard/security").status_code == 200

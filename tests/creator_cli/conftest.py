@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from creator_cli import http_client, upload
+from creator_cli import device_login, http_client, upload
 from creator_cli.main import app
 from tests.creator_cli.adapters import write_adapter, write_listing
-from tests.creator_cli.platform_double import EMAIL, PASSWORD, Platform
+from tests.creator_cli.platform_double import Platform
 from tests.creator_cli.platform_server import RunningPlatform
 
 
@@ -60,7 +60,7 @@ class Machine:
         return json.loads(result.stdout)
 
     def login(self) -> Result:
-        return self.ok("login", "--email", EMAIL, "--password-stdin", stdin=PASSWORD + "\n")
+        return self.ok("login")
 
     @property
     def token(self) -> str:
@@ -76,6 +76,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     """A machine that is not logged in; retries do not wait."""
     for module in (http_client, upload):
         monkeypatch.setattr(module, "RETRY_WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(device_login, "SHORTEST_WAIT", 0.0)
+    monkeypatch.setattr(device_login, "SLOWER", 0.0)
     blobs = tmp_path / "platform"
     blobs.mkdir()
     running = RunningPlatform(blobs)

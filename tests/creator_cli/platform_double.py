@@ -31,7 +31,9 @@ from sealed_weights import (
 )
 from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
+from tests.creator_cli.consumer_double import Consumption
 from tests.creator_cli.eval_double import Evals
+from tests.creator_cli.login_double import Logins
 from tests.creator_cli.platform_bodies import (
     NOW,
     earnings_body,
@@ -41,10 +43,10 @@ from tests.creator_cli.platform_bodies import (
     shown,
     version_body,
 )
+from tests.creator_cli.rollout_double import Rollouts
 from tests.protocol.proofs import made
 
 EMAIL = "ada@acme.example"
-PASSWORD = "correct horse battery staple"
 
 
 class Refuse(Exception):
@@ -95,6 +97,9 @@ class Platform:
 
     def __post_init__(self) -> None:
         self.evals = Evals(self)
+        self.rollouts = Rollouts(self)
+        self.logins = Logins()
+        self.consumption = Consumption()
 
     def count(self, method: str, pattern: str) -> int:
         """How many requests matched."""
@@ -127,12 +132,12 @@ class Platform:
     # --- operations -------------------------------------------------------------------------------------------------
 
     def create_token(self, body: dict[str, Any]) -> tuple[int, Any]:
-        if (body["email"], body["password"]) != (EMAIL, PASSWORD):
-            raise Refuse(401, "invalid_credentials", "e-mail or password is wrong")
-        token = f"ik_{uuid.uuid4().hex[:8]}_{uuid.uuid4().hex}"
+        token = self.logins.trade(body["device_token"])
+        if token is None:
+            raise Refuse(401, "invalid_device_token", "the device token is not valid any more")
         self.tokens.add(token)
-        self.scopes = body["scopes"]
-        return 201, {"id": str(self.key_id), "key": token, "organization": "acme", "scopes": body["scopes"]}
+        self.scopes = self.logins.asked["scope"].split()
+        return 201, {"id": str(self.key_id), "key": token, "organization": "acme", "scopes": self.scopes}
 
     def me(self) -> tuple[int, Any]:
         organization = {"id": str(self.organization_id), "slug": "acme", "name": "Acme", "role": "owner"}
@@ -146,10 +151,9 @@ class Platform:
             "key": key,
         }
 
-    def delete_key(self) -> tuple[int, Any]:
-        if "account" not in self.scopes:
-            raise Refuse(403, "scope_missing", "this needs the scope account")
-        self.tokens.clear()
+    def delete_key(self, token: str) -> tuple[int, Any]:
+        """Any key may revoke itself."""
+        self.tokens.discard(token)
         return 204, None
 
     def register_signing_key(self, body: dict[str, Any]) -> tuple[int, Any]:

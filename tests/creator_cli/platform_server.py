@@ -36,15 +36,14 @@ class Handler(BaseHTTPRequestHandler):
                 if left and method == self.command and re.search(pattern, path):
                     platform.failures[wanted] -= 1
                     raise Refuse(503, "unavailable", "come back later")
-            if path not in ("tokens", "vault/intake-key", "bases", "receipts/keys"):
-                token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-                if token not in platform.tokens:
-                    raise Refuse(401, "invalid_key", "this key is not valid")
+            is_open = path in ("tokens", "vault/intake-key", "bases", "receipts/keys") or path.startswith("/oauth/")
+            if not is_open and self._token() not in platform.tokens:
+                raise Refuse(401, "invalid_key", "this key is not valid")
             status, value, headers = self._dispatch(path)
         except Refuse as refuse:
             body: dict[str, Any] = {"code": refuse.code, "message": refuse.message, "request_id": "r-1"}
             if refuse.field:
-                body["field"] = refuse.field
+                body["param"] = refuse.field
             status = refuse.status
             value = {"error": body}
             headers = refuse.headers
@@ -53,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        data = b"" if value is None else json.dumps(value).encode()
+        data = value if isinstance(value, bytes) else b"" if value is None else json.dumps(value).encode()
         self.send_response(status)
         for name, text in headers.items():
             self.send_header(name.replace("_", "-"), text)
@@ -64,6 +63,9 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_PUT = do_HEAD = do_DELETE = _serve
 
+    def _token(self) -> str:
+        return str(self.headers.get("Authorization", "")).removeprefix("Bearer ")
+
     def _body(self) -> dict[str, Any]:
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.platform.bodies.append(data)
@@ -72,11 +74,23 @@ class Handler(BaseHTTPRequestHandler):
     def _dispatch(self, path: str) -> tuple[int, Any, dict[str, str]]:
         platform = self.platform
         method = self.command
+        if path.startswith("/oauth/"):
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            answer = platform.logins.dispatch(path, data)
+            if answer is not None:
+                return *answer, {}
         if found := re.fullmatch(r"(versions|eval-sets)/([^/]+)/package", path):
             sets = platform.evals.sets
             return self._package(found[2], sets[found[2]] if found[2] in sets else platform.version(found[2]))
         if (answer := platform.evals.dispatch(method, path, self._body)) is not None:
             return self._page(answer[1]) if isinstance(answer[1], list) else (*answer, {})
+        consumed = platform.consumption.dispatch(method, path, self.path.partition("?")[2], self._body)
+        if consumed is not None:
+            if isinstance(consumed, bytes):
+                return 200, consumed, {}
+            return self._page(consumed) if isinstance(consumed, list) else (*consumed, {})
+        if (answer := platform.rollouts.dispatch(method, path, self._body)) is not None:
+            return *answer, {}
         if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
             self._body()
             return *platform.act(found[1], found[2]), {}
@@ -127,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
             "GET payouts/overview": lambda: (200, payout_overview_body()),
             "POST payouts": lambda: platform.start_payout(self._body()),
             "POST payouts/setup": platform.open_payout_setup,
-            f"DELETE keys/{platform.key_id}": platform.delete_key,
+            f"DELETE keys/{platform.key_id}": lambda: platform.delete_key(self._token()),
         }
         if f"{method} {path}" not in simple:
             raise Refuse(404, "not_found", "there is no such operation")

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.encoding import encode_base64url
 from tests.creator_cli.conftest import Machine
-from tests.creator_cli.platform_double import EMAIL, PASSWORD
 
 
 @pytest.fixture
@@ -202,7 +201,7 @@ def test_a_chain_that_became_shorter_or_was_rewritten_is_noticed(creator: Machin
 
 
 def trust_new_key(creator: Machine) -> None:
-    creator.ok("login", "--email", EMAIL, "--password-stdin", "--trust-new-key", stdin=PASSWORD + "\n")
+    creator.ok("login", "--trust-new-key")
 
 
 def test_checkpoints_survive_a_changed_key_that_the_user_accepts(creator: Machine, export: Path) -> None:

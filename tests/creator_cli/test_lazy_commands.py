@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -35,3 +36,14 @@ def test_a_command_that_is_not_there_is_a_usage_error_with_a_suggestion() -> Non
     done = subprocess.run([sys.executable, "-m", "creator_cli", "pus"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "No such command 'pus'" in done.stderr and "'push'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("intarsia pa", "payouts"), ("intarsia keys ro", "rotate"), ("intarsia login --no", "--no-browser")],
+)
+def test_the_shell_completes_commands_and_options(words: str, offered: str) -> None:
+    asked = {"_INTARSIA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-c", "from creator_cli.main import main; main()"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [offered], done.stderr

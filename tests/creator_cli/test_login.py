@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from creator_cli.settings import load_settings
+from creator_cli.settings import Settings, load_settings
 from tests.creator_cli.conftest import Machine
-from tests.creator_cli.platform_double import EMAIL, PASSWORD
+from tests.creator_cli.login_double import USER_CODE
 
 
 def test_login_stores_the_token_registers_a_key_and_pins_the_platform(machine: Machine) -> None:
@@ -21,7 +22,7 @@ def test_login_stores_the_token_registers_a_key_and_pins_the_platform(machine: M
     assert stored["url"] == machine.running.url and stored["token"] in machine.platform.tokens
     pins = json.loads((machine.config_dir / "known_platforms.json").read_text())
     assert pins[machine.running.url]["intake_key_fingerprint"] == machine.platform.intake_json()["fingerprint"]
-    assert machine.platform.scopes == ["publish"], "no more than a creator needs"
+    assert machine.platform.scopes == ["publish", "read"], "no more than a creator needs"
     assert len(machine.platform.signing_keys) == 1
 
 
@@ -52,7 +53,7 @@ def test_a_signing_key_that_others_may_read_is_refused(creator: Machine, adapter
 
 def test_no_secret_is_ever_printed(machine: Machine, adapter: str, listing: str) -> None:
     outputs = [machine.login().output]
-    secrets = [PASSWORD, machine.token, (machine.config_dir / "identity.key").read_bytes().hex()]
+    secrets = [machine.token, (machine.config_dir / "identity.key").read_bytes().hex()]
     outputs.append(machine.ok("push", adapter, "--listing", listing, "--publish").output)
     outputs += [machine.run(*command).output for command in (["whoami"], ["status"], ["custody", "acme/triage"])]
     machine.platform.tokens.clear()
@@ -64,10 +65,46 @@ def test_no_secret_is_ever_printed(machine: Machine, adapter: str, listing: str)
     assert machine.token not in repr(load_settings({"INTARSIA_TOKEN": machine.token, "HOME": "/"}))
 
 
-def test_a_wrong_password_is_exit_code_3_and_stores_nothing(machine: Machine) -> None:
-    refused = machine.run("login", "--email", EMAIL, "--password-stdin", stdin="wrong\n")
-    assert refused.exit_code == 3 and "wrong" in refused.stderr
-    assert not (machine.config_dir / "config.json").exists()
+def test_the_browser_is_told_who_asks_and_the_terminal_which_code(machine: Machine) -> None:
+    machine.platform.logins.answers = ["authorization_pending", "slow_down"]
+    login = ("login", "--organization", "acme", "--scope", "read", "--scope", "predict", "--expires-days", "7")
+    result = machine.ok(*login)
+    assert USER_CODE in result.stderr and "http://platform.example/device" in result.stderr
+    asked = machine.platform.logins.asked
+    assert asked["name"].startswith("intarsia on ") and asked["scope"] == "read predict"
+    assert (asked["organization"], asked["days"], asked["client_id"]) == ("acme", "7", "intarsia-cli")
+    assert "signing key" not in result.stdout and machine.platform.signing_keys == {}, "only who publishes has one"
+    assert "next: intarsia usage" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [("access_denied", "denied"), ("invalid_grant", "ended"), ("invalid_client", "--token-stdin")]
+)
+def test_a_login_that_is_not_confirmed_stores_nothing(machine: Machine, answer: str, said: str) -> None:
+    machine.platform.logins.answers = ["authorization_pending", answer]
+    refused = machine.run("login")
+    assert refused.exit_code in (1, 3) and said in refused.stderr
+    assert not (machine.config_dir / "config.json").exists() and machine.platform.tokens == set()
+
+
+def test_a_browser_is_opened_only_where_somebody_sees_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    machine.login()
+    assert opened == [], "standard error is no terminal"
+    monkeypatch.setattr("creator_cli.commands.account.load_settings", lambda: replace(load(machine), has_browser=True))
+    machine.ok("login", "--no-browser")
+    assert opened == []
+    machine.login()
+    assert opened == [f"http://platform.example/device?code={USER_CODE}"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert load_settings({"DISPLAY": ":0", "HOME": "/"}).has_browser
+    assert not load_settings({"DISPLAY": ":0", "SSH_CONNECTION": "10.0.0.1", "HOME": "/"}).has_browser
+
+
+def test_a_scope_that_is_none_is_refused_here(machine: Machine) -> None:
+    refused = machine.run("login", "--scope", "everything")
+    assert refused.exit_code == 2 and "predict, publish" in refused.stderr and machine.platform.requests == []
 
 
 def test_a_token_from_standard_input_is_tried_before_it_is_stored(machine: Machine) -> None:
@@ -102,27 +139,26 @@ def test_without_a_login_every_command_says_so(machine: Machine, command: list[s
     "url", ["http://intarsia.example", "ftp://x.example", "https://user:pw@x.example", "http://10.0.0.1", "https://"]
 )
 def test_an_unsafe_url_is_refused(machine: Machine, url: str) -> None:
-    refused = machine.run("login", "--url", url, "--email", EMAIL, "--password-stdin", stdin=PASSWORD)
-    assert refused.exit_code == 2 and "pw" not in refused.output and PASSWORD not in refused.output
+    refused = machine.run("login", "--url", url)
+    assert refused.exit_code == 2 and "pw" not in refused.output
 
 
 def test_a_platform_that_is_not_there_is_exit_code_4(machine: Machine) -> None:
     machine.running.stop()
-    result = machine.run("login", "--email", EMAIL, "--password-stdin", stdin=PASSWORD)
+    result = machine.run("login")
     assert result.exit_code == 4 and "cannot be reached" in result.stderr and "Traceback" not in result.output
 
 
-def test_logout_forgets_the_token_and_keeps_the_identity(creator: Machine) -> None:
-    result = creator.ok("logout")
-    assert "was not revoked" in result.stderr, "a publish token may not revoke keys"
+def test_logout_revokes_and_forgets_the_token_and_keeps_the_identity(creator: Machine) -> None:
+    assert creator.json("logout") == {"logged_in": False, "token_revoked": True}
+    assert creator.platform.tokens == set()
     assert sorted(path.name for path in creator.config_dir.iterdir()) == ["identity.key", "known_platforms.json"]
     assert creator.run("whoami").exit_code == 3
 
 
-def test_logout_revokes_a_token_that_may(creator: Machine) -> None:
-    creator.platform.scopes = ["publish", "account"]
-    assert creator.json("logout") == {"logged_in": False, "token_revoked": True}
-    assert creator.platform.tokens == set()
+def test_logout_says_that_a_token_was_not_revoked(creator: Machine) -> None:
+    creator.running.stop()
+    assert "was not revoked" in creator.ok("logout").stderr
 
 
 def test_logging_in_again_revokes_the_token_that_it_replaces(creator: Machine) -> None:
@@ -142,10 +178,9 @@ def test_a_damaged_login_says_what_to_delete_and_a_new_one_repairs_it(creator: M
 def test_an_unwritable_folder_is_one_message(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     blocked = str(tmp_path / "file" / "config")
-    result = machine.run("login", "--email", EMAIL, "--password-stdin", stdin=PASSWORD, INTARSIA_CONFIG_DIR=blocked)
+    result = machine.run("login", INTARSIA_CONFIG_DIR=blocked)
     assert result.exit_code == 1 and "Traceback" not in result.output and len(result.stderr.splitlines()) <= 3
 
 
-def test_the_prompt_needs_somebody_to_ask(machine: Machine) -> None:
-    refused = machine.run("login", "--email", EMAIL)
-    assert refused.exit_code == 2 and "--password-stdin" in refused.stderr
+def load(machine: Machine) -> Settings:
+    return load_settings(machine.environment)

@@ -14,7 +14,7 @@ import pytest
 from creator_cli import upload
 from tests.creator_cli.adapters import RANK, write_adapter, write_listing
 from tests.creator_cli.conftest import Machine
-from tests.creator_cli.platform_double import PASSWORD, PlatformKeypair
+from tests.creator_cli.platform_double import PlatformKeypair
 
 
 def test_push_creates_the_listing_seals_uploads_prices_and_publishes(
@@ -179,10 +179,9 @@ def test_a_changed_intake_key_is_refused_and_nothing_is_sent(creator: Machine, a
 def test_login_refuses_a_changed_key_before_the_password_is_sent(creator: Machine, adapter: str, listing: str) -> None:
     creator.platform.requests.clear()
     creator.platform.intake = PlatformKeypair.generate()
-    arguments = ("login", "--email", "ada@acme.example", "--password-stdin")
-    assert creator.run(*arguments, stdin=PASSWORD).exit_code == 1
+    assert creator.run("login").exit_code == 1
     assert creator.platform.requests == [("GET", "vault/intake-key")]
-    assert creator.run(*arguments, "--trust-new-key", stdin=PASSWORD).exit_code == 0
+    assert creator.run("login", "--trust-new-key").exit_code == 0
     assert creator.json("push", adapter, "--listing", listing)["state"] == "verified"
 
 
@@ -191,7 +190,7 @@ def test_an_upload_sealed_to_a_replaced_key_is_not_continued(creator: Machine, a
     assert creator.run("push", adapter, "--listing", listing).exit_code == 4
     creator.platform.failures.clear()
     creator.platform.intake = PlatformKeypair.generate()
-    creator.ok("login", "--email", "ada@acme.example", "--password-stdin", "--trust-new-key", stdin=PASSWORD)
+    creator.ok("login", "--trust-new-key")
     assert creator.json("push", adapter, "--listing", listing)["version"] == 2
 
 

@@ -17,7 +17,8 @@ PASSWORD = "correct horse battery staple"
 
 
 @pytest.fixture
-def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
+def key_text(transactional_db: None, settings: Any, tmp_path: Path) -> str:
+    """A platform with one organization, and a key of it as a login gives one."""
     from marketplace.accounts import services as accounts
     from marketplace.accounts.models import User
     from marketplace.catalog import services as catalog
@@ -28,17 +29,18 @@ def _platform(transactional_db: None, settings: Any, tmp_path: Path) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     vault.bootstrap_platform_keys()
     owner = User.objects.create_user("ada@acme.example", PASSWORD)
-    accounts.create_organization(owner=owner, slug="acme", name="Acme")
+    acme = accounts.create_organization(owner=owner, slug="acme", name="Acme")
     catalog.register_base(name="tiny", fingerprint=BASE_FINGERPRINT, config=BASE_CONFIG, context_length=64)
+    _, text = accounts.create_api_key(organization=acme, name="laptop", scopes=["publish", "read"], created_by=owner)
+    return text
 
 
-@pytest.mark.usefixtures("_platform")
-def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
-    from marketplace.accounts.models import User
+def test_the_whole_life_of_a_version(key_text: str, live_server: Any, tmp_path: Path) -> None:
     from marketplace.catalog.models import Model, Version
     from marketplace.publishing import services as publishing
     from marketplace.publishing.models import Review
     from marketplace.publishing.selectors import listing_digest
+    from tests.marketplace.catalog.factories import make_user
     from tests.marketplace.publishing.factories import sketch_report
 
     environment = {
@@ -53,7 +55,7 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
         assert result.exit_code == exit_code, result.output
         return result.stdout
 
-    run("login", "--email", "ada@acme.example", "--password-stdin", stdin=PASSWORD)
+    run("login", "--token-stdin", stdin=key_text)
     adapter = str(write_adapter(tmp_path / "adapter"))
     listing = str(write_listing(tmp_path / "listing"))
     assert json.loads(run("check", adapter, "--json"))["ok"]
@@ -70,7 +72,7 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     assert pushed["review"]["reasons"] == ["No public model of this organization has been reviewed yet."]
     shown = run("status", "acme/triage")
     assert "in review" in shown and "answer by" in shown
-    staff, review = User.objects.create_user("eve@intarsia.example", is_staff=True), Review.objects.get()
+    staff, review = make_user("eve@intarsia.example", is_staff=True), Review.objects.get()
     publishing.refuse_review(review=review, user=staff, reason="The card says nothing.")
     assert json.loads(run("publish", "acme/triage@1", "--json", exit_code=1))["error"]["code"] == "refused_by_review"
     assert "is with a person" in run("appeal", "acme/triage@1", "--text", "It says enough.")
@@ -96,6 +98,12 @@ def test_the_whole_life_of_a_version(live_server: Any, tmp_path: Path) -> None:
     assert json.loads(run("status", "--json"))[0]["published_version"] == 1
     assert json.loads(run("price", "acme/triage", "--input", "0.1", "--output", "0.2", "--json"))["price"]
     assert json.loads(run("earnings", "--json"))["total_nano_usd"] == 0
+    assert json.loads(run("usage", "--by", "day,key", "--json"))["groups"] == []
+    assert "0 predictions" in run("usage", "--csv", str(tmp_path / "usage.csv"), "--model", "acme/triage")
+    assert json.loads(run("logs", "--json")) == json.loads(run("logs", "acme/triage", "--json")) == []
+    assert "--scope" in json.loads(run("keys", "list", "--json", exit_code=1))["error"]["hint"]
+    again = json.loads(run("init", str(tmp_path / "model.json"), "--licence", "MIT", "--yes", "--json"))
+    assert again["listing"]["org_slug"] == "acme" and again["listing"]["base"] == BASE_FINGERPRINT
     run("custody", "acme/triage", "--export", str(tmp_path / "custody.json"))
     empty = run("custody", "verify", str(tmp_path / "custody.json"), "--json", exit_code=2)
     assert json.loads(empty)["error"]["code"] == "nothing_proven"  # no replica ran, so no key was ever lent

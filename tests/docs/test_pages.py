@@ -68,9 +68,11 @@ def test_the_base_install_is_the_light_command_alone() -> None:
 def test_compose_has_every_role_with_health_and_without_secrets() -> None:
     services = COMPOSE["services"]
     replicas = {"serving-cpu", "serving-gpu", "enrolment-cpu", "enrolment-gpu"}
-    assert {"postgres", "valkey", "migrate", "web", "worker", "runs", "beat", *replicas} == set(services)
+    watchers = {"prometheus", "grafana"}
+    workers = {"worker", "runs", "jobs", "beat"}
+    assert {"postgres", "valkey", "migrate", "web", *workers, *replicas, *watchers} == set(services)
     assert services["serving-cpu"]["profiles"] == ["cpu"] and services["serving-gpu"]["profiles"] == ["gpu"]
-    for name in ("postgres", "valkey", "worker", "runs", "beat"):
+    for name in ("postgres", "valkey", "worker", "runs", "jobs", "beat"):
         assert "test" in services[name]["healthcheck"]
     for name, service in services.items():
         for variable, value in (service.get("environment") or {}).items():

@@ -29,6 +29,7 @@ _MARKS = {
     "serving": "-m serving",
     "worker": "celery -A marketplace.config.celery worker --concurrency",
     "runs": "celery -A marketplace.config.celery worker --queues=runs",
+    "jobs": "celery -A marketplace.config.celery worker --queues=jobs",
     "beat": "celery -A marketplace.config.celery beat",
     "stripe-double": "devstack.stripe_double",
     "valkey": "valkey-server",

@@ -17,9 +17,11 @@ def test_rows_are_locked_nowhere_but_in_locks_py() -> None:
     }
     assert locking == {
         "billing/locks.py",
+        "marketplace/access/locks.py",
         "marketplace/accounts/locks.py",
         "marketplace/catalog/locks.py",
         "marketplace/evals/locks.py",
+        "marketplace/jobs/locks.py",
         "marketplace/receipts/locks.py",
         "marketplace/standing/locks.py",
         "marketplace/vault/locks.py",

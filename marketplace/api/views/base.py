@@ -13,14 +13,21 @@ from rest_framework import serializers
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
+from marketplace.accounts import audit
+from marketplace.accounts import selectors as accounts
 from marketplace.accounts.errors import InvalidInput, NotAllowed, NotFound, Refusal
-from marketplace.accounts.models import Organization
+from marketplace.accounts.freshness import ReauthenticationRequired, is_fresh
+from marketplace.accounts.models import Organization, User
+from marketplace.accounts.policies import is_staff
+from marketplace.accounts.second_factor import SecondFactorMissing
 from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
 from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
+from marketplace.api.throttling import CallerThrottle, RateState
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Model, Version
 from protocol.request_ids import REQUEST_ID_HEADER, request_id_from
@@ -38,12 +45,18 @@ class HasScope(BasePermission):
         if not request.user:
             return False
         if view.staff_only and not view.caller.is_operator:
+            if view.caller.user is not None and is_staff(user=view.caller.user) and view.caller.key is None:
+                raise SecondFactorMissing
             raise NotAllowed("only the platform's staff may do this", code="staff_only")
         needed = view.scopes.get(str(method), ())
+        if view.caller.lacks_second_factor and needed:
+            raise SecondFactorMissing
         if needed and not view.caller.scopes & set(needed):
             if view.caller.organization is None:
                 raise organization_required()
             raise NotAllowed(f"this needs the scope {' or '.join(needed)}", code="scope_missing")
+        if method in view.fresh or (view.staff_only and method not in ("GET", "HEAD")):
+            view.require_fresh()
         return True
 
 
@@ -53,11 +66,22 @@ class ControlView(APIView):
     permission_classes: ClassVar = [HasScope]
     parser_classes: ClassVar = [BoundedJSONParser]
     pagination_class: ClassVar = CreatedCursorPagination
+    throttle_classes: ClassVar[list[type[BaseThrottle]]] = []  # beside the limit of every caller
     scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # method → any of these scopes
     public: ClassVar[frozenset[str]] = frozenset()
     staff_only: ClassVar[bool] = False
+    # Methods that move money, weights or roles: a session must be fresh for them (`accounts.freshness`), a key is not
+    # asked. Operations of staff that change something need no entry.
+    fresh: ClassVar[frozenset[str]] = frozenset()
     max_body_size: ClassVar[int] = MAX_JSON_SIZE
     caller: Caller = ANONYMOUS
+    rate: RateState | None = None
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Answer; everything that is recorded meanwhile is the caller's act, once the caller is known."""
+        with audit.acting(audit.PLATFORM):
+            response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        return response
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Give the request its id: the client's own, if it is a sane one."""
@@ -72,20 +96,57 @@ class ControlView(APIView):
             raise body_too_large(self.max_body_size)
         super().perform_authentication(request)
         self.caller = resolve_caller(request)
+        audit.set_actor(self.actor)
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        """Return the operation's own limits and the one of every caller."""
+        return [CallerThrottle(), *super().get_throttles()]
+
+    def note_rate(self, state: RateState) -> None:
+        """Keep the limit that is the closest, for the headers of the answer."""
+        if self.rate is None or state.remaining < self.rate.remaining:
+            self.rate = state
 
     def finalize_response(self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any) -> Response:
         """Name the request on every answer, and keep answers out of shared caches."""
         final: Response = super().finalize_response(request, response, *args, **kwargs)
         final["X-Request-Id"] = getattr(request, "request_id", "")
         final.headers.setdefault("Cache-Control", "no-store")
+        for name, value in (self.rate.headers() if self.rate else {}).items():
+            final[name] = value
         return final
 
     @property
     def organization(self) -> Organization:
         """Return the organization that the caller acts for; raises Refusal 400 if none was chosen."""
+        if self.caller.lacks_second_factor:
+            raise SecondFactorMissing
         if self.caller.organization is None:
             raise organization_required()
         return self.caller.organization
+
+    @property
+    def actor(self) -> audit.Actor:
+        """Return the caller as the audit log names them."""
+        return audit.Actor(user=self.caller.user, key=self.caller.key, as_staff=self.staff_only)
+
+    @property
+    def member(self) -> User:
+        """Return the person who acts. Raises NotAllowed for a key: roles are for people, and keys are shared."""
+        if self.caller.user is None or self.caller.key is not None:
+            raise NotAllowed("this is for people: sign in on the web site", code="session_required")
+        return self.caller.user
+
+    def own_organization(self, org: str) -> Organization:
+        """Return the caller's organization, if `org` is its name or a former one; any other is not found."""
+        if org != self.organization.slug and accounts.slug_now(org) != self.organization.slug:
+            raise not_found("organization of yours")
+        return self.organization
+
+    def require_fresh(self) -> None:
+        """Refuse a session whose person was not there within the last minutes. Raises ReauthenticationRequired."""
+        if self.caller.key is None and not is_fresh(self.request):
+            raise ReauthenticationRequired
 
     @property
     def person(self) -> uuid.UUID | None:

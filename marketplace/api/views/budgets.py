@@ -1,4 +1,4 @@
-"""Budgets: the tree of nodes, their limits, the end users of a key, alerts and webhooks."""
+"""Budgets: the tree of nodes, their limits, the end users of a key, and alerts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.budgets import alerts, selectors, tree, webhooks
+from billing.budgets import alerts, selectors, tree
 from billing.budgets.limits import MAX_LIMIT_NANO_USD, Limits, end_user_limits_of, limits_of
-from billing.models import BudgetNode, Webhook
+from billing.models import BudgetNode
 from marketplace.api.errors import not_found
 from marketplace.api.views.base import ControlView
 from marketplace.api.views.keys import KeyView
@@ -95,7 +95,7 @@ class BudgetView(ControlView):
 class BudgetsView(BudgetView):
     """List and create."""
 
-    scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read"), "POST": ("account",)}
 
     class CreateTeam(ChangeBudget):
         name = serializers.CharField(max_length=tree.MAX_NAME)
@@ -133,7 +133,7 @@ class OrganizationBudgetView(BudgetView):
 class OneBudgetView(BudgetView):
     """Read, change and delete."""
 
-    scopes: ClassVar = {"GET": ("account",), "PATCH": ("account",), "DELETE": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read"), "PATCH": ("account",), "DELETE": ("account",)}
 
     class ChangeNode(ChangeBudget):
         name = serializers.CharField(max_length=tree.MAX_NAME, required=False)
@@ -201,7 +201,7 @@ class EndUsersView(BudgetView):
 class AlertsView(ControlView):
     """The alerts of the organization's budgets."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class Alert(serializers.Serializer):
         id = serializers.IntegerField()
@@ -219,46 +219,3 @@ class AlertsView(ControlView):
     def get(self, request: Request) -> Response:
         """The last hundred alerts, newest first."""
         return Response(self.show(self.Alert, alerts.alerts_of(self.organization.pk), many=True))
-
-
-class WebhooksView(ControlView):
-    """Where alerts are posted to."""
-
-    scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
-
-    class CreateWebhook(serializers.Serializer):
-        url = serializers.CharField(max_length=500)
-
-    class WebhookFields(serializers.Serializer):
-        id = serializers.UUIDField()
-        url = serializers.CharField()
-        secret = serializers.SerializerMethodField(help_text="proves the signature of what is posted there")
-        created_at = serializers.DateTimeField()
-
-        def get_secret(self, webhook: Webhook) -> str:
-            """Return the secret."""
-            return webhooks.secret_of(webhook)
-
-    @extend_schema(operation_id="list_webhooks", responses=WebhookFields(many=True))
-    def get(self, request: Request) -> Response:
-        """The organization's webhooks."""
-        return self.page(Webhook.objects.filter(organization=self.organization), self.WebhookFields)
-
-    @extend_schema(operation_id="create_webhook", request=CreateWebhook, responses={201: WebhookFields})
-    def post(self, request: Request) -> Response:
-        """Post the organization's alerts to this address too."""
-        webhook = webhooks.create_webhook(organization=self.organization, url=self.parse(self.CreateWebhook)["url"])
-        return Response(self.show(self.WebhookFields, webhook), status=201)
-
-
-class WebhookView(ControlView):
-    """One webhook."""
-
-    scopes: ClassVar = {"DELETE": ("account",)}
-
-    @extend_schema(operation_id="delete_webhook", responses={204: None})
-    def delete(self, request: Request, webhook_id: UUID) -> Response:
-        """Post nothing more there."""
-        if not webhooks.delete_webhook(organization=self.organization, webhook_id=webhook_id):
-            raise not_found("webhook")
-        return Response(status=204)

@@ -38,6 +38,7 @@ class CardsView(ControlView):
     """Cards that may be charged while their holder is away."""
 
     scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+    fresh = frozenset({"POST"})
     throttle_classes: ClassVar = [MoneyThrottle]
 
     class CardPage(serializers.Serializer):
@@ -57,6 +58,7 @@ class CardsView(ControlView):
             organization=self.organization,
             success_url=f"{wallet}/cards/saved?page={{CHECKOUT_SESSION_ID}}",
             cancel_url=wallet,
+            by=self.person,
         )
         return Response(self.show(self.CardPage, {"url": url}), status=201)
 
@@ -65,6 +67,7 @@ class CardView(ControlView):
     """One saved card."""
 
     scopes: ClassVar = {"DELETE": ("account",)}
+    fresh = frozenset({"DELETE"})
 
     @extend_schema(operation_id="remove_card", responses={204: None})
     def delete(self, request: Request, card_id: UUID) -> Response:
@@ -80,6 +83,7 @@ class AutoTopUpView(ControlView):
     """Automatic top-ups."""
 
     scopes: ClassVar = {"GET": ("account",), "PUT": ("account",), "DELETE": ("account",)}
+    fresh = frozenset({"PUT"})
 
     class SetAutoTopUp(serializers.Serializer):
         card_id = serializers.UUIDField()

@@ -20,7 +20,7 @@ from marketplace.vault.holders import holders
 class CustodyView(ControlView):
     """Every release of the keys of one model."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read")}
 
     class Custody(serializers.Serializer):
         model = serializers.CharField()
@@ -58,7 +58,7 @@ class CustodyView(ControlView):
 class CustodyExportView(ControlView):
     """The whole chain of one creator."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read")}
 
     class CustodyExport(serializers.Serializer):
         format = serializers.CharField()
@@ -76,7 +76,7 @@ class CustodyExportView(ControlView):
 class HoldersView(ControlView):
     """The replicas that were lent the key of one version."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read")}
 
     class Holders(serializers.Serializer):
         class Holder(serializers.Serializer):

@@ -34,7 +34,7 @@ from protocol.eval_rows import MAX_ROWS
 from protocol.names import DIGEST_PATTERN
 
 VERSION = serializers.IntegerField(
-    min_value=1, max_value=2**31 - 1, required=False, help_text="the newest published one if left out"
+    min_value=1, max_value=2**31 - 1, required=False, help_text="the default version if left out"
 )
 
 GUARD = serializers.CharField(
@@ -84,7 +84,7 @@ class RunShape(serializers.Serializer):  # shows an EvalRun
 class SetsView(ControlView):
     """The sets of rows of one model."""
 
-    scopes: ClassVar = {"GET": ("publish",), "POST": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read"), "POST": ("publish",)}
 
     class StartSet(serializers.Serializer):
         signing_key_id = serializers.UUIDField()
@@ -119,7 +119,7 @@ class SetsView(ControlView):
 class SetView(ControlView):
     """One set."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="get_eval_set", responses=SetShape)
     def get(self, request: Request, set_id: UUID) -> Response:
@@ -224,7 +224,7 @@ class SetRunsView(ControlView):
 class ModelRunsView(ControlView):
     """The runs of one model."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="list_eval_runs", responses=RunShape(many=True))
     def get(self, request: Request, org: str, slug: str) -> Response:
@@ -235,7 +235,7 @@ class ModelRunsView(ControlView):
 class RunView(ControlView):
     """One run."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="get_eval_run", responses=RunShape)
     def get(self, request: Request, run_id: UUID) -> Response:
@@ -312,9 +312,10 @@ def public_run(view: ControlView, run_id: UUID) -> EvalRun:
 
 
 def measured_version(eval_set: EvalSet, number: int | None) -> Version:
-    """Return the set's model in its version of this number, the newest published one without; 404 if there is none."""
-    versions = catalog.versions_of(model=eval_set.model, published_only=number is None)
-    found = versions.first() if number is None else versions.filter(number=number).first()
+    """Return the set's model in its version of this number, in its default version without; 404 if there is none."""
+    model = eval_set.model
+    versions = catalog.versions_of(model=model, published_only=False)
+    found = catalog.default_version(model=model) if number is None else versions.filter(number=number).first()
     if found is None:
         raise not_found("version")
     return found

@@ -13,9 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts import services as accounts
-from marketplace.api.serializers import GuardsField
+from marketplace.api.key_shapes import GuardsField
 from marketplace.api.views.base import ControlView
-from marketplace.api.views.keys import KeyView
+from marketplace.api.views.keys import MANAGERS, KeyView
 from marketplace.catalog import services as catalog
 from marketplace.guards.counts import Owner, counts_of
 
@@ -43,7 +43,7 @@ def _shown(view: ControlView, owner: Owner, owner_id: UUID, guards: Mapping[str,
 class KeyGuardsView(KeyView):
     """The policy of a key and all its rotations."""
 
-    scopes: ClassVar = {"GET": ("account",), "PUT": ("account",)}
+    scopes: ClassVar = {"GET": MANAGERS, "PUT": MANAGERS}
 
     @extend_schema(operation_id="get_key_guards", responses=GuardPolicy)
     def get(self, request: Request, key_id: UUID) -> Response:
@@ -55,14 +55,14 @@ class KeyGuardsView(KeyView):
     def put(self, request: Request, key_id: UUID) -> Response:
         """Mask or refuse personal data in the requests of a key and its rotations, from two seconds after now on."""
         key = self.own_key(key_id)
-        accounts.set_key_guards(key=key, guards=self.parse(SetGuards)["guards"])
+        accounts.set_key_guards(key=key, guards=self.parse(SetGuards)["guards"], actor=self.actor)
         return _shown(self, "key", key.pk, key.guards)
 
 
 class ModelGuardsView(ControlView):
     """The policy of a model, which holds for all its callers."""
 
-    scopes: ClassVar = {"GET": ("publish",), "PUT": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read"), "PUT": ("publish",)}
 
     @extend_schema(operation_id="get_model_guards", responses=GuardPolicy)
     def get(self, request: Request, org: str, slug: str) -> Response:

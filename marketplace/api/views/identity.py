@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema
 from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.accounts import policies, selectors, services
+from marketplace.accounts import device_login, policies, second_factor, selectors, services
+from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed
-from marketplace.accounts.models import ApiKey, Membership, User
+from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import Key, NewKey, Organizations
+from marketplace.api.key_shapes import Key, NewKey
+from marketplace.api.serializers import Organizations
 from marketplace.api.throttling import SignUpThrottle, TokenThrottle, check_failures, count_failure
 from marketplace.api.views.base import ControlView
 
@@ -23,7 +25,7 @@ SCOPES = ApiKey.Scope.values
 
 
 class CreateTokenView(ControlView):
-    """`intarsia login`: e-mail and password for an API key."""
+    """The token of a confirmed login (`intarsia login`), or e-mail and password, for an API key."""
 
     authentication_classes: ClassVar[
         list[type[BaseAuthentication]]
@@ -40,10 +42,35 @@ class CreateTokenView(ControlView):
         organization = SlugField(required=False)
         name = serializers.CharField(max_length=100, default="intarsia command line")
         expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+        code = serializers.CharField(
+            max_length=20,
+            default="",
+            help_text="what the authenticator app shows, or a recovery code: for people with a second factor",
+        )
 
-    @extend_schema(operation_id="create_token", request=CreateToken, responses={201: NewKey}, auth=[])
+    class TradeToken(serializers.Serializer):
+        device_token = serializers.CharField(
+            max_length=200,
+            help_text="what `POST /oauth/token` gave after a person confirmed; good once, for two minutes. The person "
+            "chose organization and scopes",
+        )
+
+    @extend_schema(
+        operation_id="create_token",
+        request=PolymorphicProxySerializer(
+            component_name="NewToken", serializers=[CreateToken, TradeToken], resource_type_field_name=None
+        ),
+        responses={201: NewKey},
+        auth=[],
+    )
     def post(self, request: Request) -> Response:
-        """Create an API key with e-mail and password. The key is in the answer, once."""
+        """Create an API key with the token of a confirmed login, or with e-mail, password and second factor's code.
+
+        The key is in the answer, once.
+        """
+        if isinstance(request.data, dict) and "device_token" in request.data:
+            key, text = device_login.trade(self.parse(self.TradeToken)["device_token"])
+            return Response(self.show(NewKey, key, text=text), status=201)
         wanted = self.parse(self.CreateToken)
         check_failures(wanted["email"])
         try:
@@ -51,7 +78,15 @@ class CreateTokenView(ControlView):
         except InvalidCredentials:
             count_failure(wanted["email"])
             raise
+        if second_factor.is_enrolled(user=user) and not second_factor.has_second_factor(user=user, code=wanted["code"]):
+            raise NotAllowed(
+                "send the code that your authenticator app shows, or a recovery code, in `code`",
+                code="second_factor_required",
+                field="code",
+            )
         membership = _chosen_membership(user, wanted.get("organization"))
+        if second_factor.is_missing(organization=membership.organization, user=user):
+            raise second_factor.SecondFactorMissing
         if not policies.may_grant(policies.scopes_of_role(membership.role), wanted["scopes"]):
             raise NotAllowed(
                 f"the role {membership.role} does not carry these scopes",
@@ -64,6 +99,7 @@ class CreateTokenView(ControlView):
             scopes=wanted["scopes"],
             created_by=user,
             expires_at=wanted["expires_at"],
+            actor=Actor(user=user),
         )
         return Response(self.show(NewKey, key, text=text), status=201)
 
@@ -130,6 +166,43 @@ class OrganizationsView(ControlView):
         )
         own = Membership(organization=organization, role=Membership.Role.OWNER)
         return Response(self.show(Organizations, own), status=201)
+
+
+class SecondFactorView(ControlView):
+    """The second factor that an organization requires of its members."""
+
+    fresh = frozenset({"PUT"})
+
+    class SecondFactor(serializers.Serializer):
+        required = serializers.BooleanField(
+            source="requires_second_factor", help_text="members without one can do nothing but set one up; keys go on"
+        )
+
+    @extend_schema(operation_id="get_second_factor", responses=SecondFactor)
+    def get(self, request: Request, org: str) -> Response:
+        """Return whether the organization requires a second factor of its members."""
+        return Response(self.show(self.SecondFactor, self._own(org)))
+
+    @extend_schema(operation_id="require_second_factor", request=SecondFactor, responses=SecondFactor)
+    def put(self, request: Request, org: str) -> Response:
+        """Require a second factor of every member, or no longer. Owners and admins, in person, who have one."""
+        own = self._own(org)
+        if self.caller.key is not None or self.caller.user is None:
+            raise NotAllowed("sign in on the web site to decide this", code="session_required")
+        membership = selectors.membership_in(user=self.caller.user, slug=org)
+        if membership is None or membership.role not in policies.MANAGERS:
+            raise NotAllowed("only an owner or admin may decide this", code="forbidden")
+        organization = second_factor.set_requirement(
+            organization=own,
+            required=self.parse(self.SecondFactor)["requires_second_factor"],
+            actor=self.actor,
+        )
+        return Response(self.show(self.SecondFactor, organization))
+
+    def _own(self, org: str) -> Organization:
+        if org != self.organization.slug:
+            raise not_found("organization of yours")
+        return self.organization
 
 
 def _chosen_membership(user: User, slug: str | None) -> Membership:

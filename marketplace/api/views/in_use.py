@@ -13,6 +13,7 @@ from marketplace.api.errors import not_found
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors as catalog
 from marketplace.watch import selectors, services
+from marketplace.watch.overview import overview
 from marketplace.watch.rules import METRICS
 from marketplace.watch.selectors import InUse
 
@@ -65,13 +66,48 @@ class InUseFields(serializers.Serializer):
     baseline_calls = serializers.IntegerField(source="baseline.calls")
     windows = WindowFields(many=True)
     thumbs = ThumbFields(allow_null=True)
+    customers_at_least = serializers.IntegerField(
+        source="customers", help_text="organizations that ever paid for it, in steps; 0: fewer than 3"
+    )
     alarms = AlarmFields(many=True)
+
+
+class ModelInUseFields(serializers.Serializer):
+    model = serializers.CharField(source="model.full_name")
+    default_version = serializers.IntegerField(source="model.facts.newest.number", allow_null=True, default=None)
+    rolled_out_version = serializers.IntegerField(source="rollout.version.number", allow_null=True, default=None)
+    rollout_percent = serializers.IntegerField(source="rollout.percent", allow_null=True, default=None)
+    ending_version = serializers.IntegerField(source="ending", allow_null=True)
+    predictions = serializers.IntegerField()
+    charged_nano_usd = serializers.IntegerField(help_text="what customers paid")
+    earned_nano_usd = serializers.IntegerField(help_text="the organization's part of it")
+    requests = serializers.IntegerField(help_text="in whole blocks; the errors are a share of these")
+    failures = serializers.IntegerField()
+    error_percent = serializers.FloatField(allow_null=True)
+    thumbs_up = serializers.IntegerField(source="up")
+    thumbs_down = serializers.IntegerField(source="down")
+    firing = serializers.ListField(child=serializers.CharField(), help_text="alarms of versions on sale")
+
+
+class ModelsInUseView(ControlView):
+    """All models at a glance."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class Asked(serializers.Serializer):
+        days = serializers.ChoiceField(choices=selectors.DAYS, default=30)
+
+    @extend_schema(operation_id="list_models_in_use", parameters=[Asked], responses=ModelInUseFields(many=True))
+    def get(self, request: Request) -> Response:
+        """The organization's newest 100 models with calls, earnings, errors, thumbs and alarms, the best first."""
+        days = self.parse(self.Asked, query=True)["days"]
+        return Response(self.show(ModelInUseFields, overview(self.organization, days=days), many=True))
 
 
 class InUseView(ControlView):
     """One version of a model in use."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read")}
 
     class Asked(serializers.Serializer):
         days = serializers.ChoiceField(choices=selectors.DAYS, default=7)
@@ -97,7 +133,7 @@ class InUseView(ControlView):
 class AlarmsView(ControlView):
     """The thresholds of a model's alarms."""
 
-    scopes: ClassVar = {"GET": ("publish", "account"), "PUT": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "account", "read"), "PUT": ("publish",)}
 
     class Thresholds(serializers.Serializer):
         def get_fields(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from marketplace.evals.runs import remove_guard
 class ModelGuardView(ControlView):
     """The guard of one model, which judges each request before anything is held for it."""
 
-    scopes: ClassVar = {"GET": ("publish",), "DELETE": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read"), "DELETE": ("publish",)}
 
     class GuardShape(serializers.Serializer):  # shows a ModelGuard
         guard = serializers.CharField(source="guard.model.full_name")
@@ -51,7 +51,7 @@ class ModelGuardView(ControlView):
 
 
 def guard_named(name: str | None, viewer: Organization) -> Version | None:
-    """Return the newest published version of the model `org/slug` that the viewer may see; None without a name.
+    """Return the default version of the model `org/slug` that the viewer may see; None without a name.
 
     Raises InvalidInput for a model that the viewer cannot find.
     """

@@ -12,10 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.pricing import BASIS_POINTS
-from marketplace.accounts.errors import InvalidInput, Refusal
+from marketplace.accounts.errors import Refusal
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
-from marketplace.api.serializers import BaseWithConfig, ChangedModel, Example, Listing, ModelPage, PriceOfModel
+from marketplace.api.listing_shapes import CatalogueFilters, ListingFields, filters_of, listing_text
+from marketplace.api.serializers import BaseWithConfig, ChangedModel, Listing, ModelPage, PriceOfModel
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors, services
 from marketplace.catalog.call_price import call_to_copy
@@ -26,12 +27,9 @@ from marketplace.catalog.models import (
     MAX_PRICE_MICRO_USD_PER_MTOK,
     MAX_SOURCES,
     MIN_CLASS_BPS,
-    BaseModel,
     Model,
 )
 from marketplace.catalog.services import DeclaredSource
-from marketplace.catalog.services.listings import ExampleMessage, ListingText
-from marketplace.protection.services import protect_new_model
 from marketplace.publishing import services as publishing
 from marketplace.publishing.errors import RefusedByReview
 
@@ -57,29 +55,14 @@ class SourceFields(serializers.Serializer):
     )
 
 
-class ListingFields(serializers.Serializer):
-    """The words of a creator about a model."""
-
-    title = serializers.CharField(max_length=120)
-    summary = serializers.CharField(max_length=280, allow_blank=True, required=False)
-    card_markdown = serializers.CharField(max_length=100_000, allow_blank=True, trim_whitespace=False, required=False)
-    industry = serializers.CharField(max_length=40, allow_blank=True, required=False)
-    tags = serializers.ListField(child=serializers.CharField(max_length=30), max_length=10, required=False)
-    visibility = serializers.ChoiceField(Model.Visibility.values, required=False)
-    example_messages = Example(many=True, required=False, max_length=8)
-
-
 class ModelsView(ControlView):
     """Browse and create."""
 
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
 
-    class BrowseModels(serializers.Serializer):
+    class BrowseModels(CatalogueFilters):
         q = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
-        industry = serializers.CharField(max_length=40, required=False, default="", allow_blank=True)
-        base = serializers.CharField(max_length=100, required=False, default="", allow_blank=True)
-        tag = serializers.CharField(max_length=30, required=False, default="", allow_blank=True)
         mine = serializers.BooleanField(required=False, default=False)
         order = serializers.ChoiceField(
             ("newest", "ranked"),
@@ -98,7 +81,10 @@ class ModelsView(ControlView):
 
     @extend_schema(operation_id="list_models", parameters=[BrowseModels], responses=Listing(many=True), auth=[])
     def get(self, request: Request) -> Response:
-        """The public catalogue, newest first or by standing; what `q` finds, best first; `mine=true`: one's own."""
+        """The public catalogue, newest first or by standing; what `q` finds, best first; `mine=true`: one's own.
+
+        Filters hold together; none of them applies to `mine`.
+        """
         wanted = self.parse(self.BrowseModels, query=True)
         if wanted["mine"]:
             if self.caller.user is None and self.caller.key is None:
@@ -107,9 +93,7 @@ class ModelsView(ControlView):
                 )
             found = selectors.models_of(organization=self.organization)
         else:
-            found = selectors.published_models(
-                query=wanted["q"], industry=wanted["industry"], base=wanted["base"], tag=wanted["tag"]
-            )
+            found = selectors.published_models(query=wanted["q"], filters=filters_of(wanted))
             if wanted["q"].strip():
                 return self.page(found, Listing, ordering=("place",))
             if wanted["order"] == "ranked":
@@ -123,14 +107,14 @@ class ModelsView(ControlView):
         """Create a listing. It is seen by others once a version of it is published."""
         wanted = self.parse(self.CreateModel)
         with transaction.atomic():
-            model = services.create_model(
+            model = publishing.create_listing(
                 organization=self.organization,
                 slug=wanted["slug"],
-                base_model=_chosen_base(wanted.get("base")),
-                text=_listing_text(wanted),
+                base_model=selectors.chosen_base(wanted.get("base")),
+                text=listing_text(wanted),
+                actor=self.actor,
             )
             _set_royalties(model, wanted)
-            protect_new_model(model)
         return Response(self.show(ModelPage, self.owned_model(self.organization.slug, model.slug)), status=201)
 
 
@@ -142,6 +126,9 @@ class ModelView(ControlView):
 
     class UpdateModel(ListingFields):
         title = serializers.CharField(max_length=120, required=False)
+        updated_at = serializers.DateTimeField(
+            required=False, help_text="as you read it: 409 listing_changed if the listing was changed since"
+        )
         derived_from = SourceFields(many=True, required=False, max_length=MAX_SOURCES, help_text=DERIVED_FROM)
         derivative_royalty_bps = ROYALTY
 
@@ -157,15 +144,21 @@ class ModelView(ControlView):
     def patch(self, request: Request, org: str, slug: str) -> Response:
         """Change what the listing says; fields left out stay.
 
-        Title, summary, card and visibility of a model for sale in public may have to wait for a person: they are then
-        in `review.change`, and the rest holds at once.
+        Title, summary, card, licence and visibility of a model for sale in public may have to wait for a person: they
+        are then in `review.change`, and the rest holds at once.
         """
         model = self.owned_model(org, slug)
         wanted = self.parse(self.UpdateModel)
         review, refusal = None, None
         with transaction.atomic():
             try:
-                review = publishing.change_listing(model=model, text=_listing_text(wanted), by=self.person)
+                review = publishing.change_listing(
+                    model=model,
+                    text=listing_text(wanted),
+                    by=self.person,
+                    actor=self.actor,
+                    seen=wanted.get("updated_at"),
+                )
             except RefusedByReview as error:
                 refusal = error  # raised outside: the refusal itself is kept
             else:
@@ -180,6 +173,7 @@ class PricesView(ControlView):
 
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class SetPrice(serializers.Serializer):
         input_micro_usd_per_mtok = serializers.IntegerField(min_value=0, max_value=MAX_PRICE_MICRO_USD_PER_MTOK)
@@ -239,30 +233,9 @@ class BasesView(ControlView):
         return self.page(selectors.bases(), BaseWithConfig)
 
 
-def _listing_text(wanted: dict[str, Any]) -> ListingText:
-    names = ("title", "summary", "card_markdown", "industry", "tags", "visibility")
-    examples = wanted.get("example_messages")
-    return ListingText(
-        **{name: wanted[name] for name in names if name in wanted},
-        example_messages=None if examples is None else [ExampleMessage(**example) for example in examples],
-    )
-
-
 def _set_royalties(model: Model, wanted: dict[str, Any]) -> None:
     if wanted.get("derived_from"):
         sources = [DeclaredSource(one["model"], one.get("royalty_bps")) for one in wanted["derived_from"]]
         services.derive_from(model=model, sources=sources)
     if "derivative_royalty_bps" in wanted:
         services.offer_derivation(model=model, royalty_bps=wanted["derivative_royalty_bps"])
-
-
-def _chosen_base(name: str | None) -> BaseModel:
-    found = selectors.bases_named(name) if name else list(selectors.bases()[:2])
-    if len(found) == 1:
-        return found[0]
-    message = "there is no such base model" if not found else "there are several: give the fingerprint"
-    raise InvalidInput(
-        f"{message}; see /api/v1/bases",
-        code="unknown_base" if not found else "ambiguous_base",
-        field="base",
-    )

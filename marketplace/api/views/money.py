@@ -14,31 +14,15 @@ from rest_framework.response import Response
 from billing import selectors, services
 from billing.errors import RequestIdReused
 from billing.models import TopUp
-from billing.rollups import earnings, usage
+from billing.rollups import earnings
+from billing.rollups.version_earnings import by_version
 from marketplace.api.errors import not_found
 from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
 from marketplace.api.serializers import TopUpStatus
 from marketplace.api.throttling import MoneyThrottle
 from marketplace.api.views.base import ControlView
-
-
-class Period(serializers.Serializer):
-    since = serializers.DateTimeField(required=False, help_text="from this moment on")
-    until = serializers.DateTimeField(required=False, help_text="before this moment")
-
-
-class Days(serializers.Serializer):
-    since = serializers.DateTimeField(required=False, help_text="from this moment's day (UTC) on, the whole day")
-    until = serializers.DateTimeField(
-        required=False, help_text="before this moment; a day (UTC) that it is inside of counts as a whole"
-    )
-
-
-class Groups(Days):
-    limit = serializers.IntegerField(min_value=1, max_value=1_000, default=100, help_text="most groups in the answer")
-    offset = serializers.IntegerField(
-        min_value=0, max_value=1_000_000, default=0, help_text="groups to leave out: `next_offset` of the page before"
-    )
+from marketplace.api.views.periods import Groups
+from protocol.names import SLUG_PATTERN
 
 
 class WalletView(ControlView):
@@ -87,6 +71,7 @@ class TopUpsView(ControlView):
                 success_url=f"{wallet_page}&checkout=done",
                 cancel_url=f"{wallet_page}&checkout=cancelled",
                 top_up_id=top_up_id,
+                by=self.person,
             )
         except RequestIdReused:
             raise key_reused() from None
@@ -105,82 +90,6 @@ class TopUpView(ControlView):
         if top_up is None:
             raise not_found("top-up")
         return Response(self.show(TopUpStatus, top_up))
-
-
-class UsageView(ControlView):
-    """Single predictions and their cost."""
-
-    scopes: ClassVar = {"GET": ("account",)}
-
-    class UsageQuery(Period):
-        model = serializers.CharField(max_length=128, required=False, help_text="org/slug")
-        key = serializers.UUIDField(required=False, help_text="id of an API key")
-
-    class Prediction(serializers.Serializer):
-        prediction_id = serializers.UUIDField()
-        created_at = serializers.DateTimeField()
-        model = serializers.CharField(source="model_name")
-        key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
-        prompt_tokens = serializers.IntegerField()
-        cached_tokens = serializers.IntegerField()
-        completion_tokens = serializers.IntegerField()
-        cost_nano_usd = serializers.IntegerField(source="charged_nano_usd", help_text="0 after a refund")
-        refunded = serializers.BooleanField(help_text="the whole charge was given back")
-        finish_reason = serializers.CharField()
-
-    @extend_schema(operation_id="list_usage", parameters=[UsageQuery], responses=Prediction(many=True))
-    def get(self, request: Request) -> Response:
-        """Single predictions that the organization paid for, newest first."""
-        wanted = self.parse(self.UsageQuery, query=True)
-        columns = {"since": "created_at__gte", "until": "created_at__lt", "model": "model_name", "key": "api_key_id"}
-        # The rows themselves, not billing's list of them: the cursor needs a query that it can go on with.
-        rows = selectors.usage_with_refunds().filter(organization_id=self.organization.id).defer("receipt")
-        rows = rows.filter(**{column: wanted[name] for name, column in columns.items() if name in wanted})
-        return self.page(rows, self.Prediction, ordering=("-created_at", "-prediction_id"))
-
-
-class UsageGroup(serializers.Serializer):
-    day = serializers.DateField(allow_null=True)
-    model = serializers.CharField(source="model_name", allow_null=True)
-    key_id = serializers.UUIDField(source="api_key_id", allow_null=True)
-    predictions = serializers.IntegerField()
-    prompt_tokens = serializers.IntegerField()
-    completion_tokens = serializers.IntegerField()
-    cost_nano_usd = serializers.IntegerField()
-
-
-class UsageSummaryView(ControlView):
-    """Usage in groups."""
-
-    scopes: ClassVar = {"GET": ("account",)}
-
-    class UsageSummaryQuery(Groups):
-        group_by = serializers.RegexField(
-            r"^(day|model|key)(,(day|model|key)){0,2}$", default="day,model,key", help_text="any of day, model, key"
-        )
-
-    class UsageGroups(serializers.Serializer):
-        results = UsageGroup(many=True)
-        next_offset = serializers.IntegerField(allow_null=True, help_text="null: these are the last groups")
-
-    @extend_schema(operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroups, filters=False)
-    def get(self, request: Request) -> Response:
-        """Totals by day (UTC), model and key (the first of its rotations); newest day first, then by name.
-
-        They count what was settled some seconds ago and before.
-        """
-        wanted = self.parse(self.UsageSummaryQuery, query=True)
-        limit, offset = wanted["limit"], wanted["offset"]
-        groups = usage.usage_summary(
-            self.organization,
-            group_by=dict.fromkeys(wanted["group_by"].split(",")),
-            since=wanted.get("since"),
-            until=wanted.get("until"),
-            limit=limit + 1,
-            offset=offset,
-        )
-        following = offset + limit if len(groups) > limit else None
-        return Response({"results": self.show(UsageGroup, groups[:limit], many=True), "next_offset": following})
 
 
 class EarningsGroup(serializers.Serializer):
@@ -227,6 +136,38 @@ class EarningsView(ControlView):
         """
         found = earnings.earnings(self.organization, **self.parse(Groups, query=True))
         return Response(self.show(self.Earnings, found))
+
+
+class VersionEarningsView(ControlView):
+    """A creator's earnings by version."""
+
+    scopes: ClassVar = {"GET": ("publish", "account")}
+
+    class Asked(Groups):
+        model = serializers.RegexField(
+            SLUG_PATTERN, required=False, help_text="the slug of one's own model; all if left out"
+        )
+        by_day = serializers.BooleanField(default=False, help_text="a group for each day (UTC), the newest first")
+
+    class VersionGroup(serializers.Serializer):
+        day = serializers.DateField(allow_null=True)
+        model = serializers.CharField(source="model_name")
+        version_id = serializers.UUIDField(allow_null=True)
+        predictions = serializers.IntegerField()
+        prompt_tokens = serializers.IntegerField()
+        completion_tokens = serializers.IntegerField()
+        charged_nano_usd = serializers.IntegerField(help_text="what customers paid")
+        earned_nano_usd = serializers.IntegerField(help_text="the organization's part of it")
+
+    @extend_schema(operation_id="get_version_earnings", parameters=[Asked], responses=VersionGroup(many=True))
+    def get(self, request: Request) -> Response:
+        """The organization's earnings by version, the best first, or by day and version."""
+        asked = self.parse(self.Asked, query=True)
+        slug, model_id = asked.pop("model", None), None
+        if slug is not None:
+            model_id = self.owned_model(self.organization.slug, slug).pk
+        found = by_version(self.organization, model_id=model_id, each_day=asked.pop("by_day"), **asked)
+        return Response(self.show(self.VersionGroup, found, many=True))
 
 
 class PlatformSummaryView(ControlView):

@@ -65,6 +65,7 @@ class PayoutsView(ControlView):
     """A creator's payouts."""
 
     scopes: ClassVar = {"GET": ("publish", "account"), "POST": ("account",)}
+    fresh = frozenset({"POST"})
 
     class StartPayout(serializers.Serializer):
         amount_cents = serializers.IntegerField(
@@ -89,6 +90,7 @@ class PayoutOverviewView(ControlView):
     """The obstacles between earnings and the bank."""
 
     scopes: ClassVar = {"GET": ("publish", "account"), "PATCH": ("account",)}
+    fresh = frozenset({"PATCH"})
 
     class PayoutTerms(serializers.Serializer):
         schedule = serializers.ChoiceField(choices=PayoutAccount.Schedule.choices, required=False)
@@ -110,6 +112,7 @@ class PayoutSetupView(ControlView):
     """Stripe's page for details and bank account."""
 
     scopes: ClassVar = {"POST": ("account",)}
+    fresh = frozenset({"POST"})
 
     class PayoutSetup(serializers.Serializer):
         url = serializers.CharField(help_text="for one visit within minutes")

@@ -60,6 +60,7 @@ class PromisesView(ControlView):
 
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class SetPromise(serializers.Serializer):
         kind = serializers.ChoiceField(PromiseKind.choices)
@@ -98,7 +99,7 @@ class PromisesView(ControlView):
 class PromiseRefundsView(ControlView):
     """Refunds of broken promises: what was got, or what was borne."""
 
-    scopes: ClassVar = {"GET": ("account",)}
+    scopes: ClassVar = {"GET": ("account", "read")}
 
     class Side(serializers.Serializer):
         side = serializers.ChoiceField(

@@ -21,7 +21,7 @@ from marketplace.receipts.keys import published_keys
 class ReceiptView(ControlView):
     """The receipt of one prediction."""
 
-    scopes: ClassVar = {"GET": ("account", "predict", "publish")}
+    scopes: ClassVar = {"GET": ("account", "predict", "publish", "read")}
 
     @extend_schema(operation_id="get_receipt", responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, prediction_id: UUID) -> HttpResponse:

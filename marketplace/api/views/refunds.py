@@ -39,6 +39,7 @@ class TopUpRefundsView(ControlView):
     """The parts of a top-up that went back to its card."""
 
     scopes: ClassVar = {"GET": ("account",), "POST": ("account",)}
+    fresh = frozenset({"POST"})
     throttle_classes: ClassVar = [MoneyThrottle]
 
     class TopUpRefunds(serializers.Serializer):

@@ -25,7 +25,7 @@ MOST_QUEUED = 200
 class ReviewsView(ControlView):
     """The reviews of one model."""
 
-    scopes: ClassVar = {"GET": ("publish",)}
+    scopes: ClassVar = {"GET": ("publish", "read")}
 
     @extend_schema(operation_id="list_reviews", responses=OwnReview(many=True))
     def get(self, request: Request, org: str, slug: str) -> Response:

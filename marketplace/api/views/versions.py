@@ -21,6 +21,7 @@ from marketplace.catalog import selectors
 from marketplace.publishing import services as publishing
 from marketplace.publishing.selectors import with_reviews
 from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
+from marketplace.publishing.versions import MAX_CHANGELOG
 from marketplace.vault import selectors as vault_selectors
 from protocol.names import DIGEST_PATTERN
 
@@ -38,18 +39,19 @@ class VersionsView(ControlView):
     class StartVersion(serializers.Serializer):
         signing_key_id = serializers.UUIDField()
         package_size = serializers.IntegerField(min_value=1, max_value=MAX_PACKAGE_SIZE, help_text="bytes when sealed")
-        changelog = serializers.CharField(max_length=10_000, allow_blank=True, required=False, default="")
+        changelog = serializers.CharField(max_length=MAX_CHANGELOG, allow_blank=True, required=False, default="")
 
     @extend_schema(operation_id="list_versions", responses=PublicVersion(many=True), auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
-        """Published versions, newest first; its own organization sees every version, with reports."""
+        """Versions that are or were on sale, newest first; its own organization sees every version, with reports."""
         model = selectors.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
         if model is None:
             raise not_found("model")
         own = self.caller.organization is not None and self.caller.organization.id == model.organization_id
-        versions = selectors.versions_of(model=model, published_only=not own)
         if own:
-            versions = with_reviews(versions)
+            versions = with_reviews(selectors.versions_of(model=model, published_only=False))
+        else:
+            versions = selectors.history_of(model=model)
         return self.page(versions, OwnVersion if own else PublicVersion, ordering=("-number",))
 
     @extend_schema(operation_id="start_version", request=StartVersion, responses={201: StartedVersion})
@@ -66,7 +68,11 @@ class VersionsView(ControlView):
             )
         intake = vault_selectors.public_keys().intake
         version = publishing.start_version(
-            model=model, signing_key=signing_key, package_size=wanted["package_size"], changelog=wanted["changelog"]
+            model=model,
+            signing_key=signing_key,
+            package_size=wanted["package_size"],
+            changelog=wanted["changelog"],
+            by=self.person,
         )
         return Response(self.show(StartedVersion, version, intake_key=intake), status=201)
 
@@ -74,12 +80,22 @@ class VersionsView(ControlView):
 class VersionView(ControlView):
     """One version."""
 
-    scopes: ClassVar = {"GET": ("publish", "account")}
+    scopes: ClassVar = {"GET": ("publish", "account", "read"), "PATCH": ("publish",)}
+
+    class ChangeVersion(serializers.Serializer):
+        changelog = serializers.CharField(max_length=MAX_CHANGELOG, allow_blank=True)
 
     @extend_schema(operation_id="get_version", responses=OwnVersion)
     def get(self, request: Request, version_id: UUID) -> Response:
         """A version of one's own: its state, how much has been uploaded, what verification found."""
         return Response(self.show(OwnVersion, self.owned_version(version_id)))
+
+    @extend_schema(operation_id="change_version", request=ChangeVersion, responses=OwnVersion)
+    def patch(self, request: Request, version_id: UUID) -> Response:
+        """Say what is new in a version that was never on sale. 409 `published`: its changelog stands."""
+        version, wanted = self.owned_version(version_id), self.parse(self.ChangeVersion)
+        publishing.change_changelog(version=version, text=wanted["changelog"], actor=self.actor)
+        return Response(self.show(OwnVersion, version))
 
 
 class PackageView(ControlView):
@@ -151,6 +167,7 @@ class PublishVersionView(ControlView):
     """Offer it for sale."""
 
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     @extend_schema(operation_id="publish_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
@@ -167,10 +184,14 @@ class RetireVersionView(ControlView):
     """Take it off sale."""
 
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     @extend_schema(operation_id="retire_version", request=None, responses=OwnVersion)
     def post(self, request: Request, version_id: UUID) -> Response:
-        """Retire a version: no new predictions, replicas drop it. It cannot be published again."""
+        """Retire a version: no new predictions, replicas drop it. It cannot be published again.
+
+        409 `in_use`: it is on sale in public and customers called it in the last 30 days, so announce its end first.
+        """
         return Response(
             self.show(OwnVersion, publishing.retire_version(version=self.owned_version(version_id), by=self.person))
         )
@@ -180,6 +201,7 @@ class RevokeVersionView(ControlView):
     """The kill switch."""
 
     scopes: ClassVar = {"POST": ("publish",)}
+    fresh = frozenset({"POST"})
 
     class RevokeVersion(serializers.Serializer):
         reason = serializers.CharField(max_length=500)

@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from marketplace.catalog.search import vectors
+from marketplace.catalog.search.filters import NO_FILTERS, Filters, exists_sql
 from marketplace.catalog.search.meaning import meaning
 from marketplace.catalog.search.text import Query, parse
 
@@ -73,21 +74,6 @@ _FUSED = f"""
 SELECT model_id, array_agg(arm) FROM ({{arms}}) ranked
 GROUP BY model_id ORDER BY sum(1.0 / ({K} + place)) DESC, model_id
 """
-_FILTER = " AND EXISTS (SELECT FROM catalog_model m{join} WHERE m.id = s.model_id{conditions})"
-_CONDITIONS = {
-    "industry": "upper(m.industry) = upper(%(industry)s)",
-    "base": "(b.name = %(base)s OR b.fingerprint = %(base)s)",
-    "tag": "m.tags @> ARRAY[lower(%(tag)s)]::varchar[]",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Limits that hold for every arm; an empty string filters nothing."""
-
-    industry: str = ""
-    base: str = ""
-    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,7 @@ class Hit:
         return self.arms == {"meaning"}
 
 
-def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = ARMS) -> list[Hit]:
+def find(query: str, filters: Filters = NO_FILTERS, *, arms: Collection[str] = ARMS) -> list[Hit]:
     """Return what the query finds of the public catalogue, the best first; nothing for an empty query.
 
     `arms` leaves others out: for measurements and tests of each.
@@ -112,11 +98,8 @@ def find(query: str, filters: Filters = Filters(), *, arms: Collection[str] = AR
     if not asked.text:
         return []
     statements, parameters = _statements(asked, arms)
-    wanted = {name: value for name in _CONDITIONS if (value := _clean(getattr(filters, name)))}
-    condition = ""
-    if wanted:
-        join = " JOIN catalog_basemodel b ON b.id = m.base_model_id" if "base" in wanted else ""
-        condition = _FILTER.format(join=join, conditions="".join(f" AND {_CONDITIONS[name]}" for name in wanted))
+    wanted = filters.active()
+    condition = exists_sql(wanted)
     united = " UNION ALL ".join(f"({statement.format(filter=condition)})" for statement in statements)
     if not united:
         return []
@@ -142,7 +125,3 @@ def _statements(asked: Query, arms: Collection[str]) -> tuple[list[str], dict[st
         statements.append(_MEANING)
         parameters["vector"] = vector
     return statements, parameters
-
-
-def _clean(value: str) -> str:
-    return value.replace("\x00", "")

@@ -1,5 +1,5 @@
 """Writes. `listings`: models; `prices`: their prices; `derivation`: royalties; `bases`: base models;
-`guards`: policies about personal data.
+`guards`: policies about personal data; `rollouts`: the version that a bare name means.
 """
 
 from marketplace.catalog.services.bases import list_base_model, register_base, register_base_directory
@@ -7,16 +7,20 @@ from marketplace.catalog.services.derivation import DeclaredSource, derive_from,
 from marketplace.catalog.services.guards import set_model_guards
 from marketplace.catalog.services.listings import create_model, update_model
 from marketplace.catalog.services.prices import set_price
+from marketplace.catalog.services.rollouts import make_default, set_rollout, stop_rollout
 
 __all__ = [
     "DeclaredSource",
     "create_model",
     "derive_from",
     "list_base_model",
+    "make_default",
     "offer_derivation",
     "register_base",
     "register_base_directory",
     "set_model_guards",
     "set_price",
+    "set_rollout",
+    "stop_rollout",
     "update_model",
 ]

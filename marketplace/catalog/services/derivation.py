@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import transaction
 
 from billing.pricing import BASIS_POINTS
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotFound
 from marketplace.catalog import selectors
 from marketplace.catalog.locks import lock_models
@@ -28,6 +29,7 @@ class DeclaredSource:
     royalty_bps: int | None = None
 
 
+@transaction.atomic
 def offer_derivation(*, model: Model, royalty_bps: int | None) -> Model:
     """Say what others owe who derive a model from this one; None closes it. Those who declared it keep their terms.
 
@@ -37,6 +39,8 @@ def offer_derivation(*, model: Model, royalty_bps: int | None) -> Model:
         raise InvalidInput(f"must be from 0 to {BASIS_POINTS}", field="derivative_royalty_bps")
     model.derivative_royalty_bps = royalty_bps
     model.save(update_fields=["derivative_royalty_bps", "updated_at"])
+    asked = {"royalty_bps": royalty_bps}
+    audit.record(organization=model.organization, act="royalty.offered", subject=model.slug, data=asked)
     return model
 
 
@@ -71,6 +75,8 @@ def derive_from(*, model: Model, sources: Sequence[DeclaredSource]) -> None:
             code="derivation_too_deep",
         )
     Source.objects.bulk_create(rows)
+    above = {"sources": " ".join(str(upstream.pk) for upstream, _ in named)}
+    audit.record(organization=model.organization, act="royalty.declared", subject=model.slug, data=above)
 
 
 def _named(model: Model, sources: Sequence[DeclaredSource]) -> list[tuple[Model, int | None]]:

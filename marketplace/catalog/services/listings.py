@@ -9,9 +9,12 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
 
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
+from marketplace.catalog.licences import CHOICES, MAX_LICENCE_TEXT, OWN
+from marketplace.catalog.logos import logo_of
 from marketplace.catalog.models import BaseModel, Model
 
 MAX_MODELS_PER_ORGANIZATION = 500
@@ -38,6 +41,11 @@ class ListingText:
     tags: Sequence[str] | None = None
     visibility: str | None = None
     example_messages: Sequence[ExampleMessage] | None = None
+    licence: str | None = None  # one of `licences.CHOICES`, or empty
+    licence_text: str | None = None  # of the creator's own
+    licence_required: bool | None = None
+    gated: bool | None = None
+    logo: str | None = None  # the digest of a picture that was kept for this model; empty takes it away
 
 
 def create_model(*, organization: Organization, slug: str, base_model: BaseModel, text: ListingText) -> Model:
@@ -55,6 +63,7 @@ def create_model(*, organization: Organization, slug: str, base_model: BaseModel
                 model.save(force_insert=True)
         except IntegrityError:
             raise Conflict(f"{organization.slug}/{slug} exists already", code="slug_taken", field="slug") from None
+        audit.record(organization=organization, act="model.created", subject=model.slug)
     return model
 
 
@@ -75,8 +84,29 @@ def apply_text(model: Model, text: ListingText) -> list[str]:
         _check_examples(examples)
     for name, value in changed.items():
         setattr(model, name, value)
+    if changed.get("licence", OWN) != OWN:  # a known licence has its own text
+        model.licence_text = changed["licence_text"] = ""
+    _check_admission(model)
+    if changed.get("logo") and logo_of(model_id=model.pk, digest=model.logo) is None:
+        raise InvalidInput("is no picture that was sent for this model", field="logo")
     clean(model, validate_unique=False)
     return list(changed)
+
+
+def _check_admission(model: Model) -> None:
+    """Raise InvalidInput unless licence, text and conditions fit together."""
+    if model.licence and model.licence not in CHOICES:
+        raise InvalidInput(f"must be empty or one of {', '.join(CHOICES)}", field="licence")
+    if len(model.licence_text) > MAX_LICENCE_TEXT:
+        raise InvalidInput(f"has at most {MAX_LICENCE_TEXT:,} characters", field="licence_text")
+    if model.licence == OWN and not model.licence_text.strip():
+        raise InvalidInput("a licence of your own needs its text", code="required", field="licence_text")
+    if model.licence_text and model.licence != OWN:
+        raise InvalidInput(f"a text belongs to the licence {OWN!r} alone", field="licence_text")
+    if model.licence_required and not model.licence:
+        raise InvalidInput("name the licence that is to be accepted", field="licence")
+    if model.kind == Model.Kind.BASE and (model.licence_required or model.gated):
+        raise InvalidInput("a bare base is open to everybody", field="gated" if model.gated else "licence_required")
 
 
 def _check_examples(examples: Sequence[dict[str, Any]]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django.db import transaction
 from django.utils import timezone
 
 from billing.pricing import BASIS_POINTS
+from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput
 from marketplace.catalog.models import Model, Price, Version
 from marketplace.catalog.services.listings import clean
@@ -15,6 +17,7 @@ MAX_ANNOUNCED = 20  # prices of one model that have not begun
 MOST_AHEAD = timedelta(days=366)
 
 
+@transaction.atomic
 def set_price(
     *,
     model: Model,
@@ -61,6 +64,8 @@ def set_price(
     clean(price)
     price.save(force_insert=True)
     price.refresh_from_db(fields=["effective_at"])
+    terms = {"input": input_micro_usd_per_mtok, "output": output_micro_usd_per_mtok, "call": per_prediction_nano_usd}
+    audit.record(organization=model.organization, act="price.set", subject=model.slug, data=terms)
     return price
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 from django import template
+from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from marketplace.catalog.licences import name_of, url_of
+from marketplace.catalog.models import Model
 from marketplace.catalog.search.why import mark
 from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
 
 register = template.Library()
+_WOODS = ("oak", "maple", "walnut", "padauk", "moss", "indigo")
 
 # The colour of a state's tag, as a class of components.css.
 TONES = {
@@ -24,6 +30,12 @@ TONES = {
     "in_review": "warn",
     "approved": "good",
     "uploading": "warn",
+    "validating": "warn",
+    "in_progress": "accent",
+    "finalizing": "accent",
+    "cancelling": "warn",
+    "completed": "good",
+    "expired": "bad",
     "verifying": "warn",
     "pending": "warn",
     "paid": "good",
@@ -34,6 +46,9 @@ TONES = {
     "transferred": "warn",
     "paying": "warn",
     "requested": "warn",
+    "asked": "warn",
+    "granted": "good",
+    "declined": "bad",
     "sent": "good",
     "open": "warn",
     "won": "good",
@@ -44,6 +59,10 @@ TONES = {
     "returned": "bad",
     "refused": "bad",
     "revoked": "bad",
+    "live": "good",
+    "draining": "warn",
+    "drained": "warn",
+    "silent": "bad",
 }
 
 # A bank's reasons, as Stripe's codes name them.
@@ -81,6 +100,12 @@ def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
 def usd(nano: Any) -> str:
     """Nano-dollars, exactly."""
     return "" if nano in (None, "") else format_usd(int(nano), digits=9)
+
+
+@register.filter
+def usd_pico(pico: Any) -> str:
+    """Pico-dollars, exactly: the price of a token is a whole number of them."""
+    return "" if pico in (None, "") else format_usd(int(pico), digits=12)
 
 
 @register.filter
@@ -129,6 +154,46 @@ def marked(text: str, query: str) -> SafeString:
         return conditional_escape(text)
     parts = (("<mark>{}</mark>" if one.matched else "{}", one.text) for one in mark(text, query))
     return format_html_join("", "{}", ((format_html(form, part),) for form, part in parts))
+
+
+@register.filter
+def code_spans(text: str) -> SafeString:
+    """Return a text with `code` between backticks as code."""
+    parts = enumerate(str(text).split("`"))
+    return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if i % 2 else p,) for i, p in parts))
+
+
+@register.filter
+def licence(identifier: str) -> str:
+    """Return the name of a licence that people read."""
+    return name_of(identifier)
+
+
+@register.filter
+def licence_url(identifier: str) -> str:
+    """Return the address of a known licence's text, else nothing."""
+    return url_of(identifier)
+
+
+@register.filter
+def logo(model: Model) -> str:
+    """Return the path of a model's own picture on this site; empty without one."""
+    return f"/models/{model.full_name}/logo/{model.logo}.png" if model.logo else ""
+
+
+@register.simple_tag
+def inlaid(name: str) -> SafeString:
+    """Return the picture of a model without one of its own: three by three squares of wood, drawn by its name."""
+    drawn = hashlib.sha256(name.encode()).digest()
+    squares = format_html_join(
+        "",
+        '<rect class="{}" x="{}" y="{}" width="16" height="16"/>',
+        ((_WOODS[drawn[place] % len(_WOODS)], place % 3 * 16, place // 3 * 16) for place in range(9)),
+    )
+    return format_html(
+        '<svg class="logo" viewBox="0 0 48 48" width="48" height="48" aria-hidden="true" focusable="false">{}</svg>',
+        squares,
+    )
 
 
 @register.filter
@@ -206,3 +271,24 @@ def guard_sentence(policy: dict[str, str]) -> str:
 def reasons(review: Review) -> list[str]:
     """The reasons of a review, a sentence each."""
     return sentences(review)
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    """Return JSON for an attribute that a script reads; the template escapes it."""
+    return json.dumps(value, cls=DjangoJSONEncoder)
+
+
+# In this order: each browser also names the ones that it descends from.
+_BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
+_SYSTEMS = (("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows"), ("Mac OS", "macOS"))
+
+
+@register.filter
+def device(user_agent: str) -> str:
+    """Return browser and system as people call them; the first words of a header that names neither."""
+    browser = next((name for mark_, name in _BROWSERS if mark_ in user_agent), "")
+    system = next((name for mark_, name in (*_SYSTEMS, ("Linux", "Linux")) if mark_ in user_agent), "")
+    if not browser:
+        return user_agent[:40] or "unknown"
+    return f"{browser} on {system}" if system else browser

@@ -1,4 +1,4 @@
-"""Budgets: the tree with its limits and spending, alerts, and the webhooks that they are posted to."""
+"""Budgets: the tree with its limits and spending, and alerts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from billing.budgets import alerts, selectors, tree, webhooks
+from billing.budgets import alerts, selectors, tree
 from billing.budgets.limits import limits_of
-from billing.models import BudgetNode, Webhook
+from billing.models import BudgetNode
 from marketplace.accounts.errors import Refusal
 from marketplace.web.acting import Acting, member_page
-from marketplace.web.budget_forms import LimitsForm, TeamForm, WebhookForm
+from marketplace.web.budget_forms import LimitsForm, TeamForm
 from marketplace.web.refusals import show_in_form
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("account")
+@member_page("read", changes="account")
 def budgets(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The tree, and a form for a new team."""
     form = TeamForm(request.POST or None)
@@ -35,7 +35,7 @@ def budgets(request: HttpRequest, acting: Acting) -> HttpResponse:
             show_in_form(form, refusal)
         else:
             return redirect("web:budgets")
-    return _page(request, acting, form, WebhookForm(), status=400 if request.method == "POST" else 200)
+    return _page(request, acting, form, status=400 if request.method == "POST" else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -69,30 +69,6 @@ def limit_organization(request: HttpRequest, acting: Acting) -> HttpResponse:
     return redirect("web:budget", node_id=tree.organization_node(acting.organization).pk)
 
 
-@require_http_methods(["POST"])
-@member_page("account")
-def add_webhook(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """Post alerts to one more address."""
-    form = WebhookForm(request.POST)
-    if form.is_valid():
-        try:
-            webhooks.create_webhook(organization=acting.organization, url=form.cleaned_data["url"])
-        except Refusal as refusal:
-            show_in_form(form, refusal)
-        else:
-            return redirect("web:budgets")
-    return _page(request, acting, TeamForm(), form, status=400)
-
-
-@require_POST
-@member_page("account")
-def delete_webhook(request: HttpRequest, acting: Acting, webhook_id: UUID) -> HttpResponse:
-    """Post alerts to one address fewer."""
-    if not webhooks.delete_webhook(organization=acting.organization, webhook_id=webhook_id):
-        raise Http404("no such webhook")
-    return redirect("web:budgets")
-
-
 def _initial(node: BudgetNode) -> dict[str, object]:
     limits = limits_of(node)
     return {
@@ -112,15 +88,10 @@ def _parents(acting: Acting, node: BudgetNode) -> list[tuple[str, str]]:
     return [("", "The organization"), *((str(one.pk), one.name) for one in teams)]
 
 
-def _page(
-    request: HttpRequest, acting: Acting, form: TeamForm, webhook_form: WebhookForm, *, status: int
-) -> HttpResponse:
-    hooks = Webhook.objects.filter(organization=acting.organization).order_by("created_at")
+def _page(request: HttpRequest, acting: Acting, form: TeamForm, *, status: int) -> HttpResponse:
     context = {
         "form": form,
-        "webhook_form": webhook_form,
         "lines": selectors.tree_of(acting.organization),
         "alerts": alerts.alerts_of(acting.organization.pk)[:10],
-        "webhooks": [(hook, webhooks.secret_of(hook)) for hook in hooks],
     }
     return render(request, "web/budgets.html", context, status=status)

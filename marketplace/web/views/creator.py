@@ -1,8 +1,8 @@
-"""The creator's pages: models, versions, prices, earnings, custody."""
+"""The creator's pages: models, versions, prices, custody."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from django.conf import settings
@@ -16,47 +16,43 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from billing.rollups import earnings as billing
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import copying, selectors, services
 from marketplace.catalog.call_price import call_to_copy, cost_of_copy
 from marketplace.catalog.models import Model, Version
-from marketplace.promises.selectors import promises_of, refunds_borne
+from marketplace.promises.selectors import promises_of
 from marketplace.publishing import services as publishing
 from marketplace.publishing.policies import sentences
 from marketplace.publishing.selectors import latest_listing_review, review_of, with_reviews
 from marketplace.vault import selectors as vault
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web.acting import Acting, member_page, own_model
-from marketplace.web.charts import build_day_chart
 from marketplace.web.cli_wheel import wheel_name
 from marketplace.web.forms import PromiseForm, RevokeForm, RoyaltyForm
 from marketplace.web.guard_forms import GuardsForm
+from marketplace.web.guards_context import guards_context
+from marketplace.web.onboarding import Checklist, checklist_of
 from marketplace.web.price_form import PriceForm, price_initial
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.refusals import show_as_message, show_in_form
-from marketplace.web.snippets import build_custody_commands, build_push_commands
+from marketplace.web.snippets import build_custody_commands
 from marketplace.web.views.attack_guards import attack_guard_context
-from marketplace.web.views.guards import guards_context
 
-DAYS = 30
-MOST_MODELS = 50  # on one page
 PAGE_SIZE = 50
 CUSTODY_ROWS = 200
 PRICE_ROWS = 50
-MOST_REFUNDS = 20
 
 
 @require_safe
 @never_cache
-@member_page("publish")
+@member_page("read")
 def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Every model of the organization, drafts too."""
     found = selectors.models_of(organization=acting.organization)
     page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "rows": [(model, model.facts) for model in page],
-        "commands": build_push_commands(**_creator(acting)),
+        "checklist": checklist_for(acting),
         "referral_link": f"{settings.PUBLIC_URL}{reverse('account_signup')}?ref={acting.organization.slug}",
         "referral_bps": min(settings.ENV.referral_bps, settings.ENV.platform_fee_bps),
         "page": page,
@@ -66,7 +62,7 @@ def my_models(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("publish")
+@member_page("publish", fresh=True)
 def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Versions and price of one model; POST sets a new price."""
     model = own_model(acting, slug)
@@ -86,7 +82,7 @@ def my_model(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 
 
 @require_POST
-@member_page("publish")
+@member_page("publish", fresh=True)
 def change_version(request: HttpRequest, acting: Acting, slug: str, number: str, action: str) -> HttpResponse:
     """Publish, retire or revoke one version."""
     model = own_model(acting, slug)
@@ -119,7 +115,7 @@ def change_version(request: HttpRequest, acting: Acting, slug: str, number: str,
 
 
 @require_POST
-@member_page("publish")
+@member_page("publish", fresh=True)
 def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Say what derived models owe, and what this one is derived from."""
     model = own_model(acting, slug)
@@ -140,32 +136,7 @@ def royalties(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 
 @require_safe
 @never_cache
-@member_page("publish")
-def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """Earnings of the organization's models, by day and by model."""
-    today = timezone.now().date()
-    since = today - timedelta(days=DAYS - 1)
-    by_day = billing.by_day(acting.organization, since=since)
-    values = {line.day: line.creator_nano_usd for line in by_day if line.day is not None}
-    models, count = billing.by_model(acting.organization, limit=MOST_MODELS)
-    context = {
-        "balances": billing.balances(acting.organization),
-        "total": billing.earnings_total(acting.organization),
-        "recent": billing.earnings_total(acting.organization, since=since),
-        "by_day": by_day,
-        "by_model": models,
-        "more_models": count - len(models),
-        "chart": build_day_chart(values, last=today, days=DAYS),
-        "days": DAYS,
-        "promise_refunds": refunds_borne(acting.organization)[:MOST_REFUNDS],
-        "has_models": selectors.models_of(organization=acting.organization).exists(),
-    }
-    return render(request, "web/earnings.html", context)
-
-
-@require_safe
-@never_cache
-@member_page("publish")
+@member_page("read")
 def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Every release of a key of this model: to which replica, for what, when, chained by hashes."""
     model = own_model(acting, slug)
@@ -187,7 +158,7 @@ def custody(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
 
 @require_safe
 @never_cache
-@member_page("publish")
+@member_page("read")
 def custody_export(request: HttpRequest, acting: Acting) -> HttpResponse:
     """The organization's whole chain, to check offline."""
     try:
@@ -199,12 +170,22 @@ def custody_export(request: HttpRequest, acting: Acting) -> HttpResponse:
     return response
 
 
+def checklist_for(acting: Acting) -> Checklist | None:
+    """Return the steps to a first sale for the person and the organization."""
+    return checklist_of(
+        organization=acting.organization,
+        user=acting.user,
+        site=settings.PUBLIC_URL,
+        wheel=wheel_name(),
+        may_account=acting.may_account,
+    )
+
+
 def _creator(acting: Acting) -> dict[str, str]:
-    """Return what the printed commands name: this site, its wheel, the person and the organization."""
+    """Return what the printed commands name: this site, its wheel and the organization."""
     return {
         "site": settings.PUBLIC_URL,
         "wheel": wheel_name(),
-        "email": acting.user.email,
         "organization": acting.organization.slug,
     }
 

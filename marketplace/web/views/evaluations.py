@@ -15,9 +15,9 @@ from marketplace.catalog.models import Evaluation
 from marketplace.evals import selectors
 from marketplace.evals.models import EvalCall, EvalRun
 from marketplace.receipts.selectors import receipt_document
-from marketplace.web.acting import acting_of
+from marketplace.web.acting import viewer_of
 from marketplace.web.charts import MAX_SQUARES, build_answer_grid
-from marketplace.web.views.public import accuracy_bar
+from marketplace.web.model_cards import accuracy_bar
 from protocol.eval_rows import read_scorer
 
 ROWS_ON_PAGE = 100
@@ -65,8 +65,7 @@ def evaluation_receipt(request: HttpRequest, run_id: UUID, prediction_id: UUID) 
 
 
 def _visible(request: HttpRequest, run_id: UUID) -> tuple[EvalRun, Evaluation]:
-    acting = acting_of(request)
-    found = selectors.public_run(run_id=run_id, viewer=acting.organization if acting else None)
+    found = selectors.public_run(run_id=run_id, viewer=viewer_of(request))
     if found is None:
         raise Http404("no such evaluation")
     return found

@@ -41,7 +41,7 @@ class AlarmsForm(PlainForm):
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("publish")
+@member_page("read", changes="publish")
 def in_use(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Calls, errors, latency, lengths, answers, drift and thumbs of one version; POST sets thresholds."""
     model = own_model(acting, slug)

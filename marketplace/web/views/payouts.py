@@ -35,7 +35,7 @@ UNREACHABLE = "Stripe cannot be reached now. Nothing changed; try again in a min
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("account")
+@member_page("account", fresh=True)
 def payouts(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Show the balances and payouts; POST starts a payout."""
     form = PayoutForm(request.POST if request.method == "POST" else None)  # an empty amount is an answer
@@ -59,7 +59,7 @@ def payouts(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 
 @require_POST
-@member_page("account")
+@member_page("account", fresh=True)
 def terms(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Change the schedule and the minimum."""
     form = PayoutTermsForm(request.POST)
@@ -79,7 +79,7 @@ def terms(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 
 @require_POST
-@member_page("account")
+@member_page("account", fresh=True)
 def setup(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Send the browser to Stripe's page for details and bank account."""
     page = f"{settings.PUBLIC_URL}{reverse('web:payouts')}"
@@ -94,7 +94,7 @@ def setup(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 
 @require_POST
-@member_page("account")
+@member_page("account", fresh=True)
 def stripe_dashboard(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Send the browser to the creator's own pages at Stripe."""
     try:

@@ -16,7 +16,7 @@ from marketplace.web.refusals import show_as_message
 
 
 @require_POST
-@member_page("publish")
+@member_page("publish", fresh=True)
 def promise(request: HttpRequest, acting: Acting, slug: str) -> HttpResponse:
     """Promise a share of valid answers from the next month on, or none."""
     model = own_model(acting, slug)

@@ -1,4 +1,4 @@
-"""Public pages: landing, catalogue, model pages."""
+"""Public pages: landing, model pages, ranking, downloads."""
 
 from __future__ import annotations
 
@@ -6,88 +6,71 @@ import json
 from typing import Any
 
 from django.conf import settings
-from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_safe
 
-from billing.pricing import TokenUsage, cost_nano_usd
+from billing.pricing import BASIS_POINTS, TokenUsage, cost_nano_usd
 from billing.selectors import wallet
+from marketplace.access import selectors as access
+from marketplace.access.policies import Admission
 from marketplace.catalog import selectors
-from marketplace.catalog.call_price import price_of_call
+from marketplace.catalog.call_price import example_message, price_of_call
+from marketplace.catalog.logos import logo_of
 from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
 from marketplace.evals.selectors import guard_of
 from marketplace.promises.selectors import promises_of
 from marketplace.protection.selectors import own_standing
 from marketplace.watch.selectors import thumbs_of
-from marketplace.web.acting import acting_of
+from marketplace.web.access_forms import AskForm
+from marketplace.web.acting import Acting, acting_of, viewer_of
 from marketplace.web.cards import render_card
-from marketplace.web.charts import AccuracyBar
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from marketplace.web.forms import CalculatorForm
+from marketplace.web.model_cards import accuracy_bar, card_of, shelf_beside
+from marketplace.web.playground import lane_of, settings_of
 from marketplace.web.promise_chart import promise_views
 from marketplace.web.protection_forms import MoreCallsForm
 from marketplace.web.review_forms import ReportForm
 from marketplace.web.snippets import build_snippets
 from marketplace.web.standing import picture_of, ranking_page
+from marketplace.web.versions import version_lines
 
-PAGE_SIZE = 24
 LANDING_SIZE = 6
-SHELF = 3  # new models on a page of others
-ORDERINGS = {
-    "ranked": "Standing",
-    "relevance": "Best match",
-    "newest": "Newest",
-    "price": "Lowest price",
-    "name": "Name",
-}
+LOGO_SECONDS = 31_536_000  # a digest names one picture for ever
 
 
 @require_safe
 def landing(request: HttpRequest) -> HttpResponse:
     """The front page: the first models of the catalogue, and a few new ones."""
     models = list(selectors.published_models()[:LANDING_SIZE])
-    context = {"cards": [_card(model) for model in models], "new_cards": _shelf(models)}
+    context = {"cards": [card_of(model) for model in models], "new_cards": shelf_beside(models)}
     return render(request, "web/landing.html", context)
 
 
 @require_safe
-def catalogue(request: HttpRequest) -> HttpResponse:
-    """Search and filter; htmx asks for the results alone."""
-    query = request.GET.get("q", "")[:200].replace("\x00", "")
-    industry = request.GET.get("industry", "")[:40].replace("\x00", "")
-    ordering = request.GET.get("order", "")
-    if ordering not in ORDERINGS:
-        ordering = "relevance" if query.strip() else "ranked"
-    found = selectors.published_models(query=query, industry=industry, ordering=ordering)
-    page = Paginator(found, PAGE_SIZE).get_page(request.GET.get("page"))
-    parameters = request.GET.copy()
-    parameters.pop("page", None)
-    first = page.number == 1 and not query.strip() and not industry and ordering == "ranked"
+def pricing(request: HttpRequest) -> HttpResponse:
+    """The money: what buyers pay and when they do not, and what creators get."""
+    models = list(selectors.published_models()[:LANDING_SIZE])
+    fee_bps = settings.ENV.platform_fee_bps
     context = {
-        "query": query,
-        "industry": industry,
-        "ordering": ordering,
-        "orderings": ORDERINGS,
-        "industries": selectors.industries(),
-        "page": page,
-        "cards": [_card(model, query) for model in page],
-        "new_cards": _shelf(list(page)) if first else [],
-        "parameters": parameters.urlencode(),
+        "rows": [_priced(model) for model in models if model.facts.price is not None],
+        "fee_bps": fee_bps,
+        "creator_bps": BASIS_POINTS - fee_bps,
     }
-    partial = bool(getattr(request, "htmx", False))
-    response = render(request, "web/parts/results.html" if partial else "web/catalogue.html", context)
-    response.headers["Vary"] = "HX-Request, Cookie"
-    return response
+    return render(request, "web/pricing.html", context)
 
 
 @require_safe
 def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
-    """Everything a buyer decides by, and the playground."""
+    """Everything a buyer decides by, and the playground. A former name of the organization leads to its present one."""
     model = _visible(request, org, slug)
+    if model.organization.slug != org:  # not for good: the organization may take its former name back
+        return redirect("web:model", org=model.organization.slug, slug=slug)
     acting = acting_of(request)
     facts = model.facts
-    owner = acting is not None and acting.organization.pk == model.organization_id
+    viewer = viewer_of(request)
+    owner = viewer is not None and viewer.pk == model.organization_id
     messages = _messages(model)
     contract = facts.newest.contract if facts.newest else None
     user_message = next((m["content"] for m in messages if m["role"] == "user"), "")
@@ -98,7 +81,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "model": model,
         "facts": facts,
         "card": render_card(model.card_markdown, title=model.title),
-        "versions": selectors.versions_of(model=model, published_only=not owner)[:50],
+        "versions": version_lines(model, owner=owner),
         "standing": picture_of(model),
         **_measured(facts, list(evaluations[:10])),
         "thumbs": thumbs_of(facts.newest),
@@ -107,19 +90,22 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "call_price": price_of_call(model=model, version=facts.newest, price=facts.price, message=user_message),
         "snippets": build_snippets(
             model_name=model.full_name,
-            messages=messages,
+            messages=_one_call(messages),
             api_base=f"{settings.PUBLIC_URL}/v1",
             has_contract=contract is not None,
         ),
         "system_message": next((m["content"] for m in messages if m["role"] == "system"), ""),
         "user_message": user_message,
+        **settings_of([lane_of(model, facts.newest, name=model.full_name, own_page=True)]),
         "owner": owner,
         "promises": promise_views(promises_of(model=model)),
         "attack_guard": guard_of(model=model),
-        "report_form": None if acting is None or owner else ReportForm(),
+        "report_form": ReportForm() if viewer and acting and not owner and not acting.scopes <= {"read"} else None,
         "announced_prices": selectors.announced_prices(model=model)[:5],
-        "wallet": wallet(acting.organization) if acting else None,
-        "own_standing": own_standing(model=model, organization=acting.organization) if acting else None,
+        "wallet": wallet(viewer) if viewer else None,
+        "prompts": [message["content"] for message in messages if message["role"] == "user"],
+        **_admission(model, acting if viewer else None),
+        "own_standing": own_standing(model=model, organization=viewer) if viewer else None,
         "more_calls": MoreCallsForm(),
         **_calculate(request, facts.price),
     }
@@ -141,6 +127,24 @@ def price_calculator(request: HttpRequest, org: str, slug: str) -> HttpResponse:
 
 
 @require_safe
+def logo(request: HttpRequest, org: str, slug: str, digest: str) -> HttpResponse:
+    """The picture of a model: the one that it shows now, and for its creator and staff also one in review."""
+    acting = acting_of(request)
+    viewer = acting.organization if acting else None
+    is_staff = request.user.is_authenticated and request.user.is_staff
+    model = selectors.logo_owner(org_slug=org, slug=slug, digest=digest, viewer=viewer, is_staff=is_staff)
+    image = None if model is None else logo_of(model_id=model.pk, digest=digest)
+    if model is None or image is None:
+        raise Http404("no such picture")
+    response = HttpResponse(image, content_type="image/png")
+    shared = "public" if model.visibility != Model.Visibility.PRIVATE and digest == model.logo else "private"
+    response.headers["Cache-Control"] = f"{shared}, max-age={LOGO_SECONDS}, immutable"
+    response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+@require_safe
 def download(request: HttpRequest, name: str) -> HttpResponse:
     """The creator's command as a wheel that pip installs."""
     if name != wheel_name():
@@ -151,11 +155,29 @@ def download(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _visible(request: HttpRequest, org: str, slug: str) -> Model:
-    acting = acting_of(request)
-    model = selectors.visible_model(org_slug=org, slug=slug, viewer=acting.organization if acting else None)
+    model = selectors.visible_model(org_slug=org, slug=slug, viewer=viewer_of(request))
     if model is None:
         raise Http404("no such model")
     return model
+
+
+def _admission(model: Model, acting: Acting | None) -> dict[str, Any]:
+    """Return what stands between the reader's organization and its first call; a model without conditions asks none."""
+    organization = acting.organization if acting else None
+    conditional = model.gated or model.licence_required
+    return {
+        "admission": access.admission_of(model=model, organization=organization) if conditional else Admission(),
+        "access_request": access.request_of(model=model, organization=organization) if model.gated else None,
+        "ask_form": AskForm(),
+    }
+
+
+def _one_call(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the messages of one call: examples without an answer are prompts of their own, and the first is shown."""
+    if any(message["role"] == "assistant" for message in messages):
+        return messages
+    first = next((message for message in messages if message["role"] == "user"), None)
+    return [message for message in messages if message["role"] == "system" or message is first]
 
 
 def _calculate(request: HttpRequest, price: Price | None) -> dict[str, Any]:
@@ -203,26 +225,13 @@ def _measured(facts: ModelFacts, evaluations: list[Evaluation]) -> dict[str, Any
     }
 
 
-def accuracy_bar(evaluation: Evaluation, *, older: bool = False) -> AccuracyBar:
-    """Return the picture of a figure."""
-    return AccuracyBar(evaluation.rows, evaluation.correct, evaluation.base_correct, older)
-
-
-def _card(model: Model, query: str = "") -> dict[str, Any]:
-    """Return the card of a model. A word of the query is marked where words found it."""
+def _priced(model: Model) -> dict[str, Any]:
+    """Return a model with its price and the price of one call, where that is known."""
     facts = model.facts
-    accuracy = accuracy_bar(facts.evaluation) if facts.evaluation else None
+    call = price_of_call(model=model, version=facts.newest, price=facts.price, message=example_message(model))
     return {
         "model": model,
         "price": facts.price,
-        "version": facts.newest,
-        "accuracy": accuracy,
-        "standing": picture_of(model),
-        "marked": "" if getattr(model, "found_by_meaning", False) else query,
+        "call": call,
+        "calls_per_dollar": 10**9 // call.nano_usd if call is not None and call.nano_usd else None,
     }
-
-
-def _shelf(shown: list[Model]) -> list[dict[str, Any]]:
-    """Return the cards of the new models that have their turn and are not on the page anyway."""
-    there = {model.pk for model in shown}
-    return [_card(model) for model in selectors.new_models(limit=SHELF) if model.pk not in there]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from billing import selectors as billing
 from billing.retention import is_dropped
 from marketplace.accounts.errors import Refusal
+from marketplace.catalog.models import Version
 from marketplace.receipts import selectors
 from marketplace.receipts.charges import charges_of
 from marketplace.receipts.errors import NoReceipt
@@ -23,6 +24,7 @@ from marketplace.receipts.keys import published_keys
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.web import queries
 from marketplace.web.acting import Acting, member_page
+from marketplace.web.cost_lines import cost_lines
 from marketplace.web.forms import ReceiptForm
 from marketplace.web.refusals import show_as_message
 from protocol.proofs.documents import VerifiedReceipt, verify_document
@@ -44,11 +46,22 @@ def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpRe
         raise Http404("no such receipt")
     context = {
         "row": row,
+        "version": row.version_id
+        and Version.objects.filter(pk=row.version_id).values_list("number", flat=True).first(),
         "provable": bool(charges_of([row])),
         "checked": queries.checked_receipt(row),
-        "uncached_tokens": row.prompt_tokens - row.cached_tokens,
+        "lines": cost_lines(row),
     }
     return render(request, "web/receipt.html", context)
+
+
+@require_safe
+@never_cache
+@member_page()
+def receipt_state(request: HttpRequest, acting: Acting, prediction_id: UUID) -> JsonResponse:
+    """Whether a prediction of the organization is charged yet: the playground asks after a stream that was left."""
+    row = billing.usage_row(acting.organization, prediction_id)
+    return JsonResponse({"cost_nano_usd": getattr(row, "charged_nano_usd", None)})
 
 
 @require_safe

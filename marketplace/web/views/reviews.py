@@ -103,7 +103,9 @@ def appeal(request: HttpRequest, acting: Acting, review_id: UUID) -> HttpRespons
 @require_POST
 @member_page()
 def report(request: HttpRequest, acting: Acting, org: str, slug: str) -> HttpResponse:
-    """Report a model."""
+    """Report a model, in the name of the organization: whoever only reads does not speak for it."""
+    if acting.scopes <= {"read"}:
+        return render(request, "web/role_lacks.html", {"acting": acting, "scope": "predict"}, status=403)
     model = catalog.visible_model(org_slug=org, slug=slug, viewer=acting.organization)
     if model is None:
         raise Http404("no such model")

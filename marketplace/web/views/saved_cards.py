@@ -17,6 +17,7 @@ from billing import cards
 from billing.auto_top_ups import auto_top_up_of, set_auto_top_up, stop_auto_top_up
 from billing.errors import CardInUse, CardNotFound, PaymentProviderUnavailable, TooManyAttempts
 from marketplace.accounts.errors import Refusal
+from marketplace.accounts.verification import EmailUnverified
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.payment_forms import AutoTopUpForm
 from marketplace.web.refusals import show_as_message, show_in_form
@@ -27,7 +28,7 @@ SESSION_ID = re.compile(r"cs_[A-Za-z0-9_]{1,200}")
 
 
 @require_POST
-@member_page("account")
+@member_page("account", fresh=True)
 def add_card(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Send the browser to Stripe's page where a card is saved."""
     back = settings.PUBLIC_URL
@@ -37,10 +38,11 @@ def add_card(request: HttpRequest, acting: Acting) -> HttpResponse:
             organization=acting.organization,
             success_url=f"{back}{reverse('web:card_saved')}?page={{CHECKOUT_SESSION_ID}}",
             cancel_url=f"{back}{reverse('web:wallet')}",
+            by=acting.user.pk,
         )
     except PaymentProviderUnavailable:
         messages.error(request, "Stripe cannot be reached now, so no card was saved. Try again in a minute.")
-    except (CardInUse, TooManyAttempts) as refusal:
+    except (CardInUse, EmailUnverified, TooManyAttempts) as refusal:
         show_as_message(request, refusal, prefix="No card was saved.")
     else:
         return redirect(page)
@@ -71,7 +73,7 @@ def card_saved(request: HttpRequest, acting: Acting) -> HttpResponse:
 
 
 @require_POST
-@member_page("account")
+@member_page("account", fresh=True)
 def remove_card(request: HttpRequest, acting: Acting, card_id: UUID) -> HttpResponse:
     """Forget one card, here and at Stripe."""
     try:
@@ -90,7 +92,7 @@ def remove_card(request: HttpRequest, acting: Acting, card_id: UUID) -> HttpResp
 
 
 @require_POST
-@member_page("account")
+@member_page("account", fresh=True)
 def auto_top_up(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Turn automatic top-ups on, or change their rule."""
     standing = auto_top_up_of(acting.organization)
@@ -105,6 +107,7 @@ def auto_top_up(request: HttpRequest, acting: Acting) -> HttpResponse:
                 threshold_cents=form.cents("threshold"),
                 amount_cents=form.cents("amount"),
                 monthly_limit_cents=form.cents("monthly_limit"),
+                by=acting.user.pk,
             )
         except Refusal as refusal:
             show_in_form(form, refusal, field_names=form.FIELD_NAMES)

@@ -23,7 +23,7 @@ from marketplace.web.templatetags.intarsia import cents
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@member_page("account")
+@member_page("account", fresh=True)
 def top_up(request: HttpRequest, acting: Acting, top_up_id: UUID) -> HttpResponse:
     """Show one top-up; POST gives a part of it back to the card."""
     found = billing.top_up(acting.organization, top_up_id)

@@ -51,6 +51,7 @@ def wallet(request: HttpRequest, acting: Acting) -> HttpResponse:
                     success_url=f"{back}&checkout=done",
                     cancel_url=f"{back}&checkout=cancelled",
                     top_up_id=top_up_id,
+                    by=acting.user.pk,
                 )
                 return redirect(top_up.checkout_url)
             except Refusal as refusal:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marketplace.accounts import policies, services
+from marketplace.accounts import key_services, policies, services
 from marketplace.accounts.api_keys import digest_api_key, generate_api_key, parse_api_key
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.models import ApiKey
@@ -129,7 +129,7 @@ def test_unknown_scopes_make_no_key(scopes) -> None:
 
 @pytest.mark.django_db
 def test_an_organization_has_a_limited_number_of_active_keys(monkeypatch) -> None:
-    monkeypatch.setattr(services, "MAX_ACTIVE_KEYS", 2)
+    monkeypatch.setattr(key_services, "MAX_ACTIVE_KEYS", 2)
     organization = make_organization()
     key, _ = make_key(organization)
     make_key(organization)
@@ -156,7 +156,7 @@ def test_scopes_that_a_role_may_hand_out(held, wanted, may) -> None:
 
 @pytest.mark.django_db
 def test_an_organization_makes_so_many_keys_a_day_and_revoking_them_makes_no_room(monkeypatch) -> None:
-    monkeypatch.setattr(services, "MAX_NEW_KEYS", 2)
+    monkeypatch.setattr(key_services, "MAX_NEW_KEYS", 2)
     organization = make_organization()
     for _ in range(2):
         services.revoke_api_key(key=make_key(organization, "predict")[0])

@@ -9,11 +9,12 @@ from django.core import mail
 from django.db import connection
 from django.utils import timezone
 
-from billing.budgets import alerts, tree, webhooks
+from billing.budgets import alerts, tree
 from billing.budgets.limits import Limits
+from billing.budgets.webhooks import Outcome
 from billing.models import BudgetAlert, BudgetNode
 from marketplace.accounts.models import Membership, Organization, User
-from marketplace.alerts import delivery, selectors, services
+from marketplace.alerts import delivery, selectors, services, webhooks
 from marketplace.alerts.budgets import tell_budget_alerts
 from marketplace.alerts.models import Alert, Delivery
 from marketplace.alerts.tasks import send_alerts
@@ -147,9 +148,9 @@ def test_a_failed_delivery_is_tried_again_later_and_given_up_after_a_day(
 ) -> None:
     posted: list[object] = []
 
-    async def fail(webhook: object, **message: object) -> str:
+    async def fail(webhook: object, **message: object) -> Outcome:
         posted.append(webhook)
-        return "the receiver answered 500"
+        return Outcome("the receiver answered 500", 500)
 
     monkeypatch.setattr(delivery, "post", fail)
     webhook = webhooks.create_webhook(organization=organization, url="https://example.com/hook")

@@ -51,6 +51,6 @@ def error_of(response: Any, status: int) -> dict[str, Any]:
     body = response.json()
     assert body.keys() == {"error"}
     error: dict[str, Any] = body["error"]
-    assert {"code", "message", "request_id"} <= error.keys() <= {"code", "message", "field", "request_id"}
+    assert error.keys() == {"code", "message", "type", "param", "request_id"}
     assert response["X-Request-Id"] == error["request_id"]
-    return error
+    return error if error["param"] is None else error | {"field": error["param"]}  # as the refusal itself calls it

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from billing.budgets.webhooks import create_webhook
 from marketplace.alerts.models import Mute
 from marketplace.alerts.services import tell
+from marketplace.alerts.webhooks import create_webhook
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_organization
 

@@ -209,7 +209,7 @@ async def test_the_body_limit_stops_a_body_announced_or_not(announced) -> None:
                 sent.append(message["status"])
 
         headers = [(b"content-length", str(sum(sizes)).encode())] if announced else []
-        await BodyLimit(app, limit=100)({"type": "http", "headers": headers}, receive, send)
+        await BodyLimit(app, limit=100)({"type": "http", "path": "/api/v1/models", "headers": headers}, receive, send)
         return sent
 
     assert await serve([60, 40]) == [200]

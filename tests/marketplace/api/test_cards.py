@@ -129,7 +129,7 @@ def test_a_top_up_with_a_key_is_started_once_and_another_amount_is_refused(
 def test_changes_of_money_are_limited_per_organization_and_reading_is_not(
     acme: Organization, double: StripeDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("marketplace.api.throttling.MoneyThrottle.rate", "2/min")
+    monkeypatch.setattr("marketplace.api.throttling.MoneyThrottle.limit", 2)
     api = Api.of(acme)
     assert [api.post("cards").status_code for _ in range(3)] == [201, 201, 429]
     assert Api.of(acme).post("topups", {"amount_cents": 500}).status_code == 429

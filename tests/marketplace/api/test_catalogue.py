@@ -109,7 +109,7 @@ def test_a_key_is_created_limited_rotated_and_revoked() -> None:
     body = {"name": "app", "scopes": ["predict"], "monthly_limit_nano_usd": 5_000_000_000}
     created = api.post("keys", body).json()
     assert created["budget"]["monthly_limit_nano_usd"] == 5_000_000_000
-    rotated = api.post(f"keys/{created['id']}/rotate").json()
+    rotated = api.post(f"keys/{created['id']}/rotate", {}).json()
     assert rotated["key"] != created["key"] and rotated["scopes"] == ["predict"]
     assert rotated["budget"]["monthly_limit_nano_usd"] == 5_000_000_000, "rotation is no way out of a budget"
     assert Api(created["key"]).get("me").status_code == 200, "the old key works for a while"
@@ -117,7 +117,7 @@ def test_a_key_is_created_limited_rotated_and_revoked() -> None:
     assert old["expires_at"] is not None
     assert api.call("DELETE", f"keys/{rotated['id']}").status_code == 204
     error_of(Api(rotated["key"]).get("me"), 401)
-    error_of(api.post(f"keys/{rotated['id']}/rotate"), 409)
+    error_of(api.post(f"keys/{rotated['id']}/rotate", {}), 409)
 
 
 def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:

@@ -27,7 +27,7 @@ def test_a_key_is_created_with_a_policy_that_its_rotations_keep(acme: Organizati
     api = Api.of(acme)
     made = api.call("POST", "keys", {"name": "a", "scopes": ["predict"], "guards": POLICY}).json()
     assert made["guards"] == POLICY
-    rotated = api.call("POST", f"keys/{made['id']}/rotate").json()
+    rotated = api.call("POST", f"keys/{made['id']}/rotate", {}).json()
     assert rotated["guards"] == POLICY
     changed = api.call("PUT", f"keys/{rotated['id']}/guards", {"guards": {"ip": "mask", "email": "pass"}})
     assert changed.json() == {"guards": {"ip": "mask"}, "counts": []}

@@ -13,7 +13,6 @@ from django.core import serializers as django_serializers
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
-from billing.budgets.webhooks import create_webhook
 from billing.ledger import Line, get_account, post_transaction
 from billing.models import (
     Account,
@@ -22,6 +21,7 @@ from billing.models import (
     LedgerTransaction,
     Paper,
     Payout,
+    Run,
     SavedCard,
     TopUp,
     Usage,
@@ -30,15 +30,23 @@ from billing.models import (
 from billing.papers.document import Document
 from billing.papers.issue import issue
 from billing.services import credit_promotion
-from marketplace.accounts.models import ApiKey, Organization
+from marketplace.access.models import AccessRequest
+from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.accounts.second_factor import set_authenticator
+from marketplace.alerts.models import Delivery
+from marketplace.alerts.webhooks import create_webhook, send_test
 from marketplace.api import urls
 from marketplace.catalog.models import Model, Version
 from marketplace.evals.models import EvalRun
+from marketplace.prompts.models import Prompt
+from marketplace.prompts.services import Texts, keep_prompt
 from marketplace.publishing.models import Review
+from marketplace.teams.invites import invite
+from marketplace.teams.models import Invite
 from marketplace.trials.models import Trial
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
-from tests.billing.support import hold_request, place, settle
+from tests.billing.support import hold_request, open_run, place, settle
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.api.tenant_operations import COVERED, OPERATIONS, OWN_OR_PUBLIC, STAFF_ONLY
 from tests.marketplace.catalog.factories import make_key, make_model, make_organization, make_version
@@ -61,11 +69,17 @@ class Victim:
     paper: Paper
     budget: BudgetNode
     webhook: Webhook
+    delivery: Delivery
     payout: Payout
     prediction: Hold
     review: Review
     trial: Trial
+    prompt: Prompt
     eval_run: EvalRun
+    member: User
+    invite: Invite
+    access_request: AccessRequest
+    run: Run
 
 
 @pytest.fixture
@@ -100,11 +114,24 @@ def victim() -> Victim:
         paper,
         budget,
         webhook,
+        send_test(webhook=webhook),
         make_payout(organization),
         hold,
         Review.objects.get(model=model),
         Trial.objects.create(organization=organization, seed=bytes(32), purse=key, budget_nano_usd=1, rows_count=1),
+        keep_prompt(
+            organization=organization, by=None, name="one", texts=Texts("Mine."), models=["victim/sorts@1"]
+        ).row,
         EvalRun.objects.get(pk=make_evaluation(published, rows=1, correct=1, base_correct=0).run_id),
+        organization.memberships.get().user,
+        invite(
+            organization=organization,
+            by=organization.memberships.get().user,
+            email="guest@example.com",
+            role="viewer",
+        ),
+        AccessRequest.objects.create(model=model, organization=make_organization("asking"), reason="because"),
+        open_run(key),
     )
 
 
@@ -140,20 +167,28 @@ def fill(text: str, victim: Victim) -> str:
         paper=victim.paper.id,
         budget=victim.budget.id,
         webhook=victim.webhook.id,
+        delivery=victim.delivery.id,
         payout=victim.payout.id,
         trial=victim.trial.id,
+        prompt=victim.prompt.id,
         prediction=victim.prediction.id,
         review=victim.review.id,
         signing_key=victim.uploading.signing_key_id,
         eval_set=victim.eval_run.eval_set_id,
         eval_run=victim.eval_run.id,
+        member=victim.member.id,
+        invite=victim.invite.id,
+        access_request=victim.access_request.id,
+        run=f"run_{victim.run.node_id.hex}",
     )
 
 
 def snapshot() -> str:
     """Everything in the database but the attacker's own `last_used_at`."""
     rows = []
-    apps_with_rows = "accounts alerts billing catalog evals promises protection publishing trials vault watch"
+    apps_with_rows = (
+        "access accounts alerts billing catalog evals promises prompts protection publishing teams trials vault watch"
+    )
     for app in apps_with_rows.split():
         for model in apps.get_app_config(app).get_models():
             queryset = model._default_manager.order_by("pk") if model is not Usage else model.objects.none()
@@ -190,9 +225,14 @@ def _unknown(victim: Victim) -> Victim:
         id = uuid.uuid4()
         slug = "nothing"
         signing_key_id = uuid.uuid4()
-        eval_set_id = uuid.uuid4()
+        eval_set_id = node_id = uuid.uuid4()
 
-    return Victim(victim.organization, *[Unknown] * (len(dataclasses.fields(Victim)) - 1))
+    class UnknownDelivery:
+        id = 2**62
+
+    unknown = Victim(victim.organization, *[Unknown] * (len(dataclasses.fields(Victim)) - 1))
+    unknown.delivery = UnknownDelivery
+    return unknown
 
 
 def test_every_operation_is_in_one_of_the_lists_above() -> None:
@@ -285,6 +325,7 @@ def test_operators_only(victim, attacker, path) -> None:
     owner = attacker.memberships.get().user
     owner.is_staff = True
     owner.save()
+    set_authenticator(user=owner, secret="A" * 32)
     assert error_of(Api.of(attacker).get(path), 403)["code"] == "staff_only"
     platform = make_organization("intarsia", owner=owner)
     assert Api.of(platform).get(path).status_code == 200

@@ -55,7 +55,7 @@ def test_an_address_that_asks_too_often_waits_and_cannot_pretend_to_be_another()
     for number in range(30):
         assert Api(**{"X-Forwarded-For": f"10.0.0.{number}"}).post("tokens", {}).status_code == 400
     response = Api(**{"X-Forwarded-For": "10.9.9.9"}).post("tokens", {"email": "ada@example.com", "password": PASSWORD})
-    assert error_of(response, 429)["code"] == "throttled"
+    assert error_of(response, 429)["code"] == "rate_limited"
     assert 1 <= int(response["Retry-After"]) <= 61
     assert not ApiKey.objects.exists()
     cache.clear()

@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from allauth.mfa.totp.internal import auth as totp
+
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog import services
@@ -25,8 +27,11 @@ ALL_SCOPES = ("predict", "publish", "account")
 
 
 def make_user(email: str | None = None, *, is_staff: bool = False) -> User:
-    """A user without an organization."""
-    return User.objects.create_user(email or f"{secrets.token_hex(4)}@example.com", PASSWORD, is_staff=is_staff)
+    """A user without an organization; staff with the authenticator app that they need."""
+    user = User.objects.create_user(email or f"{secrets.token_hex(4)}@example.com", PASSWORD, is_staff=is_staff)
+    if is_staff:
+        totp.TOTP.activate(user, totp.generate_totp_secret())
+    return user
 
 
 def make_organization(slug: str | None = None, owner: User | None = None) -> Organization:

@@ -40,7 +40,7 @@ def test_the_price_of_a_version_goes_before_that_of_its_model_and_the_latest_bef
     assert selectors.price_of(version=one) == later
     assert selectors.price_of(version=two) == own
     assert selectors.published_models().get().facts.price == own  # `org/slug` means version 2
-    assert [row.output_price for row in selectors.published_models(ordering="price")] == [7]
+    assert [row.standing.output_micro_usd_per_mtok for row in selectors.published_models(ordering="price")] == [7]
 
 
 def test_an_announced_price_is_shown_and_holds_from_its_time_on() -> None:

@@ -48,6 +48,7 @@ class ScriptedReplica:
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
         self.texts = TOKENS
+        self.calls: list[tuple[str, str, str]] = []  # of functions, in place of texts: id, name, arguments
         self.verdict: Callable[[str], float] | None = None  # as a guard: log-odds that a message is an attack
         self.finish: str | None = None  # of the answer's choice, where it is not "stop"; a stream then says it too
         self.cancelled: dict[str, int] = {}  # prediction id → tokens that were delivered, as the gateway said
@@ -178,12 +179,19 @@ class ScriptedReplica:
 
     async def _whole(self, request: web.Request, mode: str, claims: dict[str, Any]) -> web.StreamResponse:
         message = {"role": "assistant", "content": "".join(self.texts) + "x" * self.padding}
+        finish = self.finish or "stop"
+        if self.calls:
+            calls = [
+                {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for one, name, arguments in self.calls
+            ]
+            message, finish = {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
         answer: dict[str, Any] = {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1,
             "model": "maker/thing",
-            "choices": [{"index": 0, "finish_reason": self.finish or "stop", "message": message}],
+            "choices": [{"index": 0, "finish_reason": finish, "message": message}],
             "usage": USAGE,
             PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
         }
@@ -206,6 +214,8 @@ class ScriptedReplica:
         await response.prepare(request)
         if mode == "drop_at_once":
             return _abort(request, response)
+        if self.calls:
+            return await self._stream_calls(response, claims)
         sent = 0
         for token in self.texts:
             if mode == "slow" and sent:
@@ -225,6 +235,21 @@ class ScriptedReplica:
         last: dict[str, Any] = {"id": "chatcmpl-1", "choices": [], "usage": USAGE}
         if mode != "no_receipt":
             last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent, "cancelled" if stopped else "stop")}
+        await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
+        return response
+
+    async def _stream_calls(self, response: web.StreamResponse, claims: dict[str, Any]) -> web.StreamResponse:
+        sent = 0
+        for index, (one, name, arguments) in enumerate(self.calls):
+            begun = {"index": index, "id": one, "type": "function", "function": {"name": name, "arguments": ""}}
+            rest = [{"index": index, "function": {"arguments": part}} for part in (arguments[:4], arguments[4:])]
+            for call in (begun, *rest):
+                delta = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}
+                sent = min(sent + 1, len(TOKENS))
+                await response.write(format_event(json.dumps({"choices": [delta]}).encode(), sent))
+        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+        await response.write(format_event(json.dumps(end).encode(), sent))
+        last = {"choices": [], "usage": USAGE, PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, sent)}}
         await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
         return response
 

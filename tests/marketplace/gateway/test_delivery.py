@@ -224,7 +224,7 @@ async def test_a_whole_answer_whose_receipt_is_not_within_its_ticket_is_neither_
     for world.replica.lies in LIES:
         answer = await world.http.post("/v1/chat/completions", json=world.body())
         assert answer.status == 503, world.replica.lies
-        assert "42" not in await answer.text()
+        assert "42" not in (await answer.json())["error"]["message"]
     assert await money(world) == UNTOUCHED | {"holds": ["released"] * len(LIES)}
     assert await sync_to_async(Incident.objects.filter(kind="receipt_refused").count)() == len(LIES)
 

@@ -15,7 +15,7 @@ from protocol.messages import OpenAIError, OpenAIErrorAnswer, decode
 @pytest.mark.parametrize(
     ("refusal", "status", "code", "kind"),
     [
-        (errors.bad_request("bad", "n"), 400, "invalid_request", "invalid_request_error"),
+        (errors.bad_request("bad", "n"), 400, "invalid", "invalid_request_error"),
         (errors.unauthorized("no key"), 401, "invalid_api_key", "authentication_error"),
         (InsufficientFunds(1, 2), 402, "insufficient_funds", "billing_error"),
         (errors.revoked("Gone."), 403, "model_revoked", "permission_error"),
@@ -39,5 +39,5 @@ def test_a_replicas_refusal_keeps_the_replicas_words() -> None:
     error = OpenAIError("full", "overloaded_error", None, "overloaded")
     refusal = errors.ReplicaRefusal(error, status=429, headers={"retry-after": "1"})
     assert errors.error_answer(refusal).error == error
-    assert decode(errors.body(refusal), OpenAIErrorAnswer).error == error
+    assert decode(errors.body(refusal, "r1"), OpenAIErrorAnswer).error == error
     assert refusal.headers == {"retry-after": "1"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
+from email.utils import parsedate_to_datetime
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -12,10 +14,13 @@ from billing.models import SplitPart
 from marketplace.accounts.errors import NotAllowed, NotFound
 from marketplace.accounts.models import Organization
 from marketplace.catalog import services
-from marketplace.catalog.models import Model, Source, Version
+from marketplace.catalog.models import Model, Rollout, Source, Version
+from marketplace.catalog.rollouts import takes_part
 from marketplace.gateway.offers import Offer
 from marketplace.gateway.principals import Principal
+from marketplace.teams import organizations
 from protocol.names import parse_model_name
+from tests.marketplace.catalog.factories import add_member
 from tests.marketplace.gateway.conftest import World
 
 pytestmark = pytest.mark.asyncio
@@ -146,3 +151,74 @@ async def test_a_referral_that_has_ended_pays_nobody(world: World) -> None:
 
     found = await offer(world, consumer=await arrange())
     assert await parts(found) == [("creator", 8_000, "maker"), ("platform", 2_000, None)]
+
+
+@sync_to_async
+def rename(organization: Organization, slug: str) -> None:
+    organizations.rename(organization=organization, by=add_member(organization, "owner"), slug=slug)
+
+
+async def test_a_former_name_of_the_creator_means_the_same_model(world: World) -> None:
+    before = await offer(world)
+    await rename(world.creator, "maker-two")
+    world.gateway._offers._rows._entries.clear()
+    assert (await offer(world)).version_id == (await offer(world, "maker-two/thing")).version_id == before.version_id
+    for unknown in ("maker/other", "nobody/thing"):
+        with pytest.raises(NotFound):
+            await offer(world, unknown)
+
+
+@sync_to_async
+def second_version(world: World, **fields: object) -> Version:
+    return Version.objects.create(
+        model=world.model, number=2, state="published", package_digest="ef" * 32, published_at=timezone.now(), **fields
+    )
+
+
+async def test_a_rollout_gives_each_customer_one_version_and_its_price_and_a_pin_holds(world: World) -> None:
+    second = await second_version(world)
+    await sync_to_async(Model.objects.update)(default_version=world.version)
+    await set_price(world.model, 9, version=second)
+    rollout = await sync_to_async(Rollout.objects.create)(
+        model=world.model, version=second, baseline=world.version, percent=50
+    )
+    rest: dict[str, object] = {"rollout_id": rollout.pk, "model_id": world.model.pk}
+    ids = [uuid.uuid4() for _ in range(1_000)]
+    shares = [sum(takes_part(organization_id=one, percent=percent, **rest) for one in ids) for percent in (0, 10, 100)]
+    assert shares[0] == 0 and 50 < shares[1] < 160 and shares[2] == 1_000
+    for _ in range(20):
+        someone = Principal(uuid.uuid4(), "someone", None)
+        database = world.gateway._ready.parts.books.database
+        inside = takes_part(organization_id=someone.organization_id, percent=50, **rest)
+        for name, number in (("maker/thing", 2 if inside else 1), ("maker/thing@1", 1), ("maker/thing@2", 2)):
+            found = await world.gateway._offers.find(database, parse_model_name(name), consumer=someone)
+            assert (found.number, found.price.output_micro_usd_per_mtok == 9) == (number, number == 2), name
+
+
+async def test_a_rollout_counts_while_its_version_is_on_sale(world: World) -> None:
+    second = await second_version(world)
+    await sync_to_async(Model.objects.update)(default_version=world.version)
+    await sync_to_async(Rollout.objects.create)(model=world.model, version=second, baseline=world.version, percent=100)
+    assert (await offer(world)).number == 2
+    await move(second, "in_review")
+    world.gateway._offers._rows._entries.clear()
+    assert (await offer(world)).number == 1
+
+
+async def test_an_answer_tells_of_the_announced_end_of_its_version(world: World) -> None:
+    second = await second_version(world)
+    announced = timezone.now()
+    ending = {"deprecated_at": announced, "ends_at": announced + timedelta(days=14), "replacement": second}
+    await sync_to_async(Version.objects.filter(pk=world.version.pk).update)(**ending)
+    body = {"model": "maker/thing@1", "messages": [{"role": "user", "content": "hi"}]}
+    quote = await world.http.post("/v1/quote", json=body)
+    assert quote.status == 200
+    assert quote.headers["deprecation"] == f"@{int(announced.timestamp())}"
+    assert parsedate_to_datetime(quote.headers["sunset"]).date() == ending["ends_at"].date()
+    assert 'maker/thing@2>; rel="successor-version"' in quote.headers["link"]
+    body["model"] = "maker/thing"
+    assert "deprecation" not in (await world.http.post("/v1/quote", json=body)).headers
+    await move(world.version, "retired")
+    world.gateway._offers._rows._entries.clear()
+    with pytest.raises(NotAllowed, match="Call maker/thing@2 instead"):
+        await offer(world, "maker/thing@1")

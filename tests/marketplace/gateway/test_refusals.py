@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("authorization", "code"),
     [
-        ("", "invalid_api_key"),
+        ("", "not_authenticated"),
         ("Basic abc", "invalid_api_key"),
         ("Bearer nonsense", "invalid_api_key"),
         ("Bearer ik_aaaaaaaaaaaa_" + "x" * 43, "invalid_api_key"),
@@ -95,7 +95,7 @@ async def test_revoked_and_unknown_versions_are_refused(world: World) -> None:
 async def test_nonsense_is_400_in_openais_envelope(world: World, body: bytes) -> None:
     answer = await world.http.post("/v1/chat/completions", data=body)
     assert answer.status == 400
-    assert set((await answer.json())["error"]) == {"message", "type", "param", "code"}
+    assert set((await answer.json())["error"]) == {"message", "type", "param", "code", "request_id"}
     assert await money(world) == UNTOUCHED | {"holds": []}
 
 

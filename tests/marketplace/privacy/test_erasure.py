@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from allauth.account.models import EmailAddress
 from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -72,7 +71,6 @@ def everything_but_the_books() -> str:
 
 
 def test_an_erased_person_is_a_pseudonym_without_password_memberships_or_rights(world: World) -> None:
-    EmailAddress.objects.create(user=world.developer, email=world.developer.email, primary=True, verified=True)
     client = world.client(world.developer)
     assert client.get("/dashboard/").status_code == 200
     services.erase_user(user=world.developer, by=world.developer.pk)
@@ -115,7 +113,7 @@ def test_an_erased_creators_weights_are_shredded_and_its_listings_blank(world: W
         services.erase_organization(organization=world.seller, by=None)
     assert DataKey.objects.count() == 2 and Model.objects.get().title != "erased"
     for version in Version.objects.filter(state=Version.State.PUBLISHED):
-        retire_version(version=version)
+        retire_version(version=version, announced=True)
     told = {"kind": "model.drift", "once": "1", "subject": "ledgerline/transactions", "text": "x", "data": {}}
     tell(organization_id=world.seller.pk, **told)
     services.erase_organization(organization=world.seller, by=None)

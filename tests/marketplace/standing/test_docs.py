@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.ranking.attacks import ATTACKS
 from marketplace.standing import formula
 from marketplace.standing.shelf import ESTABLISHED_PAYERS, NEW_FOR, SHELF_SIZE
-from marketplace.web.views.public import SHELF
+from marketplace.web.model_cards import SHELF
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ranking.md").read_text()
 

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 from marketplace.catalog import selectors
 from marketplace.catalog.models import Model
+from marketplace.catalog.search import Filters
 from marketplace.standing.services import rank_models
 from tests.database import as_superuser
 from tests.marketplace.catalog.factories import make_base, make_organization
@@ -52,7 +53,10 @@ def nodes(models: QuerySet[Model]) -> Iterator[dict[str, Any]]:
 
 
 def test_a_page_by_standing_reads_the_rows_that_it_shows(many_models: None) -> None:
-    for page in (selectors.published_models()[:24], selectors.published_models(industry="health")[:24]):
+    for page in (
+        selectors.published_models()[:24],
+        selectors.published_models(filters=Filters(industry="health"))[:24],
+    ):
         plan = list(nodes(page))
         assert "catalog_standing_place" in {node.get("Index Name") for node in plan}
         read = max(node["Actual Rows"] * node["Actual Loops"] for node in plan)

@@ -12,8 +12,13 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from marketplace.access.services import accept_licence
+from marketplace.accounts.audit import PLATFORM
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import ApiKey, Organization
+from marketplace.catalog.models import Model
+from marketplace.catalog.services import update_model
+from marketplace.catalog.services.listings import ListingText
 from marketplace.privacy.export import write_organization_copy
 from marketplace.trials import sealing, selectors, services, shuffling, tasks
 from marketplace.trials.errors import NotToJudge, TooManyTrials, UnknownModel
@@ -202,6 +207,16 @@ def test_a_run_that_cannot_be_is_refused_and_costs_nothing(
     with pytest.raises(refusal):
         start(buyer, **changes)
     assert not Trial.objects.exists() and not ApiKey.objects.exists()
+
+
+def test_a_model_that_asks_for_its_licence_is_compared_once_it_is_accepted(buyer: Organization, fake: FakeApi) -> None:
+    model = Model.objects.get(slug="good")
+    update_model(model=model, text=ListingText(licence="MIT", licence_required=True))
+    with pytest.raises(UnknownModel) as refused:
+        start(buyer, 1)
+    assert refused.value.code == "not_admitted" and not Trial.objects.exists()
+    accept_licence(model=model, organization=buyer, digest=model.terms_digest, actor=PLATFORM)
+    start(buyer, 1)
 
 
 def test_an_organization_has_three_runs_at_once(buyer: Organization, fake: FakeApi) -> None:

@@ -16,19 +16,38 @@ PUBLIC = [
     "/",
     "/models/",
     "/models/?q=bank",
+    "/models/?q=bank&industry=Finance&max_ttft_ms=500",
+    "/models/?industry=nothing&base=tiny&tag=x&licence=MIT&max_output_micro_usd_per_mtok=1&min_accuracy_bps=z",
     "/models/ledgerline/transactions",
     "/models/ledgerline/transactions/price",
     "/ranking",
+    "/pricing",
+    "/docs/",
+    "/docs/start-consumer",
+    "/docs/reference/predictions",
+    "/status",
 ]
 GATES = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/done/"]
 MEMBER = [
     "/dashboard/",
     "/dashboard/keys",
     "/dashboard/alerts",
+    "/dashboard/webhooks",
     "/dashboard/budgets",
     "/dashboard/comparisons",
+    "/dashboard/runs",
+    "/dashboard/batches",
     "/dashboard/usage",
     "/dashboard/usage?days=90",
+    "/dashboard/usage.csv",
+    "/dashboard/playground",
+    "/dashboard/playground?model=ledgerline/transactions",
+    "/dashboard/organization/settings",
+    "/dashboard/organization/new",
+    "/dashboard/members",
+    "/dashboard/audit",
+    "/dashboard/audit?act=key&since=2026-01-01",
+    "/dashboard/audit.csv",
     "/dashboard/wallet",
     "/dashboard/payouts",
     "/dashboard/statements",
@@ -38,17 +57,42 @@ MEMBER = [
     "/dashboard/invoices",
     "/dashboard/billing-profile",
     "/dashboard/models",
+    "/dashboard/new-model",
+    "/dashboard/security",
+    "/device",
+    "/dashboard/selling",
     "/dashboard/earnings",
+    "/dashboard/earnings?since=2026-01-01&until=2026-02-01",
+    "/dashboard/earnings.csv",
     "/accounts/email/",
+    "/accounts/2fa/",
     "/accounts/password/change/",
     "/accounts/logout/",
 ]
 CREATOR = [
     "/dashboard/models/transactions",
     "/dashboard/models/transactions/custody",
+    "/dashboard/models/transactions/listing",
     "/dashboard/models/transactions/in-use",
+    "/dashboard/models/transactions/versions/1",
+    "/dashboard/models/transactions/versions/2",
     "/dashboard/models/transactions/protection",
+    "/dashboard/models/transactions/access",
     "/dashboard/custody.json",
+]
+STAFF = [
+    "/platform/audit",
+    "/platform/",
+    "/platform/disputes",
+    "/platform/reviews",
+    "/platform/fleet",
+    "/platform/ledger",
+    "/platform/status",
+    "/platform/guards",
+    "/platform/evaluations",
+    "/platform/organizations",
+    "/platform/organizations/northbank",
+    "/platform/refunds",
 ]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
 
@@ -84,7 +128,7 @@ def test_the_page_of_an_evaluation_is_as_public_as_its_model(world: World) -> No
 
 
 def test_private_pages_send_strangers_to_sign_in(world: World) -> None:
-    for path in [*MEMBER, *CREATOR, "/platform/", "/platform/disputes", "/platform/reviews"]:
+    for path in [*MEMBER, *CREATOR, *STAFF]:
         response = world.client(None).get(path)
         assert response.status_code == 302, path
         assert response.headers["Location"].startswith("/accounts/login/") or path == "/accounts/logout/"
@@ -109,7 +153,7 @@ def test_creator_pages_open_for_the_creator(world: World) -> None:
 
 def test_somebody_elses_model_is_not_found(world: World) -> None:
     for user in (world.consumer, world.stranger, world.staff):
-        for path in CREATOR[:3]:
+        for path in CREATOR[:5]:
             response = world.client(user).get(path)
             assert response.status_code == 404
             assert_clean(response)
@@ -141,7 +185,8 @@ def test_outsiders_cannot_revoke_a_key(world: World) -> None:
 
 def test_a_receipt_is_its_buyers_alone(world: World) -> None:
     path = reverse("web:receipt", kwargs={"prediction_id": world.usage[0].prediction_id})
-    assert "Signature verified" in world.client(world.consumer).get(path).content.decode()
+    page = world.client(world.consumer).get(path).content.decode()
+    assert "Signature verified" in page and "ledgerline/transactions@1" in page, "the version that answered"
     for user in (world.creator, world.stranger, world.staff):
         assert world.client(user).get(path).status_code == 404
     assert world.client(world.consumer).get(reverse("web:receipt", args=[uuid.uuid4()])).status_code == 404
@@ -157,6 +202,7 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
     )
     assert world.client(world.consumer).get("/platform/").status_code == 404
     assert_clean(world.client(world.staff).get("/platform/disputes"))
+    assert "Decisions of staff" in world.client(world.staff).get("/platform/audit").content.decode()
     assert world.client(world.consumer).get("/platform/disputes").status_code == 404
     for extension, start in (("pdf", b"%PDF-"), ("csv", b"document,number,")):
         path = f"/platform/statements/2026-01.{extension}"
@@ -164,18 +210,25 @@ def test_the_platform_page_is_for_staff(world: World) -> None:
         assert world.client(world.consumer).get(path).status_code == 404
 
 
-def test_a_developer_sees_no_money_and_no_keys(world: World) -> None:
-    for path in ("/dashboard/keys", "/dashboard/wallet", "/dashboard/usage"):
+def test_pages_of_staff_are_found_by_nobody_else(world: World) -> None:
+    for path in STAFF:
+        assert_clean(world.client(world.staff).get(path))
+        for user in (world.consumer, world.creator):
+            assert world.client(user).get(path).status_code == 404, path
+
+
+def test_a_developer_sees_no_money(world: World) -> None:
+    for path in ("/dashboard/wallet", "/dashboard/webhooks", "/dashboard/audit"):
         response = world.client(world.developer).get(path)
         assert response.status_code == 403, path
         assert "Not for your role" in response.content.decode()
         assert_clean(response)
 
 
-def test_a_developer_creates_no_key(world: World) -> None:
+def test_a_developer_creates_no_key_that_reaches_money(world: World) -> None:
     before = world.buyer.api_keys.count()
-    data = {"name": "x", "scopes": ["predict"], "days": "0"}
-    assert world.client(world.developer).post("/dashboard/keys", data).status_code == 403
+    data = {"name": "x", "scopes": ["account"], "days": "0"}
+    assert world.client(world.developer).post("/dashboard/keys", data).status_code == 400
     assert world.buyer.api_keys.count() == before
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
-from billing.models import BudgetNode, Webhook
+from billing.models import BudgetNode
 from tests.marketplace.web.conftest import World
 
 BUDGETS = "/dashboard/budgets"
@@ -40,27 +40,14 @@ def test_a_bad_limit_comes_back_and_changes_nothing(world: World, field: str, va
     assert answer.status_code == 400 and not BudgetNode.objects.filter(kind="team").exists()
 
 
-def test_webhooks_are_added_shown_and_removed(world: World) -> None:
-    client = world.client(world.consumer)
-    assert client.post("/dashboard/webhooks", {"url": "https://hooks.example/x"}).status_code == 302
-    webhook = Webhook.objects.get()
-    page = client.get(BUDGETS).content.decode()
-    assert webhook.url in page and "whsec_" in page
-    assert client.post("/dashboard/webhooks", {"url": "gopher://x"}).status_code == 400
-    stranger = world.client(world.stranger)
-    assert stranger.post(f"/dashboard/webhooks/{webhook.pk}/delete").status_code == 404
-    assert Webhook.objects.count() == 1
-    assert client.post(f"/dashboard/webhooks/{webhook.pk}/delete").status_code == 302
-    assert not Webhook.objects.exists()
-
-
-def test_a_strangers_budget_is_not_found_and_a_developer_may_not_look(world: World) -> None:
+def test_a_strangers_budget_is_not_found_and_a_developer_may_only_look(world: World) -> None:
     tree.key_node(world.key)
     team = tree.create_team(
         organization=world.key.organization, name="secret", parent_id=None, limits=Limits(total_nano_usd=1)
     )
     assert world.client(world.stranger).get(f"{BUDGETS}/{team.pk}").status_code == 404
     assert world.client(world.stranger).post(f"{BUDGETS}/{team.pk}", EMPTY).status_code == 404
-    assert world.client(world.developer).get(BUDGETS).status_code == 403
+    assert world.client(world.developer).get(BUDGETS).status_code == 200
+    assert world.client(world.developer).post(f"{BUDGETS}/{team.pk}", EMPTY).status_code == 403
     team.refresh_from_db()
     assert team.total_limit_nano_usd == 1

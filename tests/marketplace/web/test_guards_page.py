@@ -35,7 +35,7 @@ def count(owner: str, owner_id: object, *acts: str) -> None:
 def test_a_policy_is_set_on_the_keys_page_and_shown_with_its_counts(world: World) -> None:
     client = world.client(world.consumer)
     count("key", world.key.pk, "mask:email", "mask:email", "refuse:card")
-    answer = client.post(key_page(world), {**PASSES, "email": "mask", "card": "refuse"}, follow=True)
+    answer = client.post(f"{key_page(world)}/guards", {**PASSES, "email": "mask", "card": "refuse"}, follow=True)
     assert ApiKey.objects.get(pk=world.key.pk).guards == {"card": "refuse", "email": "mask"}
     rows = {field.name: count for field, count in answer.context["guards"]["rows"]}
     assert (rows["email"].masked, rows["card"].refused, rows["phone"]) == (2, 1, None)
@@ -63,7 +63,7 @@ def test_nothing_changes_without_the_package_and_the_page_says_why(
 ) -> None:
     monkeypatch.setattr("marketplace.guards.policies._MODULE", "presidio_that_is_not_there")
     client = world.client(world.consumer)
-    answer = client.post(key_page(world), {**PASSES, "email": "mask"})
+    answer = client.post(f"{key_page(world)}/guards", {**PASSES, "email": "mask"})
     assert answer.status_code == 400 and "presidio-analyzer" in answer.content.decode()
     refused = client.post("/dashboard/keys", {"name": "m", "scopes": ["predict"], "days": "0", "mask": ["email"]})
     assert refused.status_code == 400 and "presidio-analyzer" in refused.content.decode()
@@ -78,17 +78,17 @@ def test_outsiders_neither_read_nor_set_a_policy(world: World) -> None:
     chosen = {**PASSES, "email": "mask"}
     for user in (world.stranger, world.creator):
         assert world.client(user).get(key_page(world)).status_code == 404
-        assert world.client(user).post(key_page(world), chosen).status_code == 404
+        assert world.client(user).post(f"{key_page(world)}/guards", chosen).status_code == 404
     for user in (world.consumer, world.stranger):
         assert world.client(user).post(f"{MODEL}/guards", chosen).status_code == 404
-    assert world.client(world.developer).post(key_page(world), chosen).status_code == 403
-    assert world.client(None).post(key_page(world), chosen).status_code == 302
+    assert world.client(world.developer).post(f"{key_page(world)}/guards", chosen).status_code == 404
+    assert world.client(None).post(f"{key_page(world)}/guards", chosen).status_code == 302
     world.key.refresh_from_db()
     world.model.refresh_from_db()
     assert world.key.guards == world.model.guards == {}
 
 
 def test_the_page_stays_when_the_counters_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marketplace.web.views.guards.counts_of", lambda *_: None)
+    monkeypatch.setattr("marketplace.web.guards_context.counts_of", lambda *_: None)
     text = world.client(world.consumer).get(key_page(world)).content.decode()
     assert "cannot be read right now" in text

@@ -11,7 +11,6 @@ import select
 import subprocess
 import sys
 import sysconfig
-import termios
 import threading
 import time
 import zipfile
@@ -21,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import connections
+from django.test import Client
 
 from marketplace.accounts.models import User
 from marketplace.catalog.models import BaseModel, Version
 from marketplace.publishing import services as publishing
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from tests.creator_cli.adapters import BASE_CONFIG
-from tests.marketplace.catalog.factories import PASSWORD
 from tests.marketplace.web.conftest import World, build_world
 
 LIMIT_SECONDS = 200.0
@@ -40,6 +40,7 @@ def site(transactional_db: None, live_server: Any, settings: Any, tmp_path: Path
     """The world of the page tests, behind a real HTTP server, whose pages name it."""
     settings.PUBLIC_URL = live_server.url
     settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
+    cache.clear()
     world = build_world()
     BaseModel.objects.update(config=BASE_CONFIG)
     return world
@@ -74,25 +75,22 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run_at_a_terminal(lines: list[str], environment: dict[str, str], folder: Path) -> str:
-    """Run the lines in an empty folder as somebody who pastes them and types the password; return what was shown."""
+def run_at_a_terminal(lines: list[str], environment: dict[str, str], folder: Path, browser: Client) -> str:
+    """Run the lines in an empty folder as somebody who pastes them and confirms the code; return what was shown."""
     folder.mkdir()
     file = folder.with_suffix(".sh")
     file.write_text("\n".join(lines))
     config = {"INTARSIA_CONFIG_DIR": f"{folder}-config", "INTARSIA_CACHE_DIR": f"{folder}-cache"}
     master, slave = pty.openpty()
-    # The shell opens the terminal itself, which makes it the one that passwords are asked at.
     command = ["/bin/bash", "-c", 'exec <"$0" >"$0" 2>&1; exec /bin/bash -e "$1"', os.ttyname(slave), str(file)]
     process = subprocess.Popen(command, cwd=folder, env=environment | config, start_new_session=True)
-    shown, deadline, asked = b"", time.monotonic() + LIMIT_SECONDS, False
+    shown, deadline, code = b"", time.monotonic() + LIMIT_SECONDS, None
     try:
         while process.poll() is None and time.monotonic() < deadline:
             if select.select([master], [], [], 0.2)[0]:
                 shown += os.read(master, 65536)
-            # Typed before the echo is off, a password would be flushed away.
-            if not asked and b"Password" in shown and not termios.tcgetattr(slave)[3] & termios.ECHO:
-                asked = True
-                os.write(master, PASSWORD.encode() + b"\n")
+            if code is None and (code := re.search(rb"enter the code:\s+([A-Z0-9-]+)\s", shown)) is not None:
+                confirm(browser, code[1].decode())
         while select.select([master], [], [], 0)[0]:
             shown += os.read(master, 65536)
     finally:
@@ -103,6 +101,16 @@ def run_at_a_terminal(lines: list[str], environment: dict[str, str], folder: Pat
     text = shown.decode(errors="replace")
     assert process.returncode == 0, text
     return text
+
+
+def confirm(browser: Client, code: str) -> None:
+    """Open the page that the command names, and press its button with what is chosen there."""
+    page = browser.get("/device", {"code": code}).content.decode()
+    chosen = re.findall(r'name="scopes" value="(\w+)"[^>]*checked', page)
+    organization = re.search(r'<option value="([^"]+)" selected', page)
+    assert organization is not None and chosen, page
+    sent = {"code": code, "organization": organization[1], "scopes": chosen, "action": "confirm"}
+    assert "Confirmed" in browser.post("/device", sent, follow=True).content.decode()
 
 
 @pytest.fixture
@@ -131,8 +139,9 @@ def _verifying_replica() -> Iterator[None]:
 def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_and_a_checked_log(
     site: World, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    push = printed(site, site.stranger, "/dashboard/models", "push")
-    shown = run_at_a_terminal(push, environment, tmp_path / "seller")
+    steps = ("step-install", "step-login", "step-check", "step-push")
+    push = [line for step in steps for line in printed(site, site.stranger, "/dashboard/models", step)]
+    shown = run_at_a_terminal(push, environment, tmp_path / "seller", site.client(site.stranger))
     assert "elsewhere/my-model@1 is verified" in shown
     version = Version.objects.get(model__slug="my-model")
     assert (version.model.organization.slug, version.model.prices.count()) == ("elsewhere", 1)
@@ -145,7 +154,7 @@ def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_an
     # The same lines install the same command: once is enough to try them.
     assert custody[:INSTALLING] == push[:INSTALLING]
     installed = environment | {"PATH": f"{tmp_path}/seller/intarsia-env/bin:{environment['PATH']}"}
-    shown = run_at_a_terminal(custody[INSTALLING:], installed, tmp_path / "auditor")
+    shown = run_at_a_terminal(custody[INSTALLING:], installed, tmp_path / "auditor", site.client(site.creator))
     assert "custody.json" in shown and "intact" in shown
     assert (tmp_path / "auditor" / "custody.json").exists()
 

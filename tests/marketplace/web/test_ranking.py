@@ -12,7 +12,8 @@ from django.utils import timezone
 from marketplace.catalog.models import Model, Standing, Version
 from marketplace.standing import formula
 from marketplace.standing.services import rank_models
-from marketplace.web.views.public import LANDING_SIZE, SHELF
+from marketplace.web.model_cards import SHELF
+from marketplace.web.views.public import LANDING_SIZE
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
 from tests.marketplace.evals.factories import make_evaluation
 

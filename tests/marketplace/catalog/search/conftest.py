@@ -77,5 +77,7 @@ def listing(slug: str, *, state: str = "published", base: str = "tiny", **text: 
 def slugs(query: str, **filters: object) -> list[str]:
     """Slugs that the search finds, the best first."""
     from marketplace.catalog import selectors
+    from marketplace.catalog.search import Filters
 
-    return [model.slug for model in selectors.published_models(query=query, ordering="relevance", **filters)]
+    found = selectors.published_models(query=query, filters=Filters(**filters), ordering="relevance")
+    return [model.slug for model in found]

@@ -11,7 +11,7 @@ from django.db import connection
 from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Passage
-from marketplace.catalog.search import find, fusion
+from marketplace.catalog.search import Filters, find, fusion
 from marketplace.catalog.search.fusion import ARMS, CANDIDATES, K
 from marketplace.catalog.search.spelling import reconcile
 from marketplace.catalog.services.listings import ListingText
@@ -163,7 +163,7 @@ def test_hostile_queries_break_nothing(market: dict[str, Model], query: str) -> 
     before = Model.objects.count()
     for filters in ({}, {"industry": query[:40]}, {"tag": query[:30], "base": query[:100]}):
         list(
-            selectors.published_models(query=query, ordering="relevance", **filters)
+            selectors.published_models(query=query, filters=Filters(**filters), ordering="relevance")
         ) if "\ud800" not in query else slugs(query)
     assert Model.objects.count() == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ def test_the_playground_streams_an_answer_with_its_cost_and_receipt(
     page.goto(MODEL)
     expect(page.get_by_label("Your message")).to_have_value("POS 4821 Northgate Bakery")
     page.get_by_role("button", name="Run").click()
-    expect(page.locator("#playground-answer")).to_have_text("".join(TOKENS))
-    expect(page.locator("#meter-cost")).to_have_text("$0.0000054")
-    expect(page.locator("#meter-ttft")).to_contain_text("ms")
+    expect(page.locator(".lane .answer")).to_have_text("".join(TOKENS))
+    expect(page.locator("[data-meter=cost]")).to_have_text("$0.0000054")
+    expect(page.locator("[data-meter=ttft]")).to_contain_text("ms")
     page.screenshot(path=tmp_path / "playground-answer.png", full_page=True)
-    page.locator("#meter-receipt a").click()
+    page.locator("[data-meter=receipt] a").click()
     expect(page.get_by_text("Signature verified")).to_be_visible()
     assert Usage.objects.filter(completion_tokens=len(TOKENS)).count() == 1
     page.screenshot(path=tmp_path / "receipt-provable.png", full_page=True)
@@ -49,9 +50,12 @@ def test_stopping_the_playground_says_what_is_charged(
     page = open_page(site[1].consumer)
     page.goto(MODEL)
     page.get_by_role("button", name="Run").click()
-    expect(page.locator("#playground-answer")).to_contain_text("The")
+    expect(page.locator(".lane .answer")).to_contain_text("The")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("alert")).to_contain_text("Stopped")
+    # The delivered part is charged, and its receipt is linked as soon as the books have it.
+    expect(page.locator("[data-meter=receipt]")).to_contain_text(re.compile("coming|…|charged"))
+    expect(page.locator("[data-meter=quote]")).to_contain_text("at most $")
     expect(page.get_by_role("button", name="Run")).to_be_enabled()
 
 

@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class AccessConfig(AppConfig):
+    name = "marketplace.access"
+    label = "access"

@@ -1,0 +1,39 @@
+"""Events about money: billing writes them into its outbox, this module tells the webhooks that asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from billing.models import Outbox
+from marketplace.accounts.models import Organization
+from marketplace.alerts.events import emit
+
+BATCH = 500  # told in one round
+Topic = Outbox.Topic
+_KIND = {
+    Topic.TOP_UP_CREDITED: "top_up.credited",
+    Topic.TOP_UP_FAILED: "top_up.failed",
+    Topic.PAYOUT_PAID: "payout.paid",
+    Topic.PAYOUT_RETURNED: "payout.failed",
+}
+
+
+def tell_money_events() -> int:
+    """Tell what billing has noted since; return how many of its messages were told, to whoever asked."""
+    waiting = Outbox.objects.filter(announced_at=None, topic__in=Outbox.TOLD).order_by("id")[:BATCH]
+    return sum(_tell(row) for row in waiting)
+
+
+@transaction.atomic
+def _tell(row: Outbox) -> bool:
+    """Claim the message and tell it. False: another worker has."""
+    if not Outbox.objects.filter(pk=row.pk, announced_at=None).update(announced_at=Now()):
+        return False
+    payload: dict[str, Any] = dict(row.payload)
+    organization = Organization.objects.filter(pk=payload.pop("organization_id")).first()
+    if organization is not None:
+        emit(organization=organization, kind=_KIND[Topic(row.topic)], data=payload)
+    return True

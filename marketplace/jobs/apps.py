@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class JobsConfig(AppConfig):
+    name = "marketplace.jobs"
+    label = "jobs"

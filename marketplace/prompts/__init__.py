@@ -1,0 +1,1 @@
+"""Prompts that an organization keeps, encrypted, with the versions of models that they were tried on."""

@@ -1,0 +1,8 @@
+"""Django app declaration."""
+
+from django.apps import AppConfig
+
+
+class ResponsesConfig(AppConfig):
+    name = "marketplace.responses"
+    label = "responses"

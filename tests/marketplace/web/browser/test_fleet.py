@@ -1,0 +1,28 @@
+"""The numbers of the fleet change on the page while it is open, and its acts need no script."""
+
+from __future__ import annotations
+
+import pytest
+
+from marketplace.vault.models import Replica
+from tests.marketplace.web.browser.conftest import Open
+from tests.marketplace.web.conftest import World
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_numbers_are_live_and_a_replica_is_drained_without_a_script(
+    open_page: Open, site: tuple[str, World]
+) -> None:
+    page = open_page(site[1].staff)
+    page.goto("/platform/fleet")
+    row = page.locator("[data-replica=scripted]")
+    page.locator("[data-live-note]").wait_for()
+    Replica.objects.filter(name="scripted").update(stats={"running": 41, "tokens_per_second": 12.5})
+    row.get_by_text("41").wait_for()
+    assert row.locator("[data-field=tokens_per_second]").text_content() == "12.5"
+    plain = open_page(site[1].staff, javascript=False)
+    plain.goto("/platform/fleet")
+    assert "41" in str(plain.locator("[data-replica=scripted]").text_content())
+    plain.locator("section", has=plain.locator("h2", has_text="r1")).get_by_role("button", name="Drain").click()
+    assert "gets no new work" in str(plain.locator(".notices").text_content())
