@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models.functions import Now
-from PIL import Image, UnidentifiedImageError
 
 from marketplace.accounts.errors import InvalidInput
 from marketplace.catalog.errors import TooLarge
@@ -39,6 +38,8 @@ def redrawn(file: bytes) -> bytes:
     Raises InvalidInput for another file, TooLarge for one over 256 KiB; what it says of its size is read before its
     pixels are.
     """
+    from PIL import Image, UnidentifiedImageError  # at the first picture: the web process starts without it
+
     if len(file) > MAX_LOGO_BYTES:
         raise TooLarge(f"a logo has at most {MAX_LOGO_BYTES // 1024} KiB", field="logo")
     try:

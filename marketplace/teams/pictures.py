@@ -8,8 +8,6 @@ from __future__ import annotations
 import io
 import warnings
 
-from PIL import Image, ImageOps, UnidentifiedImageError
-
 from marketplace.accounts.errors import InvalidInput
 
 MAX_FILE_BYTES = 1 * 2**20
@@ -24,6 +22,8 @@ def redraw(content: bytes) -> bytes:
 
     Raises InvalidInput for a file that is too large, of another format, or broken.
     """
+    from PIL import Image, ImageOps, UnidentifiedImageError  # at the first picture: the web process starts without it
+
     if not 0 < len(content) <= MAX_FILE_BYTES:
         raise InvalidInput("a logo may have 1 MiB", field="logo")
     try:
@@ -33,7 +33,9 @@ def redraw(content: bytes) -> bytes:
                 if max(opened.size) > MAX_SIDE:
                     raise InvalidInput(f"a logo may have {MAX_SIDE} by {MAX_SIDE} pixels", field="logo")
                 upright = ImageOps.exif_transpose(opened).convert("RGBA")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombWarning):
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise InvalidInput(f"a logo may have {MAX_SIDE} by {MAX_SIDE} pixels", field="logo") from None
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
         raise InvalidInput("this is no PNG, JPEG or WebP picture", field="logo") from None
     square = ImageOps.fit(upright, (SIDE, SIDE), Image.Resampling.LANCZOS)
     target = io.BytesIO()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 from io import BytesIO
+from typing import TYPE_CHECKING
 
-from PIL import Image, ImageDraw, ImageFont
+if TYPE_CHECKING:
+    from PIL import ImageDraw, ImageFont
 
 SIZE = (1200, 630)
 SIDE = 90  # of a diamond, half its width
@@ -25,6 +27,8 @@ _WOODS = (
 @cache
 def share_picture() -> bytes:
     """Return the PNG; drawn once per process."""
+    from PIL import Image, ImageDraw  # at the first picture: the web process starts without it
+
     image = Image.new("RGB", SIZE, _GROUND)
     draw = ImageDraw.Draw(image)
     height = round(SIDE * 0.866 * 2)
@@ -52,6 +56,8 @@ def _cube(draw: ImageDraw.ImageDraw, x: int, y: int, wood: tuple[str, str, str])
 
 
 def _font(weight: str, size: int) -> ImageFont.FreeTypeFont:
+    from PIL import ImageFont
+
     file = resources.files("fontpkg_fira_sans").joinpath("files", f"FiraSans-{weight}.ttf")
     with file.open("rb") as opened:
         return ImageFont.truetype(BytesIO(opened.read()), size)
