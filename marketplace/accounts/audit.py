@@ -23,7 +23,7 @@ Value = str | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Whoever acts: a person, a key (and the person who made it, if still there), or the platform itself (neither)."""
+    """The one who acts: a person, a key (and the person who made it, if still there), or the platform (neither)."""
 
     user: User | None = None
     key: ApiKey | None = None

@@ -135,7 +135,7 @@ def trade(token: str) -> tuple[ApiKey, str]:
     """
     found = Token.objects.lookup(Token.Type.ACCESS_TOKEN, token)
     grant = found.data if found is not None and found.client_id == CLIENT_ID else None
-    # Of two trades at once, one deletes the row.
+    # One of two trades at once deletes the row.
     if found is None or not grant or not Token.objects.filter(pk=found.pk).delete()[0]:
         raise InvalidCredentials("the device token is not valid any more; log in again", code="invalid_device_token")
     user: User = found.user
