@@ -1,7 +1,7 @@
 """Requests that are made from the description, sent to every operation, and judged by every check of schemathesis.
 
-`make fuzz EXAMPLES=200 SEED=7` sends more requests to each operation, and others. Without its variables the requests are
-the same in every run: those at the edges of what the schemas allow, evenly chosen, and random ones of one seed.
+`make fuzz EXAMPLES=200 SEED=7` sends more requests to each operation, and others. Without its variables the requests
+are the same in every run: those at the edges of what the schemas allow, evenly chosen, and random ones of one seed.
 """
 
 from __future__ import annotations

@@ -62,12 +62,15 @@ class Things:
         self._world, self._client = world, client
         self._always = {"org": "maker", "slug": "thing", "model": "maker/thing", "endpoint": CHAT}
         self._always["input_file_id"] = self._new("file_id")
-        self._of: dict[str, dict[str, Any]] = {}
+        paths = [(operation.method.upper(), operation.path) for operation in OPERATIONS]
+        # Before the first request: those may open as many batches and runs as an organization can have.
+        self._of = {
+            f"{method} {path}": self._always | {name: self._new(name) for name in IDS if f"{{{name}}}" in path}
+            for method, path in paths
+        }
 
     def known(self, label: str) -> dict[str, Any]:
         """The ids by the names of parameters and fields."""
-        if label not in self._of:
-            self._of[label] = self._always | {name: self._new(name) for name in IDS if f"{{{name}}}" in label}
         return self._of[label]
 
     def _new(self, name: str) -> str:
