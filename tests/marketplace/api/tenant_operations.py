@@ -280,4 +280,5 @@ STAFF_ONLY = {
     "reinstate-organization",
     "refund-prediction",
     "refund-payment",
+    "platform-billing-profile",
 }
