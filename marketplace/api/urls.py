@@ -274,6 +274,7 @@ urlpatterns = [
     path("platform/disputes/<dispute:dispute_id>", disputes.PlatformDisputeView.as_view(), name="platform-dispute"),
     path("platform/disputes/<dispute:dispute_id>/evidence", disputes.EvidenceView.as_view(), name="evidence"),
     path("status", status.StatusView.as_view(), name="status"),
+    path("platform/billing-profile", papers.PlatformProfileView.as_view(), name="platform-billing-profile"),
     path("platform/status", status.StatusIncidentsView.as_view(), name="status-incidents"),
     path("platform/status/<int:incident_id>/updates", status.StatusUpdatesView.as_view(), name="status-updates"),
     path("platform/replicas", fleet.ReplicasView.as_view(), name="platform-replicas"),

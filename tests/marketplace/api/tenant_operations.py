@@ -291,4 +291,5 @@ STAFF_ONLY = {
     "reinstate-organization",
     "refund-prediction",
     "refund-payment",
+    "platform-billing-profile",
 }
