@@ -19,6 +19,7 @@ from django.db.models.functions import Coalesce, Now
 from marketplace.accounts import audit
 from marketplace.accounts.audit import PLATFORM, Actor
 from marketplace.accounts.errors import Conflict
+from marketplace.accounts.features import require_on
 from marketplace.accounts.suspension import require_not_suspended
 from marketplace.accounts.verification import require_verified
 from marketplace.catalog import selectors as catalog
@@ -47,7 +48,7 @@ def publish_version(*, version: Version, by: UUID | None = None) -> Version:
     """Offer a verified version for sale, or put it `in_review`; idempotent. `by` is the id of the user.
 
     Raises EmailUnverified, Conflict if the version is unverified or has no price, RefusedByReview if it is a copy or
-    was refused before, NotAllowed for a suspended organization.
+    was refused before, NotAllowed for a suspended organization, Refusal 503 while public listings are switched off.
     """
     require_verified(by=by)
     if version.state == State.PUBLISHED:
@@ -80,6 +81,8 @@ def _publish(version: Version, model: Model, by: UUID | None) -> Review | None:
     """Publish the version or have it reviewed; return the refusal that keeps it from sale."""
     if version.state in (State.IN_REVIEW, State.PUBLISHED):
         return None
+    if model.visibility == Visibility.PUBLIC:
+        require_on("public-listings", model.organization_id)
     if model.visibility == Visibility.PRIVATE or version.state != State.VERIFIED:
         put_on_sale(version)  # which refuses any other state
         return None
