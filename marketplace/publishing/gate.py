@@ -151,7 +151,7 @@ def change_listing(
     Title, summary, card, licence, logo and visibility of a model that is for sale in public, or would be, pass the
     gate; the rest never waits. `seen` is the `updated_at` of the listing that was edited: None overwrites whatever is
     there. Raises InvalidInput, Conflict (`listing_changed`) if it was changed since, RefusedByReview for a model whose
-    weights may not be for sale.
+    weights may not be for sale, Refusal 503 for one that would become public while those are switched off.
     """
     with transaction.atomic():
         locked = _locked(model.pk)
@@ -177,6 +177,8 @@ def _change(model: Model, text: ListingText, by: UUID | None) -> tuple[Review | 
     wider = (
         after != before and after != Visibility.PRIVATE and (before, after) != (Visibility.PUBLIC, Visibility.UNLISTED)
     )
+    if on_sale and wider and after == Visibility.PUBLIC:
+        require_on("public-listings", model.organization_id)
     if on_sale and wider and (refused := _refusal_of_sale(on_sale, model, after, by)) is not None:
         return None, refused
     if model.kind == Model.Kind.BASE or not (on_sale and changed and after == Visibility.PUBLIC):

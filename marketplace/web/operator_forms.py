@@ -129,7 +129,7 @@ class UpdateForm(PlainForm):
 class FeatureForm(PlainForm):
     """How far a feature is on. Its prefix is the feature's name: one page has the forms of all."""
 
-    percent = forms.IntegerField(label="On for percent of organizations", min_value=0, max_value=100)
+    percent = forms.IntegerField(label="Percent switched on", min_value=0, max_value=100)
     on_for = forms.CharField(
         label="On for", required=False, max_length=8_000, help_text="Organizations by name, whatever the percentage is."
     )
