@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools browser triton demo run stop status code test fuzz screenshots lint clean
+.PHONY: setup setup-dev tools agents browser triton demo run stop status code test fuzz screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -19,7 +19,7 @@ setup:
 	  echo "error: $(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m devstack.bootstrap
 
-setup-dev: browser triton
+setup-dev: agents browser triton
 
 tools: setup
 	@$(PYTHON) -m devstack.bootstrap --dev
@@ -29,6 +29,9 @@ browser: tools
 
 triton: tools
 	@$(VENV_PYTHON) -m tests.triton_setup
+
+agents: tools
+	@$(VENV_PYTHON) -m tests.agents_setup
 
 # Every page as pictures, at two widths and in both colour schemes: into the folder screenshots/.
 screenshots: browser
@@ -52,5 +55,5 @@ fuzz: tools
 
 # Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:
-	@+$(MAKE) --no-print-directory --jobs=3 lint browser triton
+	@+$(MAKE) --no-print-directory --jobs=4 lint agents browser triton
 	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -28,6 +28,7 @@ from billing.stripe import StripeGateway, stripe_gateway, tax
 from billing.stripe.calls import CURRENCY
 from billing.stripe.cards import CardPayment
 from billing.stripe.checkout import CheckoutSession
+from marketplace.accounts.features import require_on
 from marketplace.accounts.models import Organization
 from marketplace.accounts.suspension import require_not_suspended
 from marketplace.accounts.verification import require_verified
@@ -54,15 +55,15 @@ def start_top_up(
 
     `top_up_id` is for a caller whose URLs name the top-up. Called again with the same one, it returns the same top-up,
     and opens its page if Stripe's answer was lost the first time. `by` is the id of the person who pays. Raises
-    EmailUnverified, InvalidTopUpAmount, RequestIdReused, TooManyAttempts, NotAllowed for a suspended organization, and
-    PaymentProviderUnavailable (no money
-    moved; try again).
+    EmailUnverified, InvalidTopUpAmount, RequestIdReused, TooManyAttempts, NotAllowed for a suspended organization,
+    Refusal 503 while top-ups are switched off, and PaymentProviderUnavailable (no money moved; try again).
     """
     require_verified(by=by)
     if type(amount_cents) is not int or not MIN_TOP_UP_CENTS <= amount_cents <= MAX_TOP_UP_CENTS:
         raise InvalidTopUpAmount(amount_cents, MIN_TOP_UP_CENTS, MAX_TOP_UP_CENTS)
     require_not_suspended(organization.pk)
     if top_up_id is None or not TopUp.objects.filter(pk=top_up_id).exists():
+        require_on("top-ups", organization.pk)
         _check_attempts(organization)
     top_up, created = TopUp.objects.get_or_create(
         id=top_up_id or uuid4(), defaults={"organization": organization, "amount_cents": amount_cents}

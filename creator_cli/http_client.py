@@ -43,10 +43,11 @@ class Answer:
 
 
 class HttpClient:
-    """Requests below `<url>/api/v1/` with the token, if there is one. Redirects are never followed."""
+    """Requests below `<url>/<root>/` with the token, if there is one. Redirects are never followed."""
 
-    def __init__(self, url: str, token: str | None, *, patient: bool = True) -> None:
-        """With `patient`, retry for half a minute; otherwise try once."""
+    def __init__(self, url: str, token: str | None, *, patient: bool = True, root: str = "api/v1") -> None:
+        """With `patient`, retry for half a minute; otherwise try once. `root`: `v1` is the gateway's."""
+        self._root = root
         self._token = token
         self._patient = patient
         self._url = url
@@ -130,7 +131,7 @@ class HttpClient:
             sent["Authorization"] = f"Bearer {self._token}"
         request = self._client.build_request(
             method,
-            f"{self._url}/api/v1/{path}",
+            f"{self._url}/{self._root}/{path}",
             json=payload,
             params=params,
             content=body() if body else None,

@@ -96,6 +96,11 @@ COMMANDS = (
         "keys",
         "List, create, rotate and revoke your organization's API keys; that needs the scope account.",
     ),
+    LazyCommand(
+        "mcp",
+        "mcp",
+        "Serve MCP over standard input and output: an agent searches, quotes and buys within one budget.",
+    ),
     LazyCommand("earnings", "money", "Show what your models earned: in total, by model and by day (UTC)."),
     LazyCommand("receipt", "receipts", "Keep the platform's receipt keys, fetch receipts, and verify them offline."),
     LazyCommand("payouts", "payouts", "Show your payouts and what is payable; set payouts up, or ask for one."),

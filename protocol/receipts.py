@@ -22,6 +22,7 @@ from protocol.messages import Attempt, Id
 
 MAX_RECEIPT_BYTES = 4096
 FinishReason = Literal["stop", "length", "budget", "cancelled", "interrupted", "revoked", "error"]
+ToolArguments = Literal["valid", "invalid"]
 AnswerIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_CLOSED_ANSWERS)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Rule = Literal[
@@ -48,6 +49,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     `replica_id` is the id that the ticket named, `adapter` the package digest or None for the bare base, and `base` the
     base model's fingerprint. `answer` is the answer's place in its contract's closed set (`closed_answers`): a receipt
     of several choices, of an answer that did not end by itself, or under another contract, has none.
+
+    `queue_ms` is the wait until the engine took the first completion up, a part of `ttft_ms`. `tool_arguments` says
+    whether the arguments of all calls of functions in an answer of one choice follow their functions' schemas: nothing
+    else of what was said. A receipt without calls, or of a replica that could not tell, has none.
     """
 
     iss: Literal["replica"] = "replica"
@@ -65,6 +70,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: Count
     latency_class: LatencyClass = "standard"  # receipts before version 4 of the protocol name none
     answer: AnswerIndex | msgspec.UnsetType = msgspec.UNSET
+    queue_ms: Count | msgspec.UnsetType = msgspec.UNSET
+    tool_arguments: ToolArguments | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +173,6 @@ def verify_receipt(token: str, grant: Grant, keys: Mapping[uuid.UUID, bytes]) ->
             raise ReceiptRejected(rule, f"the receipt claims {claimed_count} {rule}, at most {most} are possible")
     if receipt.ttft_ms is not None and receipt.ttft_ms > receipt.duration_ms:
         raise ReceiptRejected("times", "the receipt's first token came after its end")
+    if receipt.queue_ms is not msgspec.UNSET and receipt.queue_ms > receipt.duration_ms:
+        raise ReceiptRejected("times", "the receipt waited longer than it took")
     return receipt

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.urls import reverse
 
-from marketplace.accounts import selectors, services
+from marketplace.accounts import features, selectors, services
 from marketplace.accounts.freshness import is_fresh
 from marketplace.accounts.models import User
 
@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 class AccountAdapter(DefaultAccountAdapter):
     """Creates user and organization in one transaction: neither exists without the other."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        """Return whether new accounts are made; the page says so where they are not."""
+        return features.is_on("sign-ups")
 
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
         """Fill `user` from the sign-up form and, with `commit`, save it together with its organization."""

@@ -241,6 +241,7 @@ billing_error 500 something broke in the books; nothing was changed
 vault_error 500 something broke in the vault; nothing was changed
 replica_error 502 a replica broke; nothing was charged
 replica_call_failed 502 a replica could not be asked
+feature_off 503 staff switched this off just now, for everybody or for your organization
 no_replica 503 no replica serves the model's base right now
 no_live_replica 503 no replica is there
 replica_lost 503 the replica was lost in the middle of an answer; what was delivered is charged

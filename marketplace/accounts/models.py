@@ -149,6 +149,21 @@ class ApiKey(models.Model):
         return self.first_key_id or self.pk
 
 
+class FeatureSwitch(models.Model):
+    """How far staff switched one of the declared features (`features.py`); without a row it is on for everybody."""
+
+    name = models.CharField(max_length=40, primary_key=True)
+    percent = models.PositiveSmallIntegerField()  # of the organizations
+    on_for = ArrayField(models.UUIDField(), default=list, blank=True)  # organizations, whatever the percentage says
+    off_for = ArrayField(models.UUIDField(), default=list, blank=True)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=models.Q(percent__lte=100), name="feature_percent_is_a_share")
+        ]
+
+
 class AuditEntry(models.Model):
     """One act in an organization's name. Append-only: `marketplace.accounts.audit` writes, nothing updates."""
 

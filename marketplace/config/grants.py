@@ -24,6 +24,7 @@ TABLES = {
     "accounts_apikey": WRITE,
     "accounts_auditentry": APPEND,
     "accounts_auditseal": APPEND,
+    "accounts_featureswitch": "SELECT, INSERT, UPDATE",
     "accounts_formername": WRITE,
     "accounts_membership": WRITE,
     "accounts_organization": WRITE,

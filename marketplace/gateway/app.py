@@ -20,6 +20,7 @@ from marketplace.gateway.background.routes import PATHS as BACKGROUND_PATHS
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.errors import method_not_allowed, unavailable
+from marketplace.gateway.features import Features
 from marketplace.gateway.guarding import Guarding
 from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
 from marketplace.gateway.metrics import count_refusal, count_request
@@ -188,6 +189,7 @@ class Gateway:
             protection=Protection(self._valkey, books),
             attack_guards=AttackGuards(self._offers, self._valkey),
             calls=Runs(),
+            features=Features(),
         )
         self._tasks = [
             asyncio.create_task(presence.run()),

@@ -15,6 +15,7 @@ from marketplace.gateway.asks import CHAT_PATH
 from marketplace.gateway.attack_guards import AttackGuards
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import unavailable
+from marketplace.gateway.features import Features
 from marketplace.gateway.guarding import Guarding, Outgoing, Parse
 from marketplace.gateway.http import Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
 from marketplace.gateway.kept import IdempotencyKey
@@ -85,6 +86,7 @@ class Routes:
     protection: Protection
     attack_guards: AttackGuards
     calls: Runs
+    features: Features
 
     async def limited(self, scope: Scope, headers: Headers, scopes: frozenset[str] = PREDICT) -> Principal:
         """Return the caller, who has one of the scopes, counted against its rate; `headers` say what is left of it.
@@ -192,6 +194,7 @@ class Routes:
     ) -> None:
         principal, request = asking.principal, asking.outgoing.request
         database = self.parts.books.database
+        await self.features.require_on(database, "predictions", principal.organization_id)
         run = await self.calls.of_call(database, principal, headers_of(scope))
         offer = await self._offer(asking, scope, headers)
         candidates = await self.offers.replicas(database, offer)

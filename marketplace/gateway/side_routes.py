@@ -74,6 +74,7 @@ async def moderate(routes: Routes, scope: Scope, receive: Receive, send: Send, h
     request = parse_moderation_request(await read_body(scope, receive))
     principal.require_model(request.guard)
     database = routes.parts.books.database
+    await routes.features.require_on(database, "predictions", principal.organization_id)
     offer = await routes.offers.find(database, request.guard, consumer=principal)
     headers |= {} if offer.ending is None else offer.ending.headers()
     require_guard(offer, request.guard)

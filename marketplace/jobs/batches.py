@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from marketplace.accounts.audit import Actor, record
 from marketplace.accounts.errors import Conflict, InvalidInput, Refusal
+from marketplace.accounts.features import require_on
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey, Organization, User
 from marketplace.calls import close_purse, open_purse
@@ -108,6 +109,8 @@ def _create(
     digest = hashlib.sha256(orjson.dumps([str(input_file_id), endpoint, metadata])).digest()
     lock_organization(organization.pk)
     earlier = Batch.objects.filter(organization=organization, pk=number).first()
+    if earlier is None:
+        require_on("batches", organization.pk)
     if earlier is not None:
         if bytes(earlier.request_hash) != digest:
             raise key_reused()

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from marketplace.accounts.errors import Conflict, InvalidInput
+from marketplace.accounts.features import require_on
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.jobs.batches import key_reused
@@ -56,6 +57,7 @@ def create_prediction(
         if bytes(earlier.request_hash) != digest:
             raise key_reused()
         return earlier
+    require_on("background-predictions", organization.pk)
     mine = AsyncPrediction.objects.filter(organization=organization, state__in=Call.OPEN)
     if mine.count() >= MAX_OPEN:
         raise TooMuchOpen(f"{MAX_OPEN:,} predictions are open; wait until some have ended")

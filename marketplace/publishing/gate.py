@@ -19,6 +19,7 @@ from django.db.models.functions import Coalesce, Now
 from marketplace.accounts import audit
 from marketplace.accounts.audit import PLATFORM, Actor
 from marketplace.accounts.errors import Conflict
+from marketplace.accounts.features import require_on
 from marketplace.accounts.suspension import require_not_suspended
 from marketplace.accounts.verification import require_verified
 from marketplace.catalog import selectors as catalog
@@ -48,7 +49,7 @@ def publish_version(*, version: Version, by: UUID | None = None) -> Version:
     """Offer a verified version for sale, or put it `in_review`; idempotent. `by` is the id of the user.
 
     Raises EmailUnverified, Conflict if the version is unverified or has no price, RefusedByReview if it is a copy or
-    was refused before, NotAllowed for a suspended organization.
+    was refused before, NotAllowed for a suspended organization, Refusal 503 while public listings are switched off.
     """
     require_verified(by=by)
     if version.state == State.PUBLISHED:
@@ -81,6 +82,8 @@ def _publish(version: Version, model: Model, by: UUID | None) -> Review | None:
     """Publish the version or have it reviewed; return the refusal that keeps it from sale."""
     if version.state in (State.IN_REVIEW, State.PUBLISHED):
         return None
+    if model.visibility == Visibility.PUBLIC:
+        require_on("public-listings", model.organization_id)
     if model.visibility == Visibility.PRIVATE or version.state != State.VERIFIED:
         put_on_sale(version)  # which refuses any other state
         return None
@@ -149,7 +152,8 @@ def change_listing(
     Title, summary, card, licence, logo and visibility of a model that is for sale in public, or would be, pass the
     gate; the rest never waits. `seen` is the `updated_at` of the listing that was edited: None overwrites whatever is
     there. Raises InvalidInput, Conflict if it was changed since (`listing_changed`) or would be taken from customers
-    who called it lately (`in_use`), RefusedByReview for a model whose weights may not be for sale.
+    who called it lately (`in_use`), RefusedByReview for a model whose weights may not be for sale, Refusal 503 for one
+    that would become public while those are switched off.
     """
     with transaction.atomic():
         locked = _locked(model.pk)
@@ -181,6 +185,8 @@ def _change(model: Model, text: ListingText, by: UUID | None) -> tuple[Review | 
     wider = (
         after != before and after != Visibility.PRIVATE and (before, after) != (Visibility.PUBLIC, Visibility.UNLISTED)
     )
+    if on_sale and wider and after == Visibility.PUBLIC:
+        require_on("public-listings", model.organization_id)
     if on_sale and wider and (refused := _refusal_of_sale(on_sale, model, after, by)) is not None:
         return None, refused
     if model.kind == Model.Kind.BASE or not (on_sale and changed and after == Visibility.PUBLIC):

@@ -1,7 +1,8 @@
 """The calls of a run with the times of their receipts, for its page and the API.
 
-A replica's receipt says how long it worked and when its first token came, both since the request arrived there: the
-wait in its queue is in the time to the first token. The rest of a call's time is the platform's and the network's.
+A replica's receipt says how long it worked, when its first token came, both since the request arrived there, and how
+long the request waited in its queue, which is a part of both. The rest of a call's time is the platform's and the
+network's. Of the answer it says one thing: whether the arguments of its calls of functions followed their schemas.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from msgspec import UNSET
+
 from billing.budgets.runs.selectors import Call, with_usage
 from billing.models import Hold
-from protocol.receipts import Receipt, ReceiptRejected, claims_of
+from protocol.receipts import Receipt, ReceiptRejected, ToolArguments, claims_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class CallView:
     total_ms: int | None
     replica_ms: int | None
     first_token_ms: int | None
+    queue_ms: int | None = None
+    tool_arguments: ToolArguments | None = None  # None: no call of a function, or it could not be told
 
     @property
     def outside_ms(self) -> int | None:
@@ -72,6 +77,8 @@ def _view(call: Call) -> CallView:
         total_ms=total,
         replica_ms=None if claims is None else claims.duration_ms,
         first_token_ms=None if claims is None else claims.ttft_ms,
+        queue_ms=None if claims is None or claims.queue_ms is UNSET else claims.queue_ms,
+        tool_arguments=None if claims is None or claims.tool_arguments is UNSET else claims.tool_arguments,
     )
 
 

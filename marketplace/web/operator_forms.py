@@ -9,6 +9,7 @@ from django import forms
 from billing.incidents import MAX_REASON as MAX_INCIDENT_REASON
 from marketplace.catalog.models import BaseModel
 from marketplace.operations import incidents, refunds, suspensions
+from marketplace.operations.features import FeatureState
 from marketplace.operations.models import Component, Incident, Update
 from marketplace.operations.replicas import MAX_RELEASES_PER_HOUR
 from marketplace.vault.identities import DEFAULT_RELEASES_PER_HOUR
@@ -123,3 +124,31 @@ class UpdateForm(PlainForm):
 
     state = forms.ChoiceField(label="Where it stands", choices=Update.State.choices)
     text = forms.CharField(label="Message", max_length=incidents.MAX_TEXT, widget=forms.Textarea({"rows": 3}))
+
+
+class FeatureForm(PlainForm):
+    """How far a feature is on. Its prefix is the feature's name: one page has the forms of all."""
+
+    percent = forms.IntegerField(label="Percent switched on", min_value=0, max_value=100)
+    on_for = forms.CharField(
+        label="On for", required=False, max_length=8_000, help_text="Organizations by name, whatever the percentage is."
+    )
+    off_for = forms.CharField(label="Off for", required=False, max_length=8_000)
+
+    @classmethod
+    def of(cls, state: FeatureState) -> FeatureForm:
+        """Return the form that shows a feature as it is."""
+        shown = {"percent": state.percent, "on_for": " ".join(state.on_for), "off_for": " ".join(state.off_for)}
+        form = cls(prefix=state.feature.name, initial=shown)
+        if not state.feature.per_organization:
+            form.fields["percent"].label = "100 is on, 0 is off"
+            del form.fields["on_for"], form.fields["off_for"]
+        return form
+
+    def clean_on_for(self) -> list[str]:
+        """Return the names."""
+        return str(self.cleaned_data["on_for"]).replace(",", " ").split()
+
+    def clean_off_for(self) -> list[str]:
+        """Return the names."""
+        return str(self.cleaned_data["off_for"]).replace(",", " ").split()

@@ -14,24 +14,30 @@ _LEAST = 1.5  # of a bar, so that each is seen
 
 @dataclass(frozen=True, slots=True)
 class CallBar:
-    """One call from `x` on: `outside` the replica, then `first` until the first token, then `rest`: widths."""
+    """One call from `x` on: `outside` the replica, in its `queue`, `first` until the first token, `rest`: widths."""
 
     call: CallView
     y: int
     x: float
     outside: float
+    queue: float
     first: float
     rest: float
 
     @property
-    def first_x(self) -> float:
-        """Return where the replica begins."""
+    def queue_x(self) -> float:
+        """Return where the replica's queue begins."""
         return round(self.x + self.outside, 1)
+
+    @property
+    def first_x(self) -> float:
+        """Return where the replica takes the call up."""
+        return round(self.x + self.outside + self.queue, 1)
 
     @property
     def rest_x(self) -> float:
         """Return where the first token came."""
-        return round(self.x + self.outside + self.first, 1)
+        return round(self.x + self.outside + self.queue + self.first, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,13 @@ def _bar(call: CallView, at: int, begin: datetime, span: float, now: datetime) -
     total = ((call.ended_at or now) - call.started_at) / timedelta(milliseconds=1)
     replica = min(call.replica_ms or 0, total)
     first = min(call.first_token_ms or 0, replica)
+    queue = min(call.queue_ms or 0, first)
     return CallBar(
         call=call,
         y=at * ROW,
         x=round((call.started_at - begin) / timedelta(milliseconds=1) * scale, 1),
         outside=round(max((total - replica) * scale, _LEAST), 1),
-        first=round(first * scale, 1),
+        queue=round(queue * scale, 1),
+        first=round((first - queue) * scale, 1),
         rest=round((replica - first) * scale, 1),
     )

@@ -14,8 +14,11 @@ from typing import BinaryIO
 import llguidance
 import msgspec
 
+from serving.constraints.arguments import follows
 from serving.constraints.grammar import GrammarError, GrammarSpec
 from serving.constraints.trial import try_grammar
+
+ARGUMENT_SECONDS = 1.0  # of processor time, for the arguments of one call
 
 
 class Vocabulary(msgspec.Struct):
@@ -28,11 +31,29 @@ class Vocabulary(msgspec.Struct):
     memory_bytes: int
 
 
+class Arguments(msgspec.Struct):
+    """The arguments of one call, to be held against its function's schema; both as JSON."""
+
+    schema: str
+    text: str
+
+
+class Question(msgspec.Struct):
+    """A line after the first: one of the two."""
+
+    grammar: GrammarSpec | None = None
+    arguments: Arguments | None = None
+
+
 class Verdict(msgspec.Struct):
-    """The answer to each line: no error for a grammar that can be followed. param: where the fault is, if known."""
+    """The answer to each line: no error for a grammar that can be followed. param: where the fault is, if known.
+
+    fit: of arguments, whether they follow their schema; None: nobody can tell, because it is none
+    """
 
     error: str | None = None
     param: str | None = None
+    fit: bool | None = None
 
 
 def main(lines: BinaryIO, answers: BinaryIO) -> None:
@@ -44,10 +65,13 @@ def main(lines: BinaryIO, answers: BinaryIO) -> None:
     _limit_memory(first.memory_bytes)
     _answer(answers, Verdict())
     while line := lines.readline():
-        _limit_time(first.cpu_seconds)
-        spec, verdict = msgspec.json.decode(line, type=GrammarSpec), Verdict()
+        question, verdict = msgspec.json.decode(line, type=Question), Verdict()
+        _limit_time(first.cpu_seconds if question.arguments is None else ARGUMENT_SECONDS)
         try:
-            try_grammar(spec, tokenizer, first.vocab_size, eos)
+            if question.arguments is not None:
+                verdict = Verdict(fit=follows(question.arguments.schema, question.arguments.text))
+            elif question.grammar is not None:
+                try_grammar(question.grammar, tokenizer, first.vocab_size, eos)
         except GrammarError as error:
             verdict = Verdict(str(error), error.param)
         except (MemoryError, RecursionError):

@@ -22,7 +22,7 @@ import llguidance
 import msgspec
 
 import serving
-from serving.constraints.child import Verdict, Vocabulary
+from serving.constraints.child import Arguments, Question, Verdict, Vocabulary
 from serving.constraints.grammar import Grammar, GrammarError, GrammarSpec, compile_grammar
 
 MAX_GRAMMAR_CHARS = 1 << 16
@@ -78,6 +78,14 @@ class GrammarCompiler:
             raise GrammarError(str(known), known.param)
         return known
 
+    async def follows(self, schema: str, arguments: str) -> bool | None:
+        """Return whether the arguments of a call follow its function's schema, both JSON; None: it cannot be told."""
+        if len(schema) + len(arguments) > MAX_GRAMMAR_CHARS or not self._eos:
+            return None
+        question = Question(arguments=Arguments(schema, arguments))
+        verdict = await asyncio.get_running_loop().run_in_executor(self._threads, self._try, question)
+        return None if verdict is None else verdict.fit
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
@@ -89,7 +97,7 @@ class GrammarCompiler:
             trial.end()
 
     def _compile(self, spec: GrammarSpec) -> Grammar | GrammarError:
-        verdict = self._try(spec)
+        verdict = self._try(Question(grammar=spec)) or Verdict("it takes too much time or memory to compile")
         made: Grammar | GrammarError
         if verdict.error is None:
             made = compile_grammar(spec, self._vocabulary(), self._vocab)
@@ -101,7 +109,8 @@ class GrammarCompiler:
                 self._cache.popitem(last=False)
         return made
 
-    def _try(self, spec: GrammarSpec) -> Verdict:
+    def _try(self, question: Question) -> Verdict | None:
+        """Ask a process. None: it met one of its limits over the question."""
         with self._lock:
             trial = self._idle.pop() if self._idle else None
         if trial is None:
@@ -111,7 +120,7 @@ class GrammarCompiler:
             trial = _Trial(vocabulary, self._limits)
             with self._lock:
                 self._trials.add(trial)
-        verdict = trial.verdict(spec)
+        verdict = trial.verdict(question)
         with self._lock:
             if keep := trial.alive and not self._closed:
                 self._idle.append(trial)
@@ -150,10 +159,9 @@ class _Trial:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def verdict(self, spec: GrammarSpec) -> Verdict:
-        """Return whether a grammar can be followed; a process that ends over it has met one of its limits."""
-        answer = self._ask(msgspec.json.encode(spec), self._seconds)
-        return Verdict("it takes too much time or memory to compile") if answer is None else answer
+    def verdict(self, question: Question) -> Verdict | None:
+        """Return the answer; a process that ends over the question, and gives none, has met one of its limits."""
+        return self._ask(msgspec.json.encode(question), self._seconds)
 
     def kill(self) -> None:
         """Let the process end, from any thread."""

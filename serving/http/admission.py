@@ -64,11 +64,27 @@ class RequestAuthorizer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of a request that ended, beside its tokens; None: it is not known, or there is no such thing.
+
+    answer: its place in the closed set of its contract
+    queue_seconds: until the engine took its first completion up
+    arguments_fit: whether the arguments of all its calls of functions follow the functions' schemas
+    """
+
+    answer: int | None = None
+    queue_seconds: float | None = None
+    arguments_fit: bool | None = None
+
+
+UNKNOWN = Ending()
+
+
 class CompletionObserver(Protocol):
     """An observer of all admitted requests, in the server's event loop. `on_finish` is called once per request.
 
     finish_reason: stop, length, budget, cancelled (by the client or an administrator), revoked, or error.
-    answer: its place in the closed set of its contract, if it has one
     """
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
@@ -76,7 +92,7 @@ class CompletionObserver(Protocol):
         ...
 
     async def on_finish(
-        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+        self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN
     ) -> dict[str, Any] | None:
         """Note a request's end, before the last event; the client gets the result under PREDICTION_EXTRA_KEY."""
         ...
@@ -89,7 +105,7 @@ class SilentObserver:
         pass
 
     async def on_finish(
-        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+        self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN
     ) -> dict[str, Any] | None:
         return None
 

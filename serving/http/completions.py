@@ -13,6 +13,7 @@ from serving.core import AdapterRef, Delta, Request
 from serving.errors import EngineError
 from serving.http import contracts, parameters, rules, schema
 from serving.http.admission import Admission
+from serving.http.call_judge import CallJudge
 from serving.http.endpoint import Endpoint, prediction, refuse
 from serving.http.errors import from_engine, json_response
 from serving.http.format import ChatFormat, CompletionFormat, Format, Style
@@ -81,7 +82,10 @@ class CompletionEndpoint(Endpoint[Generation]):
         self.check_lengths(requests, prompts, admission)
         await parts.sizes.check(body, prompts, requests)
         answers = None if terms is None else terms.answers
-        work = self.work(requests, body.choices, admission, http_id, whole_only=whole_only, answers=answers)
+        calls = CallJudge(use, parts.grammars) if use.parses else None
+        work = self.work(
+            requests, body.choices, admission, http_id, whole_only=whole_only, answers=answers, calls=calls
+        )
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> _Limit:

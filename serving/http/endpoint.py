@@ -19,6 +19,7 @@ from serving.engine import Engine
 from serving.errors import EngineError
 from serving.http import schema
 from serving.http.admission import Admission, CompletionObserver, IncomingRequest, RequestAuthorizer
+from serving.http.call_judge import CallJudge
 from serving.http.contracts import ContractDesk
 from serving.http.errors import ApiError, from_engine, json_response
 from serving.http.metrics import Metrics
@@ -160,6 +161,7 @@ class Endpoint(ABC, Generic[schema.Body]):
         *,
         whole_only: bool = False,
         answers: Mapping[str, int] | None = None,
+        calls: CallJudge | None = None,
     ) -> Work:
         """Submit requests. Raises EngineError before anything is held."""
         parts = self.parts
@@ -173,6 +175,7 @@ class Endpoint(ABC, Generic[schema.Body]):
             http_id,
             whole_only=whole_only,
             answers=answers,
+            calls=calls,
         )
 
 

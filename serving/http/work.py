@@ -16,7 +16,8 @@ from serving.core import Delta, Request, Usage
 from serving.engine import Engine
 from serving.errors import AdapterRevoked, EngineError, EngineStopped, QueueFull
 from serving.handle import MAX_BACKLOG, RequestHandle, Times
-from serving.http.admission import Admission, CompletionObserver
+from serving.http.admission import Admission, CompletionObserver, Ending
+from serving.http.call_judge import CallJudge
 from serving.http.metrics import Metrics
 
 log = structlog.stdlib.get_logger("serving.request")
@@ -35,6 +36,7 @@ class Work:
     admission's
     whole_only: a choice that ends at its limit counts no tokens: its creator's contract promises whole answers
     answers: the places of its contract's answers, where they are a closed set
+    calls: the judge of its calls of functions, where it may make any
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Work:
         *,
         whole_only: bool = False,
         answers: Mapping[str, int] | None = None,
+        calls: CallJudge | None = None,
     ) -> None:
         self.request_id = admission.request_id
         self.overflow = asyncio.Event()
@@ -56,7 +59,7 @@ class Work:
         self._engine, self._observer, self._metrics = engine, observer, metrics
         self._requests, self._each, self._whole_only = requests, each, whole_only
         # With several choices no single answer could be named.
-        self._answers = answers if len(requests) == 1 else None
+        self._answers, self._calls = (answers, calls) if len(requests) == 1 else (None, None)
         self._texts: list[str] = []
         self._usages = [Usage(len(r.prompt_token_ids) if i % each == 0 else 0, 0, 0) for i, r in enumerate(requests)]
         self._reasons: list[str | None] = [None] * len(requests)
@@ -212,7 +215,7 @@ class Work:
         self._last[index] = now
         self._reasons[index] = delta.finish_reason
         self._usages[index] = delta.usage
-        if self._answers:
+        if self._answers or self._calls:
             self._texts.append(delta.text)
         self._observer.on_progress(self.request_id, self.usage)
 
@@ -238,7 +241,13 @@ class Work:
         for pump in self._pumps:
             with contextlib.suppress(asyncio.CancelledError):
                 await pump
-        return await self._observer.on_finish(self.request_id, self.counted, reason, self._answer(reason))
+        fit = None if self._calls is None else await self._calls.fit("".join(self._texts))
+        ending = Ending(self._answer(reason), self._queue_seconds(), fit)
+        return await self._observer.on_finish(self.request_id, self.counted, reason, ending)
+
+    def _queue_seconds(self) -> float | None:
+        times = self._first.times
+        return None if times is None or times.admitted_at is None else max(0.0, times.admitted_at - times.arrival)
 
     def _answer(self, reason: str) -> int | None:
         """Return the place of the answer in its closed set; None without a set, or where it did not end by itself."""

@@ -15,7 +15,7 @@ from protocol.receipts import FinishReason
 from protocol.tickets import TICKET_HEADER, Ticket
 from serving.core import AdapterRef, Usage
 from serving.engine import Engine
-from serving.http.admission import Admission, IncomingRequest
+from serving.http.admission import UNKNOWN, Admission, Ending, IncomingRequest
 from serving.http.errors import ApiError
 from serving.platform.errors import TicketRefused, TooManyTickets
 from serving.platform.journal import UsageJournal
@@ -142,7 +142,7 @@ class PredictionDesk:
         )
 
     async def on_finish(
-        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+        self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN
     ) -> dict[str, Any] | None:
         """Sign the receipt, wait until it is on the disk, and return it.
 
@@ -156,6 +156,8 @@ class PredictionDesk:
             self._running.pop(request_id, None)
             self._journal.drop(request_id, known.attempt)
             return None
+        duration = round((time.monotonic() - known.began) * 1000)
+        queued = None if ending.queue_seconds is None else min(round(ending.queue_seconds * 1000), duration)
         receipt = self._signer.sign(
             jti=request_id,
             attempt=known.attempt,
@@ -167,9 +169,11 @@ class PredictionDesk:
             completion_tokens=known.countable(usage.completion_tokens),
             finish_reason=cast(FinishReason, finish_reason),
             ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
-            duration_ms=round((time.monotonic() - known.began) * 1000),
+            duration_ms=duration,
             latency_class=known.latency_class,
-            answer=answer,
+            answer=ending.answer,
+            queue_ms=queued,
+            tool_arguments=None if ending.arguments_fit is None else "valid" if ending.arguments_fit else "invalid",
         )
         durable = asyncio.wrap_future(self._journal.finish(request_id, known.attempt, receipt))
         self._running.pop(request_id, None)

@@ -8,7 +8,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.latency import LatencyClass
-from protocol.receipts import FinishReason, Receipt, sign_receipt
+from protocol.receipts import FinishReason, Receipt, ToolArguments, sign_receipt
 
 
 class ReceiptSigner:
@@ -43,13 +43,15 @@ class ReceiptSigner:
         duration_ms: int,
         latency_class: LatencyClass,
         answer: int | None = None,
+        queue_ms: int | None = None,
+        tool_arguments: ToolArguments | None = None,
     ) -> str:
         """Return the receipt of one attempt of prediction `jti` as a JWT.
 
         `replica_id` is the id that its ticket named, `signer_id` the id under which the platform knows this boot's key.
 
         Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came. `answer` is the answer's
-        place in its contract's closed set.
+        place in its contract's closed set; `queue_ms` and `tool_arguments` are None where they are not known.
         """
         receipt = Receipt(
             jti=jti,
@@ -66,5 +68,7 @@ class ReceiptSigner:
             duration_ms=duration_ms,
             latency_class=latency_class,
             answer=msgspec.UNSET if answer is None else answer,
+            queue_ms=msgspec.UNSET if queue_ms is None else queue_ms,
+            tool_arguments=msgspec.UNSET if tool_arguments is None else tool_arguments,
         )
         return sign_receipt(receipt, self._key, signer_id=signer_id)

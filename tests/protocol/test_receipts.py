@@ -118,6 +118,7 @@ def test_the_whole_grant_may_be_claimed() -> None:
         ({"completion_tokens": 7}, "completion_tokens"),
         ({"cached_tokens": 11}, "cached_tokens"),
         ({"ttft_ms": 10}, "times"),
+        ({"queue_ms": 10}, "times"),
         ({"iss": "intarsia"}, "malformed"),
         ({"attempt": 0}, "malformed"),
         ({"attempt": 2**15}, "malformed"),
@@ -131,7 +132,7 @@ def test_the_whole_grant_may_be_claimed() -> None:
         ({"completion_tokens": 10**400}, "malformed"),
         ({"finish_reason": "free"}, "malformed"),
     ],
-    ids=range(32),
+    ids=range(33),
 )
 def test_a_receipt_that_is_wrong_in_one_thing_is_refused_by_that_rule(changes: dict[str, Any], rule: str) -> None:
     with pytest.raises(ReceiptRejected) as refused:

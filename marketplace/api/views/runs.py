@@ -55,6 +55,12 @@ class RunCall(serializers.Serializer):
     total_ms = serializers.IntegerField(allow_null=True)
     replica_ms = serializers.IntegerField(allow_null=True)
     first_token_ms = serializers.IntegerField(allow_null=True, help_text="at the replica, its queue included")
+    queue_ms = serializers.IntegerField(allow_null=True, help_text="of it, the wait in the replica's queue")
+    tool_arguments = serializers.ChoiceField(
+        ["valid", "invalid"],
+        allow_null=True,
+        help_text="whether the arguments of its calls of functions follow their schemas; null: no call, or not known",
+    )
     prompt_tokens = serializers.IntegerField()
     cached_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()

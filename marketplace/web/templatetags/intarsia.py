@@ -6,12 +6,14 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from django import template
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from marketplace.accounts import features
 from marketplace.catalog.licences import name_of, url_of
 from marketplace.catalog.models import Model
 from marketplace.catalog.search.why import mark
@@ -94,6 +96,12 @@ def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
     whole, fraction = divmod(abs(int(amount)), 10**digits)
     text = f"{fraction:0{digits}d}".rstrip("0").ljust(minimum, "0")
     return f"{sign}${whole:,}.{text}"
+
+
+@register.simple_tag
+def switched_off(name: str, organization_id: UUID) -> str:
+    """Return what people read where staff switched a feature off; empty where it is on."""
+    return "" if features.is_on(name, organization_id) else features.FEATURES[name].refusal
 
 
 @register.filter

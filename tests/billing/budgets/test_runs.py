@@ -70,7 +70,7 @@ async def test_of_calls_at_once_exactly_those_are_paid_that_the_run_is_funded_fo
     world = await sync_to_async(World)()
     async with hot_pool(8) as pool:
         async with pool.connection() as conn:
-            run = await world.open(conn, cost=24 * AMOUNT)
+            run = await world.open(conn, cost=400 * AMOUNT)
 
         async def call() -> str:
             async with pool.connection() as conn:
@@ -82,12 +82,12 @@ async def test_of_calls_at_once_exactly_those_are_paid_that_the_run_is_funded_fo
                 await settle_hold(conn, charge(request.prediction_id, EVERYTHING))
                 return "paid"
 
-        outcomes = Counter(await asyncio.gather(*(call() for _ in range(60))))
+        outcomes = Counter(await asyncio.gather(*(call() for _ in range(1_000))))
         async with pool.connection() as conn:
             end = await world.state(conn, run)
-    assert outcomes == {"paid": 24, "run_budget_exceeded": 36}
-    assert (end.calls, end.spent_nano_usd, end.held_nano_usd) == (24, 24 * AMOUNT, 0)
-    assert await sync_to_async(Usage.objects.count)() == 24
+    assert outcomes == {"paid": 400, "run_budget_exceeded": 600}
+    assert (end.calls, end.spent_nano_usd, end.held_nano_usd) == (400, 400 * AMOUNT, 0)
+    assert await sync_to_async(Usage.objects.count)() == 400
 
 
 async def test_calls_are_counted_when_they_are_admitted_and_money_that_was_not_spent_comes_back() -> None:

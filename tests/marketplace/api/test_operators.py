@@ -125,3 +125,14 @@ def test_nobody_else_may(person: User) -> None:
         error_of(Api().get(f"platform/{path}"), 401)
     for path in ("replicas/r1/drain", "organizations/acme/suspend", "status", f"predictions/{uuid.uuid4()}/refund"):
         assert error_of(member.post(f"platform/{path}", {}), 403)["code"] == "staff_only"
+
+
+def test_a_feature_is_switched(staff: Api, person: User) -> None:
+    make_organization("acme")
+    names = [row["name"] for row in staff.get("platform/features").json()["results"]]
+    assert names[:2] == ["predictions", "batches"]
+    wanted = {"percent": 0, "on_for": ["acme"]}
+    error_of(staff.call("put", "platform/features/batches", wanted | {"code": "000000"}), 403)
+    shown = staff.call("put", "platform/features/batches", wanted | {"code": code(person)}).json()
+    assert (shown["state"], shown["percent"], shown["on_for"]) == ("in part", 0, ["acme"])
+    error_of(staff.call("put", "platform/features/teleports", wanted | {"code": code(person)}), 404)

@@ -10,6 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
@@ -26,6 +27,14 @@ from tests.marketplace.gateway.settlement.hostile_receipts import Lie
 
 TOKENS = ["The", " answer", " is", " 42", "."]
 USAGE = {"prompt_tokens": 10, "completion_tokens": len(TOKENS), "total_tokens": 10 + len(TOKENS)}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer: its pieces of text, or calls of functions: id, name, arguments."""
+
+    texts: list[str] = field(default_factory=list)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 class ScriptedReplica:
@@ -49,6 +58,7 @@ class ScriptedReplica:
         self.padding = 0
         self.texts = TOKENS
         self.calls: list[tuple[str, str, str]] = []  # of functions, in place of texts: id, name, arguments
+        self.next_turn: Callable[[dict[str, Any]], Turn] | None = None  # in place of `texts` and `calls`, by the body
         self.verdict: Callable[[str], float] | None = None  # as a guard: log-odds that a message is an attack
         self.finish: str | None = None  # of the answer's choice, where it is not "stop"; a stream then says it too
         self.cancelled: dict[str, int] = {}  # prediction id → tokens that were delivered, as the gateway said
@@ -154,6 +164,9 @@ class ScriptedReplica:
                     PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, 0)},
                 }
             )
+        if self.next_turn is not None:
+            turn = self.next_turn(body)
+            self.texts, self.calls = turn.texts, turn.calls
         if body.get("stream"):
             return await self._stream(request, mode, claims)
         if self.verdict is not None and body.get("logprobs"):
@@ -186,12 +199,14 @@ class ScriptedReplica:
                 for one, name, arguments in self.calls
             ]
             message, finish = {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
+        of_chat = request.path == "/v1/chat/completions"
+        said = {"message": message} if of_chat else {"text": message["content"]}
         answer: dict[str, Any] = {
             "id": "chatcmpl-1",
-            "object": "chat.completion",
+            "object": "chat.completion" if of_chat else "text_completion",
             "created": 1,
             "model": "maker/thing",
-            "choices": [{"index": 0, "finish_reason": finish, "message": message}],
+            "choices": [{"index": 0, "finish_reason": finish, **said}],
             "usage": USAGE,
             PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
         }
@@ -210,14 +225,15 @@ class ScriptedReplica:
         return response
 
     async def _stream(self, request: web.Request, mode: str, claims: dict[str, Any]) -> web.StreamResponse:
+        texts, calls = self.texts, self.calls
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         if mode == "drop_at_once":
             return _abort(request, response)
-        if self.calls:
-            return await self._stream_calls(response, claims)
+        if calls:
+            return await self._stream_calls(response, claims, calls)
         sent = 0
-        for token in self.texts:
+        for token in texts:
             if mode == "slow" and sent:
                 await self._told_to_stop(claims)
             if claims["jti"] in self.cancelled:
@@ -238,18 +254,21 @@ class ScriptedReplica:
         await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
         return response
 
-    async def _stream_calls(self, response: web.StreamResponse, claims: dict[str, Any]) -> web.StreamResponse:
-        sent = 0
-        for index, (one, name, arguments) in enumerate(self.calls):
+    async def _stream_calls(
+        self, response: web.StreamResponse, claims: dict[str, Any], calls: list[tuple[str, str, str]]
+    ) -> web.StreamResponse:
+        sent, chunk = 0, {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "maker/thing"}
+        for index, (one, name, arguments) in enumerate(calls):
             begun = {"index": index, "id": one, "type": "function", "function": {"name": name, "arguments": ""}}
             rest = [{"index": index, "function": {"arguments": part}} for part in (arguments[:4], arguments[4:])]
             for call in (begun, *rest):
                 delta = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}
                 sent = min(sent + 1, len(TOKENS))
-                await response.write(format_event(json.dumps({"choices": [delta]}).encode(), sent))
-        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+                await response.write(format_event(json.dumps({**chunk, "choices": [delta]}).encode(), sent))
+        end = {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
         await response.write(format_event(json.dumps(end).encode(), sent))
-        last = {"choices": [], "usage": USAGE, PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, sent)}}
+        last = {**chunk, "choices": [], "usage": USAGE}
+        last[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, sent)}
         await response.write(format_event(json.dumps(last).encode(), sent) + DONE)
         return response
 

@@ -12,6 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from marketplace.accounts.models import FeatureSwitch
 from marketplace.jobs import events, predictions, running
 from marketplace.jobs.fairness import share
 from marketplace.jobs.models import AsyncPrediction
@@ -30,6 +31,26 @@ async def create(world: World, *, status: int = 202, key: str = "", **changes: A
 
 async def get(world: World, made: dict[str, Any]) -> dict[str, Any]:
     return await (await world.http.get(made["url"])).json()
+
+
+async def test_switches_stop_new_jobs_and_let_a_job_wait_while_predictions_are_off(api: World) -> None:
+    change = sync_to_async(FeatureSwitch.objects.update_or_create)
+    made = await create(api, key="one")
+    for name in ("background-predictions", "batches", "predictions"):
+        await change(name=name, defaults={"percent": 0})
+    assert (await create(api, status=503))["error"]["code"] == "feature_off"
+    assert (await create(api, key="one"))["id"] == made["id"]  # it was taken before
+    await work(seconds=1)
+    assert (await get(api, made))["status"] in ("queued", "running") and api.replica.served == []
+    await change(name="predictions", defaults={"percent": 100})
+
+    async def done() -> bool:
+        await sync_to_async(AsyncPrediction.objects.update)(due_at=timezone.now())  # or it waits its minute
+        await work(seconds=1)
+        return bool((await get(api, made))["status"] == "succeeded")
+
+    await until(done)
+    assert len(api.replica.served) == 1
 
 
 async def test_a_prediction_is_answered_and_paid_once(api: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marketplace.accounts.errors import Conflict
-from marketplace.accounts.models import Organization
+from marketplace.accounts.errors import Conflict, Refusal
+from marketplace.accounts.models import FeatureSwitch, Organization
 from marketplace.alerts.models import Alert
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog import services as catalog_services
@@ -99,6 +99,23 @@ def test_an_unlisted_model_becomes_public_by_the_same_gate(start: str) -> None:
     approve(waiting)
     model.refresh_from_db()
     assert model.visibility == "public" and is_found(model)
+
+
+def test_nothing_new_becomes_public_while_public_listings_are_off() -> None:
+    public, unlisted = newcomer(), newcomer("unlisted", slug="second", title="Letters")
+    publishing.publish_version(version=unlisted)
+    FeatureSwitch.objects.create(name="public-listings", percent=0)
+    to_public = ListingText(visibility="public")
+    for act in (
+        lambda: publishing.publish_version(version=public),
+        lambda: publishing.change_listing(model=unlisted.model, text=to_public),
+    ):
+        with pytest.raises(Refusal) as refused:
+            act()
+        assert refused.value.code == "feature_off"
+    public.refresh_from_db()
+    unlisted.model.refresh_from_db()
+    assert (public.state, unlisted.model.visibility) == (State.VERIFIED, "unlisted") and not Review.objects.exists()
 
 
 def test_a_newcomer_in_review_who_turns_unlisted_sells_at_once() -> None:

@@ -92,6 +92,7 @@ STAFF = [
     "/platform/evaluations",
     "/platform/organizations",
     "/platform/organizations/northbank",
+    "/platform/features",
     "/platform/refunds",
 ]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)

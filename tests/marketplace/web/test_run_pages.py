@@ -6,11 +6,14 @@ import re
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from marketplace.accounts.audit import entries_of
 from marketplace.accounts.models import Membership
 from marketplace.accounts.services import create_api_key
 from marketplace.receipts.run_calls import CallView
 from marketplace.web.run_chart import ROW, WIDTH, build_waterfall
+from protocol.receipts import Receipt, sign_receipt
 from tests.billing.support import hold_request, open_run, place, settle
 from tests.marketplace.api.client import Api
 from tests.marketplace.web.conftest import World
@@ -23,7 +26,12 @@ def test_a_runs_page_shows_each_call_as_the_api_does_and_closes_the_run(world: W
     run = open_run(key, metadata={"job": "<7>"}, name="nightly")
     fields = {"api_key_id": key.pk, "run_id": run.pk, "amount_nano_usd": 100}
     charged, running = (place(hold_request(consumer, consumer, **fields)).prediction_id for _ in range(2))
-    settle(charged)
+    receipt = Receipt(
+        **{"jti": str(charged), "attempt": 1, "replica_id": str(charged), "iat": 1, "adapter": None, "base": "b"},
+        **{"prompt_tokens": 100, "cached_tokens": 0, "completion_tokens": 9, "finish_reason": "stop"},
+        **{"ttft_ms": 5, "duration_ms": 9, "queue_ms": 4, "tool_arguments": "invalid"},
+    )
+    settle(charged, receipt=sign_receipt(receipt, Ed25519PrivateKey.generate(), signer_id=str(charged)))
 
     client, path = world.client(world.consumer), f"/dashboard/runs/{run.pk}"
     listed, page = client.get("/dashboard/runs"), client.get(path)
@@ -44,6 +52,8 @@ def test_a_runs_page_shows_each_call_as_the_api_does_and_closes_the_run(world: W
         (str(running), "running"),
     ]
     assert calls[0]["cost_nano_usd"] == shown["spent_nano_usd"] > 0 and calls[0]["prompt_tokens"] == 100
+    assert [(one["queue_ms"], one["tool_arguments"]) for one in calls] == [(4, "invalid"), (None, None)]
+    assert len(re.findall(r'<span class="tag bad">\s*invalid\s*</span>', text)) == 1
     assert [one["id"] for one in api.get("runs").json()["results"]] == [shown["id"]]
 
     for user in (world.creator, world.stranger):
@@ -58,19 +68,19 @@ def test_a_runs_page_shows_each_call_as_the_api_does_and_closes_the_run(world: W
 def test_bars_of_a_waterfall_stay_within_it() -> None:
     begin = datetime(2026, 11, 26, tzinfo=UTC)
 
-    def call(start: int, end: int | None, replica: int | None, first: int | None) -> CallView:
+    def call(start: int, end: int | None, replica: int | None, first: int | None, queue: int | None = None) -> CallView:
         ended = None if end is None else begin + timedelta(milliseconds=end)
         total = None if end is None else end - start
         at = begin + timedelta(milliseconds=start)
-        return CallView(uuid4(), "m", "charged", "stop", at, ended, 1, 1, 0, 1, 1, total, replica, first)
+        return CallView(uuid4(), "m", "charged", "stop", at, ended, 1, 1, 0, 1, 1, total, replica, first, queue)
 
     chart = build_waterfall(
-        [call(0, 400, 300, 100), call(100, 1_000, 5_000, 7_000), call(200, None, None, None)],
+        [call(0, 400, 300, 100, 50), call(100, 1_000, 5_000, 7_000, 9_000), call(200, None, None, None)],
         now=begin + timedelta(milliseconds=800),
     )
     assert chart.milliseconds == 1_000 and chart.height == 3 * ROW
     first, second, third = chart.bars
-    assert (first.x, first.outside, first.first, first.rest) == (0, 60, 60, 120)
-    assert (first.first_x, first.rest_x) == (60, 120)
+    assert (first.x, first.outside, first.queue, first.first, first.rest) == (0, 60, 30, 30, 120)
+    assert (first.queue_x, first.first_x, first.rest_x) == (60, 90, 120)
     assert second.rest_x + second.rest <= WIDTH + 2 and third.outside == 360
     assert build_waterfall([], now=begin).bars == ()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, SchemaPart, compiler, json_spec
+from serving.constraints.child import Question
 from serving.constraints.compiler import TrialLimits
 from tests.serving.tiny import Tiny
 
@@ -123,15 +124,15 @@ async def test_one_dead_process_does_not_end_the_compiler(
 async def test_a_grammar_is_tried_once_whether_good_or_bad(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[GrammarSpec] = []
+    asked: list[Question] = []
     verdict = compiler._Trial.verdict
-    monkeypatch.setattr(compiler._Trial, "verdict", lambda self, spec: asked.append(spec) or verdict(self, spec))
+    monkeypatch.setattr(compiler._Trial, "verdict", lambda self, one: asked.append(one) or verdict(self, one))
     bad = json_spec(ENDLESS[0])
     for _ in range(3):
         assert (await grammars.compile(GOOD)) is (await grammars.compile(GOOD))
         with pytest.raises(GrammarError):
             await grammars.compile(bad)
-    assert asked == [GOOD, bad]
+    assert [one.grammar for one in asked] == [GOOD, bad]
 
 
 async def test_a_model_without_an_end_has_no_grammars(tiny: Tiny) -> None:

@@ -17,7 +17,7 @@ from serving.adapters.directory import DirectoryAdapterSource
 from serving.config import ServingConfig
 from serving.core import Usage
 from serving.engine import Engine
-from serving.http.admission import Admission, IncomingRequest, InsecureAuthorizer
+from serving.http.admission import UNKNOWN, Admission, Ending, IncomingRequest, InsecureAuthorizer
 from serving.http.app import create_app
 from serving.http.server import DrainingServer, limit_stalls, make_server
 from serving.replica import Base, build_engine
@@ -31,16 +31,18 @@ class Recorder:
         self.progress: list[tuple[str, Usage]] = []
         self.finished: list[tuple[str, Usage, str]] = []
         self.answers: list[int | None] = []
+        self.endings: list[Ending] = []
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
         self.progress.append((request_id, usage))
 
     async def on_finish(
-        self, request_id: str, usage: Usage, finish_reason: str, answer: int | None = None
+        self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN
     ) -> dict[str, Any]:
         await asyncio.sleep(0.01)
         self.finished.append((request_id, usage, finish_reason))
-        self.answers.append(answer)
+        self.answers.append(ending.answer)
+        self.endings.append(ending)
         return {"receipt": f"{request_id}:{usage.completion_tokens}"}
 
 

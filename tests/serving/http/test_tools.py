@@ -13,7 +13,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.serving.http.server import serving
+from tests.serving.http.server import Recorder, serving
 from tests.serving.http.test_constrained import tokens_of
 from tests.serving.tiny import Tiny
 
@@ -75,7 +75,8 @@ async def test_required_and_named_functions_are_called_with_valid_arguments(room
 
 
 async def test_calls_stream_in_pieces_that_make_the_same_calls(roomy: Tiny) -> None:
-    async with serving(roomy) as server:
+    seen = Recorder()
+    async with serving(roomy, observer=seen) as server:
         create = server.openai.chat.completions.create
         whole = (await create(**SETTINGS, tool_choice="required")).choices[0].message.tool_calls
         stream = await create(**SETTINGS, tool_choice="required", stream=True)
@@ -83,6 +84,8 @@ async def test_calls_stream_in_pieces_that_make_the_same_calls(roomy: Tiny) -> N
         arguments: defaultdict[int, list[str]] = defaultdict(list)
         reason, content = None, ""
         async for chunk in stream:
+            if not chunk.choices:  # the receipt's
+                continue
             delta = chunk.choices[0].delta
             content += delta.content or ""
             for piece in delta.tool_calls or ():
@@ -91,18 +94,22 @@ async def test_calls_stream_in_pieces_that_make_the_same_calls(roomy: Tiny) -> N
                 arguments[piece.index].append(piece.function.arguments or "")
             reason = chunk.choices[0].finish_reason or reason
     assert reason == "tool_calls" and content == "" and whole
+    assert [one.arguments_fit for one in seen.endings] == [True, True]
+    assert all(one.queue_seconds is not None and 0 <= one.queue_seconds < 60 for one in seen.endings)
     assert [(names[i], "".join(arguments[i])) for i in names] == [
         (c.function.name, c.function.arguments) for c in whole
     ]
 
 
 async def test_a_call_that_did_not_fit_ends_with_length(roomy: Tiny) -> None:
-    async with serving(roomy) as server:
+    seen = Recorder()
+    async with serving(roomy, observer=seen) as server:
         named = {"type": "function", "function": {"name": "get_weather"}}
         answer = await server.openai.chat.completions.create(**SETTINGS | {"max_tokens": 60}, tool_choice=named)
         assert answer.choices[0].finish_reason == "length"
         (call,) = answer.choices[0].message.tool_calls or ()
         assert call.function.name == "get_weather" and call.function.arguments.startswith("{")
+    assert [one.arguments_fit for one in seen.endings] == [False]  # half a call is none that fits
 
 
 async def test_strict_functions_bind_a_model_that_is_free_to_call(roomy: Tiny) -> None:

@@ -19,7 +19,7 @@ from protocol.receipts import Grant, verify_receipt
 from protocol.tickets import TICKET_HEADER
 from protocol.version import PROTOCOL_VERSION
 from serving.core import Usage
-from serving.http.admission import Admission, IncomingRequest
+from serving.http.admission import Admission, Ending, IncomingRequest
 from serving.http.errors import ApiError
 from serving.http.schema import EmbeddingBody
 from serving.platform import predictions
@@ -224,6 +224,18 @@ def test_a_receipt_names_its_attempt_and_the_replica_of_its_ticket(setup: Setup)
     assert (claims["attempt"], claims["replica_id"]) == (3, setup.replica_id)
     assert answer is not None and setup.desk.state(jti, 3) == ("final", answer["receipt"])
     assert setup.desk.state(jti, 2) == ("unknown", None)
+
+
+async def test_a_receipt_says_how_long_a_request_waited_and_whether_its_calls_fit(setup: Setup) -> None:
+    found = []
+    for fit in (True, False, None):
+        request = IncomingRequest("/v1/completions", {TICKET_HEADER: setup.ticket()}, BODY, None)  # type: ignore[arg-type]
+        jti = (await setup.desk.authorize(request)).request_id
+        ending = Ending(queue_seconds=3600.0 if fit else 0.0, arguments_fit=fit)
+        claims = setup.claims(await setup.desk.on_finish(jti, Usage(5, 1, 2), "stop", ending))
+        assert claims["queue_ms"] <= claims["duration_ms"]  # or no gateway would take it
+        found.append(claims.get("tool_arguments"))
+    assert found == ["valid", "invalid", None]
 
 
 def test_a_prompt_that_is_only_scored_has_a_receipt(setup: Setup) -> None:

@@ -198,6 +198,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("platform-evaluations", world.staff, "/platform/evaluations"),
         ("platform-organizations", world.staff, "/platform/organizations"),
         ("platform-organization", world.staff, "/platform/organizations/northbank"),
+        ("features", world.staff, "/platform/features"),
         ("platform-refunds", world.staff, f"/platform/refunds?id={world.usage[0].prediction_id}"),
     ]
 

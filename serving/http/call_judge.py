@@ -1,0 +1,58 @@
+"""Whether the arguments of the calls in an answer follow their functions' schemas: one bit for the receipt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from serving.constraints import GrammarCompiler
+from serving.http.rules import ToolUse
+from serving.tokenization.tool_calls import CallArguments, CallStart, ToolCallParser
+
+SECONDS = 1.0  # that an answer waits for the judgement of all its calls; without it, nothing is said of them
+
+
+class CallJudge:
+    """The judge of one request's calls. Nothing is kept of them."""
+
+    def __init__(self, use: ToolUse, grammars: GrammarCompiler) -> None:
+        self._tools = {tool.name: tool for tool in use.callable}
+        self._grammars = grammars
+
+    async def fit(self, text: str) -> bool | None:
+        """Return whether all calls in a text fit; None where there is none, or it cannot be told in time."""
+        found = _calls(text)
+        if not found:
+            return None
+        try:
+            async with asyncio.timeout(SECONDS):
+                verdicts = [await self._fits(name, arguments) for name, arguments in found]
+        except TimeoutError:
+            return None
+        return False if False in verdicts else None if None in verdicts else True
+
+    async def _fits(self, name: str, arguments: str) -> bool | None:
+        tool = self._tools.get(name)
+        if tool is None:
+            return False
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):  # cut short, or never JSON
+            return False
+        if not isinstance(value, dict):
+            return False
+        return await self._grammars.follows(json.dumps(tool.argument_schema), arguments)
+
+
+def _calls(text: str) -> list[tuple[str, str]]:
+    """Return name and arguments of each call in a text."""
+    parser = ToolCallParser()
+    names: list[str] = []
+    arguments: dict[int, str] = {}
+    for event in [*parser.push(text), *parser.finish()]:
+        if isinstance(event, CallStart):
+            names.append(event.name)
+            arguments[event.index] = ""
+        elif isinstance(event, CallArguments):
+            arguments[event.index] += event.text
+    return list(zip(names, arguments.values(), strict=True))
