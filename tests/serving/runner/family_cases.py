@@ -15,7 +15,7 @@ from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
 from serving.runner.gpu import GpuRunner
 from serving.runner.torch_runner import TorchRunner
-from tests.serving.models.test_families import build
+from tests.serving.models.families import build
 from tests.serving.runner.driver import Adapters, Driver
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
