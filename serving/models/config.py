@@ -90,11 +90,16 @@ class ModelConfig:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ModelConfigError(f"{path}: {error}") from error
-        return cls.from_hf(raw)
+        try:
+            return cls.from_hf(raw)
+        except ModelConfigError as error:
+            raise ModelConfigError(f"{folder}: {error}") from error
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> ModelConfig:
         """Read the object of a config.json. Raises ModelConfigError, naming the key and what is served."""
+        if not isinstance(raw, dict):
+            raise ModelConfigError("config.json: must be an object")
         try:
             family = architecture_of(raw)
             config = _read({**family.defaults, **raw}, family)

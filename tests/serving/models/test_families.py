@@ -129,6 +129,19 @@ def test_intake_refuses_what_the_engine_does_not_serve() -> None:
             BaseSpec.from_hf_config({**SIZES, "model_type": "llama", **change}, bytes(32))
 
 
+def test_adapters_name_the_modules_that_the_checkpoint_has() -> None:
+    shapes = {
+        kind: BaseSpec.from_hf_config({**SIZES, "model_type": kind}, bytes(32)).shapes for kind in ("llama", "phi3")
+    }
+    assert shapes["phi3"] == {
+        "self_attn.qkv_proj": (48 + 2 * 16, 48),
+        "self_attn.o_proj": (48, 48),
+        "mlp.gate_up_proj": (160, 48),
+        "mlp.down_proj": (48, 80),
+    }
+    assert shapes["llama"]["self_attn.k_proj"] == (16, 48) and len(shapes["llama"]) == 7
+
+
 def test_a_missing_tensor_is_named_with_its_folder(tmp_path: Path) -> None:
     build("gemma").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
