@@ -240,6 +240,7 @@ def attend_tokens(
         num_warps=steps.warps,
         num_stages=3,
         # Three programs a processor either way, and ptxas (Triton 3.9) would spill registers on the way to a fourth.
-        maxnreg=168 if kv.key_scales is not None and head_dim >= 128 else None,
+        # The cap of scores takes more of them.
+        maxnreg=168 if kv.key_scales is not None and head_dim >= 128 and cap is None else None,
     )
     combine(work, positions, counts, out, heads, head_dim)

@@ -67,7 +67,7 @@ def _attend_keys(
     key = tl.arange(0, BLOCK_KV)
     spread = factor
     if CAP > 0:  # capped scores have their scale already
-        spread = factor * 0.0 + 1.0
+        spread = tl.full(factor.shape, 1.0, tl.float32)
     block = block_ids(table, begin + key, stop, BLOCK_SIZE)
     for position in range(begin, stop, BLOCK_KV):
         token = position + key
@@ -250,6 +250,9 @@ def attend_chunks(
     kv_heads, head_dim = kv.keys.shape[1:]
     group, steps = heads // kv_heads, steps_for(head_dim, q.dtype, kv.keys.dtype)
     rows = _tile_rows(group, q.dtype)
+    keys = steps.keys
+    if cap is not None and kv.key_scales is not None and head_dim > 128:
+        keys //= 2  # or 35 instructions spill registers (sm_90, Triton 3.6)
     attend_tiles[(kv_heads, units.shape[0])](
         q,
         q.stride(0),
@@ -271,7 +274,7 @@ def attend_chunks(
         DIM=max(MIN_ROWS, triton.next_power_of_2(head_dim)),
         ROWS=rows,
         BLOCK_SIZE=block_size,
-        BLOCK_KV=steps.keys,
+        BLOCK_KV=keys,
         SCALED=kv.key_scales is not None,
         HALF=kv.key_scales is not None and q.dtype != torch.float32,
         UPCAST=upcast,

@@ -45,6 +45,7 @@ def tokens_and_chunks_see_their_window_alone_and_scores_are_capped() -> None:
         (torch.float32, 2, 2, 16, 1, 2.0, False),
         (torch.bfloat16, 4, 1, 64, 70, 1.5, False),
         (torch.bfloat16, 2, 1, 32, 33, 2.0, True),
+        (torch.bfloat16, 1, 1, 160, 33, 2.0, True),
         (torch.bfloat16, 2, 1, 32, 1000, 2.0, False),
     ):
         kv, tables = make_cache(lengths, kv_heads, dim, torch.float32 if eight_bits else dtype)
