@@ -61,10 +61,12 @@ class Base:
     @classmethod
     def from_dir(cls, folder: Path, fingerprint: Future[bytes] | None = None) -> Base:
         """Read config and tokenizer; hash the weights (about a second per gigabyte) unless `fingerprint` does."""
+        # First of all: a model that is not served is refused before its weights are hashed.
+        model = ModelConfig.from_dir(folder)
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         digest = base_fingerprint(folder) if fingerprint is None else fingerprint.result()
         spec = BaseSpec.from_hf_config(raw, digest, folder.name)
-        return cls(folder, ModelConfig.from_hf(raw), spec, Tokenizer.from_dir(folder))
+        return cls(folder, model, spec, Tokenizer.from_dir(folder))
 
     @property
     def fingerprint(self) -> str:

@@ -109,7 +109,8 @@ def weight_bytes(model: ModelConfig, itemsize: int, *, eight_bits: bool) -> int:
     numbers = hidden * (qkv + model.q_size + 3 * inner)
     outputs = qkv + 2 * hidden + 2 * inner
     linears = numbers + 4 * outputs if eight_bits else numbers * itemsize
-    around = (1 if model.tied_embeddings else 2) * model.vocab_size * hidden + (2 * model.num_layers + 1) * hidden
+    norms = 4 if model.family.output_norms else 2
+    around = (1 if model.tied_embeddings else 2) * model.vocab_size * hidden + (norms * model.num_layers + 1) * hidden
     return model.num_layers * linears + around * itemsize
 
 
@@ -128,7 +129,7 @@ def step_bytes(model: ModelConfig, steps: Steps, itemsize: int, max_rank: int) -
         "activations": 2 * (steps.rows * row * itemsize + planes * 3 * max_rank * 4),
         "logits and sampling": steps.samples * model.vocab_size * (itemsize + SAMPLER_BYTES),
         "attention": (steps.samples * ATTENTION_SPLITS + 1) * attention * 4,
-        "positions and buffers": steps.max_len * model.head_dim * 4 + steps.rows * hidden * itemsize,
+        "positions and buffers": steps.max_len * model.head_dim * 4 * len(model.ropes) + steps.rows * hidden * itemsize,
         "graphs": steps.graphs * GRAPH_BYTES,
         "cuBLAS and code": CUBLAS_BYTES + CODE_BYTES,
     }

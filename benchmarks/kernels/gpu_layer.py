@@ -120,7 +120,7 @@ def _small(config: ModelConfig, device: Device, rows: int) -> Iterator[Timed]:
     both, active = normal(device, rows, 2 * config.intermediate_size), normal(device, rows, config.intermediate_size)
     qkv = normal(device, rows, wide)
     positions = torch.arange(rows, dtype=torch.int32, device=device.device)
-    table = rope_halves(config, rows).to(device.device)
+    table = rope_halves(config.ropes[0], rows).to(device.device)
     kv = KVLayer(*(normal(device, rows, config.num_kv_heads, config.head_dim) for _ in range(2)))
     yield Timed("two norms", norms, layers)
     yield Timed(

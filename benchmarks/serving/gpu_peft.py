@@ -32,7 +32,7 @@ class PeftModel:
             num_hidden_layers=config.num_layers,
             num_attention_heads=config.num_heads,
             num_key_value_heads=config.num_kv_heads,
-            rope_theta=config.rope_theta,
+            rope_theta=config.ropes[0].theta,
             tie_word_embeddings=False,
         )
         with torch.device(device):

@@ -18,10 +18,11 @@ from serving.engine import Engine
 from serving.errors import EngineError
 from serving.kv.paged import PagedKV
 from serving.kv.pool import BlockPool
-from serving.models.config import ModelConfig
+from serving.models.config import Layer, ModelConfig
 from serving.models.llama import pool_spec
 from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import LayerWeights, ModelWeights
+from serving.models.rope_config import Rope
 from serving.runner.gpu import GpuRunner
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
@@ -99,14 +100,12 @@ def make_engine(
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
         intermediate_size=INNER,
-        num_layers=layers,
+        layers=(Layer(Rope(10_000.0, HEAD_DIM)),) * layers,
         num_heads=HEADS,
         num_kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
         max_position=max_len,
         rms_norm_eps=1e-5,
-        rope_theta=10000.0,
-        rope_scaling=None,
         tied_embeddings=True,
     )
     resident = Resident(config, adapters)

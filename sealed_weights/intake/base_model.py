@@ -11,9 +11,8 @@ from typing import Any
 
 from sealed_weights.canonical import encode
 from sealed_weights.errors import FormatError, IntakeError
+from sealed_weights.intake.architectures import ARCHITECTURES, FULL, SLIDING, Architecture, architecture_of
 from sealed_weights.strict_json import JsonRuleError, parse_object
-
-LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 
 # The fields that decide what the weights compute. File paths, dtypes, library versions and token ids do not.
 _ARCHITECTURE_FIELDS = (
@@ -50,24 +49,35 @@ class BaseSpec:
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any], fingerprint: bytes, name: str | None = None) -> BaseSpec:
-        """Read a Hugging Face `config.json` of the llama family; raises `IntakeError` for any other."""
-        model_type = config.get("model_type")
-        if model_type not in LLAMA_FAMILY:
-            raise IntakeError("config.json model_type", f"must be one of {', '.join(sorted(LLAMA_FAMILY))}")
+        """Read the `config.json` of a served family; raises `IntakeError` for any other, and for unserved parts."""
+        try:
+            family = architecture_of(config)
+        except ValueError as error:
+            raise IntakeError("config.json", str(error)) from None
+        config = {**family.defaults, **config}
         hidden, inner = _positive(config, "hidden_size"), _positive(config, "intermediate_size")
         heads = _positive(config, "num_attention_heads")
         kv_heads = _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") else heads
         head = _positive(config, "head_dim") if config.get("head_dim") else hidden // heads
-        shapes = {
-            "self_attn.q_proj": (heads * head, hidden),
-            "self_attn.k_proj": (kv_heads * head, hidden),
-            "self_attn.v_proj": (kv_heads * head, hidden),
-            "self_attn.o_proj": (hidden, heads * head),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
+        widths = {
+            "qkv": (hidden, (heads * head, kv_heads * head, kv_heads * head)),
+            "o": (heads * head, (hidden,)),
+            "gate_up": (hidden, (inner, inner)),
+            "down": (inner, (hidden,)),
         }
-        return cls(name or str(model_type), fingerprint, hidden, _positive(config, "num_hidden_layers"), shapes)
+        shapes = {
+            module: (size, width)
+            for site, (width, sizes) in widths.items()
+            for module, size in zip(family.sites[site], stacked(sizes, family.sites[site]), strict=True)
+        }
+        return cls(
+            name or str(config["model_type"]), fingerprint, hidden, _positive(config, "num_hidden_layers"), shapes
+        )
+
+
+def stacked(sizes: tuple[int, ...], modules: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the outputs of each module of a fused linear whose parts have these sizes: one module has them all."""
+    return (sum(sizes),) if len(modules) == 1 else sizes
 
 
 def _positive(config: Mapping[str, Any], key: str) -> int:
@@ -100,19 +110,52 @@ def base_fingerprint(hf_dir: Path) -> bytes:
 
 def _architecture(config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that decide the function, in one form for all versions of transformers that save the file."""
+    family = ARCHITECTURES.get(str(config.get("model_type")), Architecture())
+    config = {**family.defaults, **config}
     found = {key: config[key] for key in _ARCHITECTURE_FIELDS if config.get(key) not in (None, False)}
     heads = config.get("num_attention_heads")
     if isinstance(heads, int) and heads > 0 and isinstance(config.get("hidden_size"), int):
         found.setdefault("head_dim", config["hidden_size"] // heads)
         found.setdefault("num_key_value_heads", heads)
-    # Version 4 wrote rope_theta beside rope_scaling, version 5 writes both as rope_parameters.
+    found["rope"] = _rope(config, family)
+    found |= {key: config[key] for key in family.settings if config.get(key) is not None}
+    return found | _by_layer(config, family)
+
+
+def _rope(config: dict[str, Any], family: Architecture) -> dict[str, Any]:
+    """Return the settings of the rotary embedding.
+
+    Version 4 wrote rope_theta and more beside rope_scaling, version 5 writes all as rope_parameters, by kind of layer
+    where there are several.
+    """
     rope: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
     for key in ("rope_scaling", "rope_parameters"):
-        if isinstance(config.get(key), dict):
-            rope |= config[key]
+        value = config.get(key)
+        if isinstance(value, dict):
+            rope |= value[FULL] if isinstance(value.get(FULL), dict) else value
+            local = value.get(SLIDING)
+            if family.local_rope and isinstance(local, dict):
+                config["rope_local_base_freq"] = local.get("rope_theta")
+    if family.partial_rotary:
+        rope.setdefault("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type") or "default"
-    found["rope"] = {key: value for key, value in rope.items() if value is not None}
-    return found
+    return {key: value for key, value in rope.items() if value is not None}
+
+
+def _by_layer(config: dict[str, Any], family: Architecture) -> dict[str, Any]:
+    """Return which layers have a window, and which no rotary embedding; nothing where none has.
+
+    Versions of transformers name the same layers by a list, by a pattern, or not at all.
+    """
+    layers = config.get("num_hidden_layers")
+    if type(layers) is not int or not 0 < layers < 10_000:
+        return {}
+    try:
+        windows, bare = family.windows(config, layers), family.bare(config, layers)
+    except ValueError:
+        return {}  # refused where the model is to be served
+    found: dict[str, Any] = {"windows": windows} if any(windows) else {}
+    return found | ({"bare": bare} if any(bare) else {})
 
 
 def _file_sha256(path: Path) -> bytes:

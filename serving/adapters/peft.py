@@ -21,12 +21,17 @@ from sealed_weights import (
     check_patterns,
     parse_adapter_config,
 )
+from sealed_weights.intake.architectures import ARCHITECTURES
 from serving.adapters.gate import Pause, go_on
-from serving.models.loader import FUSED
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# Module suffix ("self_attn.k_proj") → (site, slice of the fused weight).
-_PLACE = {part: (site, index) for site, parts in FUSED.items() for index, part in enumerate(parts)}
+# Module suffix ("self_attn.k_proj") → (site, slice of the fused weight), of all families: no two disagree.
+_PLACE = {
+    part: (site, index)
+    for family in ARCHITECTURES.values()
+    for site, parts in family.sites.items()
+    for index, part in enumerate(parts)
+}
 _LAYOUTS = 64
 
 

@@ -9,7 +9,6 @@ after the final norm and scaled to length one, on both sides. Needs transformers
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import random
 import sys
 from collections.abc import Iterator
@@ -72,7 +71,7 @@ def our_states(
     precision = choose_precision(dtype, device)
     blocks = -(-len(ids) // BLOCK)
     for layers in range(1, config.num_layers + 1):
-        model = dataclasses.replace(config, num_layers=layers)
+        model = config.first_layers(layers)
         adapters = _OneAdapter(AdapterPool(pool_spec(model), 16, 1, precision.adapters, device))
         if tensors is not None:
             kept = {target: pair for target, pair in tensors.items() if target[0] < layers}

@@ -41,6 +41,10 @@ class CLayer(ctypes.Structure):
         ("qkv_bias", Pointer),
         ("q_norm", Pointer),
         ("k_norm", Pointer),
+        ("attended_norm", Pointer),
+        ("fed_norm", Pointer),
+        ("rope", Pointer),
+        ("window", Integer),
         ("lora", Pointer * len(SITES)),
     )
 
@@ -61,13 +65,14 @@ class CModel(ctypes.Structure):
                 "layers",
                 "max_rows",
                 "max_positions",
+                "rotated",
+                "gelu",
             )
         ),
-        ("eps", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("eps", "embed_scale", "score_scale", "score_cap", "logit_cap")),
         ("embed", Pointer),
         ("embed_dtype", Integer),
         ("norm", Pointer),
-        ("rope", Pointer),
         ("head", CLinear),
         ("layer", ctypes.POINTER(CLayer)),
         ("lora_scratch", Pointer),

@@ -15,6 +15,7 @@ from torch.nn import functional
 from lora_kernels.memory import lazy_zeros
 from serving.kv.eight_bits import FP8, dequantise, quantise
 from serving.kv.inputs import StepInputs
+from serving.kv.scores import Scores
 from serving.kv.shape import KVShape
 
 
@@ -71,21 +72,32 @@ class PagedKV:
         if self.scales is not None:
             self.scales.index_fill_(2, index, 0)
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> torch.Tensor:
-        """Write k and v [rows, kv_heads, head_dim], then attend q [rows, heads, head_dim]; returns q's shape."""
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        step: StepInputs,
+        scores: Scores | None = None,
+    ) -> torch.Tensor:
+        """Write k and v [rows, kv_heads, head_dim], then attend q [rows, heads, head_dim]; returns q's shape.
+
+        scores: None: scaled by 1 / √head_dim, without a cap or a window
+        """
+        scores = scores or Scores(q.shape[-1] ** -0.5)
         k, v = self._write(layer, step.slots, k, v)
         out = torch.empty_like(q)
         if step.decodes:
-            out[: step.decodes] = self._decode(layer, q[: step.decodes], step)
+            out[: step.decodes] = self._decode(layer, q[: step.decodes], step, scores)
         for chunk in step.chunks:
-            rows = slice(chunk.row, chunk.row + chunk.count)
+            rows, total = slice(chunk.row, chunk.row + chunk.count), chunk.start + chunk.count
+            mask = _chunk_mask(chunk.count, total, scores, q.device)
             if chunk.start == 0:
-                out[rows] = self._causal(q[rows], k[rows], v[rows], None)
+                out[rows] = self._causal(q[rows], k[rows], v[rows], mask, scores)
             else:
-                total = chunk.start + chunk.count
                 past = self._read(layer, chunk.blocks, q.dtype).flatten(1, 2)
-                mask = torch.ones(chunk.count, total, dtype=torch.bool, device=q.device).tril_(chunk.start)
-                out[rows] = self._causal(q[rows], past[0, :total], past[1, :total], mask)
+                out[rows] = self._causal(q[rows], past[0, :total], past[1, :total], mask, scores)
         return out
 
     def _write(
@@ -112,26 +124,51 @@ class PagedKV:
             return data
         return dequantise(data, self.scales[layer].index_select(1, blocks), dtype)
 
-    def _decode(self, layer: int, q: torch.Tensor, step: StepInputs) -> torch.Tensor:
+    def _decode(self, layer: int, q: torch.Tensor, step: StepInputs, scores: Scores) -> torch.Tensor:
         """Attend one query token per row. Heads that share a KV head become its query rows, so KV is never repeated."""
         rows, heads, dim = q.shape
         gathered = self._read(layer, step.block_tables.flatten(), q.dtype)
         keys, values = gathered.view(2, rows, -1, heads // self._groups, dim).transpose(2, 3).unbind(0)
         grouped = q.view(rows, heads // self._groups, self._groups, dim)
-        return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=step.mask).reshape(q.shape)
+        mask = step.mask
+        if scores.window is not None:
+            first = step.positions[:rows] - scores.window + 1
+            mask = mask & (torch.arange(mask.shape[-1], device=q.device) >= first[:, None, None, None])
+        return _attention(grouped, keys, values, mask, scores).reshape(q.shape)
 
     @staticmethod
-    def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def _causal(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+    ) -> torch.Tensor:
         """Attend q [count, heads, dim] over k and v [total, kv_heads, dim]; without a mask causally, count = total."""
-        out = functional.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],
-            k.transpose(0, 1)[None],
-            v.transpose(0, 1)[None],
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=True,
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        return _attention(q, k, v, mask, scores)[0].transpose(0, 1)
+
+
+def _chunk_mask(count: int, total: int, scores: Scores, device: torch.device) -> torch.Tensor | None:
+    """Return which of `total` keys the last `count` tokens see, bool [count, total]; None: all of them causally."""
+    start = total - count
+    if start == 0 and scores.window is None and scores.cap is None:
+        return None
+    mask = torch.ones(count, total, dtype=torch.bool, device=device).tril_(start)
+    return mask if scores.window is None else mask.triu_(start - scores.window + 1)
+
+
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+) -> torch.Tensor:
+    """Attend q [n, heads, rows, dim] over k and v [n, kv_heads, keys, dim]."""
+    if scores.cap is None:
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scores.scale, enable_gqa=True
         )
-        return out[0].transpose(0, 1)
+    assert mask is not None
+    repeats = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    products = q @ k.transpose(-1, -2) * scores.scale
+    capped = scores.cap * torch.tanh(products / scores.cap)
+    weights = capped.masked_fill(~mask, float("-inf")).softmax(-1, dtype=torch.float32)
+    return weights.to(q.dtype) @ v
 
 
 def _bytes(data: torch.Tensor) -> torch.Tensor:

@@ -1,15 +1,18 @@
-"""The llama forward pass for a GPU: torch's matrix products, our kernels between them, and no waiting on the host."""
+"""The forward pass of every served family for a GPU: torch's matrix products, our kernels between them, and no waiting
+on the host.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from lora_kernels import BatchMetadata, lora_apply, lora_write
 from serving.kernels.scaled import ScaledWeight
-from serving.kernels.triton.activation import silu_mul
+from serving.kernels.triton.activation import gelu_mul, silu_mul
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks
 from serving.kernels.triton.attention_work import AttentionWork
@@ -18,6 +21,7 @@ from serving.kernels.triton.rope import rope_and_store
 from serving.kernels.triton.scaled_gemm import scaled_linear
 from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
+from serving.models.llama import capped, embed_scale
 from serving.models.loader import LayerWeights, Linear, ModelWeights
 from serving.models.rope import rope_halves
 
@@ -48,7 +52,7 @@ class DeviceStep:
 
 
 class GpuLlama:
-    """A llama whose only state is its weights and scratch: KV and adapters come with each call.
+    """A model whose only state is its weights and scratch: KV and adapters come with each call.
 
     interpreted: under Triton's interpreter, on CPU tensors
     """
@@ -58,7 +62,9 @@ class GpuLlama:
     ) -> None:
         self.config, self.weights = config, weights
         device = weights.embed.device
-        self._rope = rope_halves(config, max_len).to(device)
+        self._ropes = {rope: rope_halves(rope, max_len).to(device) for rope in config.ropes}
+        self._embed_scale = embed_scale(config, weights.embed.dtype)
+        self._activate = gelu_mul if config.family.activation == "gelu_tanh" else silu_mul
         self._work = AttentionWork(max_tokens, config.num_heads, config.head_dim, max_len, device)
         self._upcast = interpreted
 
@@ -66,6 +72,8 @@ class GpuLlama:
         """Write hidden states after the final norm to out [rows, hidden], and the KV of every row."""
         config, eps = self.config, self.config.rms_norm_eps
         residual = functional.embedding(step.token_ids, self.weights.embed)
+        if self._embed_scale != 1.0:
+            residual *= self._embed_scale
         x = torch.empty_like(residual)
         delta: torch.Tensor | None = None
         self._work.fill(step.positions, step.row_tables, step.counts)
@@ -73,26 +81,32 @@ class GpuLlama:
             add_rms_norm(residual, delta, layer.input_norm, eps, x)
             attended = self._attention(_linear(x, layer.qkv, "qkv", index, adapters), layer, index, step, kv)
             delta = _linear(attended, layer.o, "o", index, adapters)
+            if layer.attended_norm is not None:
+                add_rms_norm(delta, None, layer.attended_norm, eps, delta)
             add_rms_norm(residual, delta, layer.post_norm, eps, x)
             both = _linear(x, layer.gate_up, "gate_up", index, adapters)
-            active = silu_mul(both, both.new_empty(len(both), config.intermediate_size))
+            active = self._activate(both, both.new_empty(len(both), config.intermediate_size))
             delta = _linear(active, layer.down, "down", index, adapters)
+            if layer.fed_norm is not None:
+                add_rms_norm(delta, None, layer.fed_norm, eps, delta)
         add_rms_norm(residual, delta, self.weights.norm, eps, out)
 
     def logits(self, final: torch.Tensor) -> torch.Tensor:
         """Return logits [rows, vocab] in the weights' dtype, from hidden states after the final norm."""
-        return functional.linear(final, self.weights.head)
+        return capped(functional.linear(final, self.weights.head), self.config.logit_cap)
 
     def _attention(
         self, qkv: torch.Tensor, layer: LayerWeights, index: int, step: DeviceStep, kv: PagedKV
     ) -> torch.Tensor:
         config, cache, tables, counts = self.config, kv.layer(index), step.tables, step.counts
-        heads, size, upcast = config.num_heads, kv.block_size, self._upcast
+        heads, size, kind = config.num_heads, kv.block_size, config.layers[index]
+        scores: Any = {"scale": config.score_scale, "cap": config.score_cap, "window": kind.window}
+        scores["upcast"] = self._upcast
         rope_and_store(
             qkv,
             step.positions,
             step.slots,
-            self._rope,
+            None if kind.rope is None else self._ropes[kind.rope],
             cache,
             heads,
             bias=layer.qkv_bias,
@@ -101,9 +115,9 @@ class GpuLlama:
             eps=config.rms_norm_eps,
         )
         out = qkv.new_empty(len(qkv), config.q_size)
-        attend_tokens(qkv, cache, step.positions, tables, counts, out, heads, size, self._work, upcast=upcast)
+        attend_tokens(qkv, cache, step.positions, tables, counts, out, heads, size, self._work, **scores)
         if len(step.units):
-            attend_chunks(qkv, cache, step.units, tables, counts, out, heads, size, upcast=upcast)
+            attend_chunks(qkv, cache, step.units, tables, counts, out, heads, size, **scores)
         return out
 
 

@@ -1,4 +1,4 @@
-"""Loading of a Hugging Face folder into the fused tensors of the forward pass. A table below lists each fusion."""
+"""Loading of a Hugging Face folder into the fused tensors of the forward pass, by the names of the model's family."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from sealed_weights.intake.base_model import stacked
 from serving.kernels.scaled import ScaledWeight, dense, stack
 from serving.models import eight_bits
 from serving.models.config import ModelConfig, ModelConfigError
 
-# Fused weight of a layer ← its parts in Hugging Face names, stacked along the output dimension in this order. The LoRA
-# site of the same name has its slices in the same order.
-FUSED = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "o": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
+# The norms of a layer by what comes after them, in Hugging Face's names: of most families, and of those that norm what
+# attention and the MLP give as well.
+_NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
+_NORMS_WITH_OUTPUTS = {
+    "input_norm": "input_layernorm",
+    "attended_norm": "post_attention_layernorm",
+    "post_norm": "pre_feedforward_layernorm",
+    "fed_norm": "post_feedforward_layernorm",
 }
 
 # A matrix [out, in] in floats of its own, or in 8-bit floats with scales.
@@ -29,7 +31,13 @@ Linear = torch.Tensor | ScaledWeight
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """One layer: norms [hidden], linears [out, in]; where a model has them, a bias [q + 2 kv], norms [head_dim]."""
+    """One layer: linears [out, in], norms [hidden] and, where a model has them, a bias [q + 2 kv], norms [head_dim].
+
+    Norms are what normed numbers are multiplied with: where a checkpoint has w of 1 + w, the sum.
+
+    input_norm, post_norm: before attention and before the MLP
+    attended_norm, fed_norm: of what attention and the MLP give
+    """
 
     input_norm: torch.Tensor
     qkv: Linear
@@ -40,6 +48,8 @@ class LayerWeights:
     qkv_bias: torch.Tensor | None = None
     q_norm: torch.Tensor | None = None
     k_norm: torch.Tensor | None = None
+    attended_norm: torch.Tensor | None = None
+    fed_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +77,10 @@ class Checkpoint:
         """Return a tensor. Raises ModelConfigError if it is missing or misshapen."""
         tensor = self.find(name)
         if tensor is None:
-            raise ModelConfigError(f"{self._folder}: no tensor {name}")
+            raise ModelConfigError(
+                f"{self._folder}: no *.safetensors has the tensor {name}, which config.json implies; download the "
+                "missing shard, or correct model_type"
+            )
         if tuple(tensor.shape) != shape:
             raise ModelConfigError(f"{self._folder}: {name} is {tuple(tensor.shape)}, config.json implies {shape}")
         return tensor
@@ -96,29 +109,29 @@ class Checkpoint:
 
     def norm(self) -> torch.Tensor:
         """Return the norm [hidden] after the last layer."""
-        return self.get("model.norm.weight", self.config.hidden_size)
+        return self._norm("model.norm", self.config.hidden_size)
 
     def layer(self, index: int) -> LayerWeights:
         """Return one layer with its parts fused."""
         config, prefix = self.config, f"model.layers.{index}."
-        linears: dict[str, Any] = {}
+        family, found = config.family, dict[str, Any]()
         for name, (width, sizes) in part_sizes(config).items():
-            parts = [self.linear(prefix + part, size, width) for part, size in zip(FUSED[name], sizes, strict=True)]
-            linears[name] = _fused(parts, prefix, name) if len(parts) > 1 else parts[0]
-        optional = {}
-        if config.qkv_bias:
+            modules = family.sites[name]
+            parts = [self.linear(prefix + part, size, width) for part, size in zip(modules, sizes, strict=True)]
+            found[name] = _fused(parts, f"{prefix}{' and '.join(modules)}") if len(parts) > 1 else parts[0]
+        if family.qkv_bias:
             sizes = part_sizes(config)["qkv"][1]
-            biases = [self.get(f"{prefix}{part}.bias", size) for part, size in zip(FUSED["qkv"], sizes, strict=True)]
-            optional["qkv_bias"] = torch.cat(biases)
-        if config.qk_norm:
-            for name in ("q_norm", "k_norm"):
-                optional[name] = self.get(f"{prefix}self_attn.{name}.weight", config.head_dim)
-        return LayerWeights(
-            input_norm=self.get(prefix + "input_layernorm.weight", config.hidden_size),
-            post_norm=self.get(prefix + "post_attention_layernorm.weight", config.hidden_size),
-            **linears,
-            **optional,
-        )
+            biases = [self.get(f"{prefix}{part}.bias", size) for part, size in zip(family.qkv, sizes, strict=True)]
+            found["qkv_bias"] = torch.cat(biases)
+        for name, module in (_NORMS_WITH_OUTPUTS if family.output_norms else _NORMS).items():
+            found[name] = self._norm(prefix + module, config.hidden_size)
+        for name in ("q_norm", "k_norm") if family.qk_norm else ():
+            found[name] = self._norm(f"{prefix}self_attn.{name}", config.head_dim)
+        return LayerWeights(**found)
+
+    def _norm(self, module: str, size: int) -> torch.Tensor:
+        weight = self.get(f"{module}.weight", size)
+        return 1.0 + weight.float() if self.config.family.one_plus else weight
 
 
 def load_weights(
@@ -127,6 +140,8 @@ def load_weights(
     """Load the whole model on one device.
 
     scaled: linears in 8-bit floats stay so; False: they are dequantised to `dtype`
+
+    Norms of families that multiply with 1 + w stay float32: in 16 bits the sum would be rounded.
 
     Raises ModelConfigError for a missing or misshapen tensor.
     """
@@ -139,35 +154,43 @@ def load_weights(
     def placed_linear(weight: Linear) -> Linear:
         return weight.to(device) if scaled and isinstance(weight, ScaledWeight) else placed(dense(weight))
 
+    def placed_norm(weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(device=device, dtype=torch.float32 if config.family.one_plus else dtype, copy=True)
+
     def placed_layer(layer: LayerWeights) -> LayerWeights:
         parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
-        moved: dict[str, Any] = {name: placed_linear(part) for name, part in parts.items() if part is not None}
+        moved: dict[str, Any] = {
+            name: (placed_norm if name.endswith("_norm") else placed_linear)(part)
+            for name, part in parts.items()
+            if part is not None
+        }
         return replace(layer, **moved)
 
     embed = placed(checkpoint.embed())
     return ModelWeights(
         embed=embed,
         layers=tuple(placed_layer(checkpoint.layer(index)) for index in range(config.num_layers)),
-        norm=placed(checkpoint.norm()),
+        norm=placed_norm(checkpoint.norm()),
         head=embed if config.tied_embeddings else placed(checkpoint.head()),
     )
 
 
-def _fused(parts: list[Linear], prefix: str, name: str) -> Linear:
+def _fused(parts: list[Linear], modules: str) -> Linear:
     """Stack the parts of a fused linear. Raises ModelConfigError if they are not all scaled, or all plain."""
     plain = [part for part in parts if isinstance(part, torch.Tensor)]
     scaled = [part for part in parts if isinstance(part, ScaledWeight)]
     if plain and scaled:
-        raise ModelConfigError(f"{prefix}{' and '.join(FUSED[name])}: some are in 8-bit floats and some are not")
+        raise ModelConfigError(f"{modules}: some are in 8-bit floats and some are not")
     return torch.cat(plain) if plain else stack(scaled)
 
 
 def part_sizes(config: ModelConfig) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Return, per fused weight, its input size and the output size of each part."""
+    """Return, per fused weight, its input size and the output size of each module of the checkpoint."""
+    sites = config.family.sites
     return {
-        "qkv": (config.hidden_size, (config.q_size, config.kv_size, config.kv_size)),
+        "qkv": (config.hidden_size, stacked((config.q_size, config.kv_size, config.kv_size), sites["qkv"])),
         "o": (config.q_size, (config.hidden_size,)),
-        "gate_up": (config.hidden_size, (config.intermediate_size, config.intermediate_size)),
+        "gate_up": (config.hidden_size, stacked((config.intermediate_size,) * 2, sites["gate_up"])),
         "down": (config.intermediate_size, (config.hidden_size,)),
     }
 

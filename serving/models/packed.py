@@ -16,7 +16,7 @@ from serving.kernels.scaled import dense
 from serving.models.config import ModelConfig
 from serving.models.loader import Checkpoint, LayerWeights, Linear, part_sizes
 
-_VECTORS = ("input_norm", "post_norm", "qkv_bias", "q_norm", "k_norm")
+_VECTORS = ("input_norm", "post_norm", "qkv_bias", "q_norm", "k_norm", "attended_norm", "fed_norm")
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
 
 
@@ -26,12 +26,14 @@ class PackedModel:
 
     embed: [vocab, hidden], float32 or bfloat16; None if the head holds the same numbers
     norm: float32 [hidden]
+    exact: weights are float32
     layers: `sk_layer`s without their adapter sites; `kept` owns the memory that their pointers refer to
     """
 
     config: ModelConfig
     embed: torch.Tensor | None
     norm: torch.Tensor
+    exact: bool
     layers: ctypes.Array[CLayer]
     head: PackedLinear
     kept: tuple[object, ...]
@@ -68,6 +70,7 @@ def load_packed(
         config=config,
         embed=embed,
         norm=checkpoint.norm().to(torch.float32, copy=True),
+        exact=weights == torch.float32,
         layers=layers,
         head=pack(checkpoint.head()),
         kept=tuple(kept),

@@ -13,6 +13,7 @@ from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel
 from serving.kernels.library import KernelLibrary
 from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
+from serving.models.llama import capped, embed_scale
 from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
 from serving.ports import ResidentAdapters
@@ -55,7 +56,7 @@ class CpuRunner:
         self._library, self._threads, self._weights = library, threads, model
         self._batches = StepBatches(adapters)
         self._buffers = _buffers(model.config, max_rows)
-        self._rope = rope_halves(model.config, max_len)
+        self._ropes = {rope: rope_halves(rope, max_len) for rope in model.config.ropes}
         self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32, _CPU)
         self._final = lazy_zeros((max(max_rows, max_samples), model.config.hidden_size), torch.float32, _CPU)
         self._best = (ctypes.c_int32 * max_samples)()
@@ -156,7 +157,7 @@ class CpuRunner:
         return {} if times is None else {f"{part}_ms": ns / 1e6 for part, ns in zip(PARTS, times.ns, strict=True)}
 
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._weights.head(hidden, threads=self._threads)
+        return capped(self._weights.head(hidden, threads=self._threads), self.config.logit_cap)
 
     def _sample(self, step: PackedStep) -> list[SampledToken]:
         """Return the kernel's argmax for plain greedy rows and the sampler's answers for the others."""
@@ -171,7 +172,9 @@ class CpuRunner:
 
     def _describe(self, max_rows: int, max_len: int) -> CModel:
         config, weights, kv, pool = self.config, self._weights, self.kv, self.adapters.pool
-        for index, layer in enumerate(weights.layers):
+        for index, (layer, kind) in enumerate(zip(weights.layers, config.layers, strict=True)):
+            layer.rope = None if kind.rope is None else self._ropes[kind.rope].data_ptr()
+            layer.window = kind.window or 0
             for site, name in enumerate(SITES):
                 layer.lora[site] = native.site_address(pool, name, index)
         lora_scratch = max(native.scratch_bytes(pool, name, max_rows, self._threads) for name in SITES)
@@ -186,11 +189,16 @@ class CpuRunner:
             layers=config.num_layers,
             max_rows=max_rows,
             max_positions=max_len,
+            rotated=max((rope.dims for rope in config.ropes), default=0),
+            gelu=config.family.activation == "gelu_tanh",
             eps=config.rms_norm_eps,
+            embed_scale=embed_scale(config, torch.float32 if weights.exact else torch.bfloat16),
+            score_scale=config.score_scale,
+            score_cap=config.score_cap or 0.0,
+            logit_cap=config.logit_cap or 0.0,
             embed=None if weights.embed is None else weights.embed.data_ptr(),
             embed_dtype=0 if weights.embed is None else DTYPE_CODES[weights.embed.dtype],
             norm=weights.norm.data_ptr(),
-            rope=self._rope.data_ptr(),
             head=weights.head.c,
             layer=ctypes.cast(weights.layers, ctypes.POINTER(type(weights.layers[0]))),
             lora_scratch=self._lora_scratch.data_ptr(),
@@ -209,7 +217,7 @@ def _buffers(config: ModelConfig, rows: int) -> dict[str, torch.Tensor]:
         "normed": config.hidden_size + ROW_SLACK,
         "qkv": config.q_size + 2 * config.kv_size,
         "attended": config.q_size + ROW_SLACK,
-        "gate_up": 2 * config.intermediate_size,
+        "gate_up": max(2 * config.intermediate_size, config.hidden_size),
         "activated": config.intermediate_size + ROW_SLACK,
     }
     return {name: lazy_zeros((rows, width), torch.float32, _CPU) for name, width in widths.items()}

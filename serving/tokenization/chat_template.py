@@ -77,15 +77,18 @@ class _Compiled:
 
 
 class ChatTemplate:
-    """The compiled templates of a model. Raises ChatTemplateError at construction when a source does not parse.
+    """The compiled templates of a model.
+
+    Raises ChatTemplateError at construction when a source does not parse, or of several none is called "default".
 
     sources: one template, or several by name, of which "tool_use" is for requests with functions, if there is one
     """
 
     def __init__(self, sources: str | Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         named = {"default": sources} if isinstance(sources, str) else dict(sources)
-        ordinary = named.get("default", next(iter(named.values())))
-        self._ordinary = _Compiled(ordinary)
+        if "default" not in named:
+            raise ChatTemplateError(f"no template is called 'default', but there are {', '.join(sorted(named))}")
+        self._ordinary = _Compiled(named["default"])
         self._with_tools = _Compiled(named["tool_use"]) if "tool_use" in named else self._ordinary
         self._special = dict(special_tokens)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from serving.tokenization.chat_template import ChatTemplate
+from serving.tokenization.chat_template import ChatTemplate, ChatTemplateError
 from serving.tokenization.output import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from serving.tokenization.token_bytes import TokenBytes
 
@@ -72,8 +72,7 @@ class Tokenizer:
             eos.update(i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
         if "eos_token" in special and (token_id := backend.token_to_id(special["eos_token"])) is not None:
             eos.add(token_id)
-        sources = chat_template_sources(folder, config)
-        return cls(backend, frozenset(eos), ChatTemplate(sources, special) if sources else None)
+        return cls(backend, frozenset(eos), _chat_template(folder, config, special))
 
     @property
     def vocab_size(self) -> int:
@@ -96,6 +95,17 @@ class Tokenizer:
         return b"" if token_id in self.token_bytes.special else self.token_bytes.of(token_id)
 
 
+def _chat_template(folder: Path, config: dict[str, Any], special: dict[str, str]) -> ChatTemplate | None:
+    try:
+        sources = chat_template_sources(folder, config)
+        return ChatTemplate(sources, special) if sources else None
+    except (ChatTemplateError, UnicodeDecodeError) as error:
+        raise TokenizerError(
+            f"{folder}: chat_template in tokenizer_config.json or chat_template.jinja: {error}; correct the template, "
+            "or remove it to serve completions alone"
+        ) from error
+
+
 def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
     """Return the special tokens that a template may name; the first source that has one counts."""
     names = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
@@ -110,12 +120,15 @@ def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
 def chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     """Return a model's chat templates by name, as transformers finds them; the ordinary one is called "default".
 
-    A file beside the tokenizer goes before tokenizer_config.json, where a template is a text or a list with names.
+    A file beside the tokenizer goes before tokenizer_config.json, where a template is a text, or several are a list or
+    an object with names.
     """
     written = config.get("chat_template")
     found: dict[str, str] = {}
     if isinstance(written, str):
         found["default"] = written
+    elif isinstance(written, dict):
+        found |= {str(name): text for name, text in written.items() if isinstance(text, str)}
     elif isinstance(written, list):
         named = [one for one in written if isinstance(one, dict)]
         found |= {str(one.get("name")): one["template"] for one in named if isinstance(one.get("template"), str)}

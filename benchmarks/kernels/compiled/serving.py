@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
 from benchmarks.kernels.compiled.variant import Use, meta
-from serving.kernels.triton.activation import silu_mul
+from serving.kernels.triton.activation import gelu_mul, silu_mul
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks
 from serving.kernels.triton.attention_work import AttentionWork
@@ -39,6 +40,13 @@ ATTENTION = {
     "80 dimensions": (32, 32, 80, ("bf16",)),
     "256 dimensions": (8, 1, 256, ("bf16", "bf16 fp8e4nv", "fp32")),
 }
+# Heads, KV heads, size of a head, types as above; dimensions of a head that are rotated; cap of scores and window.
+FAMILIES = {
+    "Gemma-2-9B": (16, 8, 256, ("bf16", "bf16 fp8e4nv"), 256, {"scale": 256**-0.5, "cap": 50.0, "window": 4096}),
+    "Mistral-7B-v0.1": (32, 8, 128, ("bf16", "bf16 fp8e4nv"), 128, {"window": 4096}),
+    "Phi-4-mini": (24, 8, 128, ("bf16", "bf16 fp8e4nv"), 96, {}),
+    "SmolLM3-3B": (16, 4, 128, ("bf16", "bf16 fp8e4nv"), 0, {}),
+}
 SMALL_ATTENTION = {("Llama-3-8B", "bf16"), ("Llama-3-8B", "bf16 fp8e4nv"), ("SmolLM2-135M", "fp32")}
 MAX_SEQUENCES = 256
 ROWS = (1, 32, 8192)
@@ -59,7 +67,13 @@ def launches() -> Iterator[tuple[Use, Callable[[], object]]]:
             dtype, kv_dtype = (DTYPES[kinds.split()[0]], torch.float8_e4m3fn if "fp8" in kinds else None)
             use = Use(model, kinds, MAX_SEQUENCES, small=(model, kinds) in SMALL_ATTENTION)
             yield use, partial(attention, heads, kv_heads, size, dtype, kv_dtype)
-            yield use, partial(rotation, model, heads, kv_heads, size, dtype, kv_dtype)
+            yield use, partial(rotation, model, heads, kv_heads, size, dtype, kv_dtype, size)
+    for model, (heads, kv_heads, size, types, rotated, scores) in FAMILIES.items():
+        for kinds in types:
+            dtype, kv_dtype = (DTYPES[kinds.split()[0]], torch.float8_e4m3fn if "fp8" in kinds else None)
+            use = Use(model, kinds, MAX_SEQUENCES, small=False)
+            yield use, partial(attention, heads, kv_heads, size, dtype, kv_dtype, **scores)
+            yield use, partial(rotation, model, heads, kv_heads, size, dtype, kv_dtype, rotated)
 
 
 def rows_alone(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
@@ -68,10 +82,13 @@ def rows_alone(sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
     x, weight = meta(dtype, rows, hidden), meta(dtype, hidden)
     for delta in (None, x):
         add_rms_norm(x, delta, weight, 1e-5, x)
-    silu_mul(meta(dtype, rows, 2 * intermediate), meta(dtype, rows, intermediate))
+    for activate in (silu_mul, gelu_mul):
+        activate(meta(dtype, rows, 2 * intermediate), meta(dtype, rows, intermediate))
 
 
-def attention(heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
+def attention(
+    heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None, **scores: Any
+) -> None:
     """Attention over the paged cache, of single tokens and of chunks; `kv_dtype`: 8 bits."""
     rows, kv = MAX_SEQUENCES, cache(kv_heads, size, dtype, kv_dtype)
     qkv, out = meta(dtype, rows, (heads + 2 * kv_heads) * size), meta(dtype, rows, heads * size)
@@ -80,21 +97,21 @@ def attention(heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype
     counts = meta(torch.int32, 8)
     work = AttentionWork(rows, heads, size, MAX_LEN, torch.device("meta"))
     work.fill(positions, row_tables, counts)
-    attend_tokens(qkv, kv, positions, tables, counts, out, heads, BLOCK_SIZE, work)
-    attend_chunks(qkv, kv, units, tables, counts, out, heads, BLOCK_SIZE)
+    attend_tokens(qkv, kv, positions, tables, counts, out, heads, BLOCK_SIZE, work, **scores)
+    attend_chunks(qkv, kv, units, tables, counts, out, heads, BLOCK_SIZE, **scores)
 
 
 def rotation(
-    model: str, heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None
+    model: str, heads: int, kv_heads: int, size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None, rotated: int
 ) -> None:
-    """Bias, norms and rotary embedding."""
+    """Bias, norms and rotary embedding of the first `rotated` dimensions, 0: of none."""
     width, kv = (heads + 2 * kv_heads) * size, cache(kv_heads, size, dtype, kv_dtype)
     norm = meta(dtype, size) if model.startswith("Qwen3") else None
     rope_and_store(
         meta(dtype, MAX_SEQUENCES, width),
         meta(torch.int32, MAX_SEQUENCES),
         meta(torch.int32, MAX_SEQUENCES),
-        meta(torch.float32, MAX_LEN, 2, size // 2),
+        meta(torch.float32, MAX_LEN, 2, rotated // 2) if rotated else None,
         kv,
         heads,
         bias=meta(dtype, width) if model.startswith("Qwen2") else None,

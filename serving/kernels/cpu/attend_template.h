@@ -39,16 +39,19 @@ INLINE vf scale_weights(vf w, int64_t at, int64_t valid, vf to_integers, const t
     return at + W <= valid ? scaled : blend(w > splat(0.0f), scaled, splat(0.0f));
 }
 
-/* Scores of one row to weights, in place, as factors: valid keys first, zeros after them up to the end of the tile.
+/* Scores of one row to weights, in place, as factors: those of keys from `from` up to `valid`, zeros around them up to
+ * the end of the tile.
  * Returns by how much what was summed before must shrink, and moves the row's maximum and sum of weights on. */
-INLINE float weigh(const int dtype, float *scores, int64_t valid, int64_t end, float *max, float *total,
-                   const tile_factors *f) {
+INLINE float weigh(const int dtype, float *scores, int64_t from, int64_t valid, int64_t end, float cap, float *max,
+                   float *total, const tile_factors *f) {
     vf top = splat(*max);
     int64_t i;
     for (i = 0; i < valid; i += W) {
         vf s = dtype == SK_INT8 ? scores_at(scores, i, f) : load(scores + i);
+        if (cap != 0.0f) s = cap_softly(s, cap);
+        if (i < from) s = blend(places() < (int32_t)(from - i), splat(-INFINITY), s);
         if (i + W > valid) s = blend(places() < (int32_t)(valid - i), s, splat(-INFINITY));
-        if (dtype == SK_INT8 || i + W > valid) store(scores + i, s);
+        if (dtype == SK_INT8 || cap != 0.0f || i < from || i + W > valid) store(scores + i, s);
         top = blend(s > top, s, top);
     }
     /* Past the tile's end lies the row's padding. */
@@ -141,6 +144,11 @@ INLINE float take_query(const int dtype, const sk_span *span, const sk_blocks *b
     return back;
 }
 
+/* The first key that the query at this position sees. */
+INLINE int64_t first_key(const sk_span *span, int64_t position) {
+    return span->window && position >= span->window ? position - span->window + 1 : 0;
+}
+
 INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blocks, float *scratch) {
     const int64_t rows = span->queries * span->heads, dim = blocks->head_dim, padded = blocks->padded;
     const int64_t tile = sk_tile_tokens(blocks), ld = tile + SK_GROUP, keys = span->first + span->queries;
@@ -153,7 +161,7 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
         total[r] = 0.0f;
     }
     memset(acc, 0, (size_t)(rows * padded) * sizeof(float));
-    for (int64_t begin = 0; begin < keys; begin += tile) {
+    for (int64_t begin = first_key(span, span->first) / tile * tile; begin < keys; begin += tile) {
         const int64_t count = keys - begin < tile ? keys - begin : tile;
         float largest = 0.0f;
         if (dtype == SK_INT8) {
@@ -162,9 +170,10 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
         }
         score(dtype, span, blocks, q, rows, begin, count, scores, ld);
         for (int64_t r = 0; r < rows; r++) {
-            int64_t valid = span->first + r / span->heads + 1 - begin;
+            const int64_t position = span->first + r / span->heads, from = first_key(span, position) - begin;
+            int64_t valid = position + 1 - begin;
             float *row = scores + r * ld;
-            if (valid <= 0) {
+            if (valid <= 0 || from >= count) {
                 memset(row, 0, (size_t)count * sizeof(float));
                 of_weights[r] = 0.0f;
                 continue;
@@ -175,7 +184,7 @@ INLINE void attend_as(const int dtype, const sk_span *span, const sk_blocks *blo
                 if (valid < count) f.largest = largest_size(of_values, valid);
                 of_weights[r] = f.largest / f.limit;
             }
-            float shrink = weigh(dtype, row, valid, count, &max[r], &total[r], &f);
+            float shrink = weigh(dtype, row, from, valid, count, span->cap, &max[r], &total[r], &f);
             float *sums = acc + r * padded;
             if (shrink != 1.0f)
                 for (int64_t d = 0; d < padded; d += W) store(sums + d, load(sums + d) * splat(shrink));

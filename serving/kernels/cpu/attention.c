@@ -1,6 +1,4 @@
 /* Keys and values into the cache, and attention over it, shared out to the threads of a step. */
-#include <math.h>
-
 #include "forward_run.h"
 
 /* With so many sequences a thread, a thread attends all heads of one. */
@@ -138,15 +136,15 @@ static void store_kv(const sk_run *r, int64_t layer, int32_t block, int64_t at, 
 void sk_place_row(const sk_run *r, int64_t index, int64_t at) {
     const sk_model *m = r->model;
     const sk_layer *layer = &m->layer[index];
-    int64_t dim = m->head_dim, half = dim / 2, rotated = m->heads + m->kv_heads, width = rotated + m->kv_heads;
+    int64_t dim = m->head_dim, half = m->rotated / 2, rotated = m->heads + m->kv_heads, width = rotated + m->kv_heads;
     float *row = m->qkv + at * width * dim;
-    const float *cos = m->rope + r->places[at].position * dim, *sin = cos + half;
+    const float *cos = layer->rope ? layer->rope + r->places[at].position * m->rotated : NULL;
     if (layer->qkv_bias)
         for (int64_t i = 0; i < width * dim; i++) row[i] += layer->qkv_bias[i];
     for (int64_t h = 0; h < rotated; h++) {
         const float *norm = h < m->heads ? layer->q_norm : layer->k_norm;
         if (norm) r->ops->rms_norm(row + h * dim, norm, m->eps, dim, row + h * dim, SK_F32);
-        r->ops->rotate(row + h * dim, cos, sin, half);
+        if (cos) r->ops->rotate(row + h * dim, cos, cos + half, half);
     }
     for (int64_t h = 0; h < m->kv_heads; h++)
         store_kv(r, index, r->places[at].block, r->places[at].position % m->block_size, h,
@@ -166,7 +164,7 @@ static void attend_heads(const sk_run *r, int64_t layer, const sk_task *t, float
             .q = m->qkv + row * width + h * group * dim, .q_stride = width, .out = (char *)out.data + to,
             .out_stride = out.stride, .out_dtype = out.dtype, .queries = t->count, .heads = group,
             .first = s->chunk_starts[t->chunk] + t->first, .table = s->blocks + s->chunk_tables[t->chunk],
-            .scale = 1.0f / sqrtf((float)dim),
+            .scale = m->score_scale, .cap = m->score_cap, .window = m->layer[layer].window,
         };
         r->ops->attend(&span, &blocks, scratch);
     }

@@ -78,8 +78,19 @@ static void norm_input(const sk_run *r, int64_t index, int64_t row) {
     norm_for(r, layer->input_norm, row, &layer->linear[SK_QKV]);
 }
 
+/* Norm a row of what attention or the MLP gave, and add it. */
+static void add_normed(const sk_run *r, const float *weight, int64_t row) {
+    const sk_model *m = r->model;
+    float *from = m->gate_up + row * m->hidden, *to = r->residual + row * m->hidden;
+    r->ops->rms_norm(from, weight, m->eps, m->hidden, from, SK_F32);
+    for (int64_t i = 0; i < m->hidden; i++) to[i] += from[i];
+}
+
+static void add_fed(const sk_run *r, int64_t index, int64_t row) { add_normed(r, r->model->layer[index].fed_norm, row); }
+
 static void norm_attended(const sk_run *r, int64_t index, int64_t row) {
     const sk_layer *layer = &r->model->layer[index];
+    if (layer->attended_norm) add_normed(r, layer->attended_norm, row);
     norm_for(r, layer->post_norm, row, &layer->linear[SK_GATE_UP]);
 }
 
@@ -87,7 +98,8 @@ static void activate(const sk_run *r, int64_t layer, int64_t row) {
     const sk_model *m = r->model;
     const float *gate = m->gate_up + row * 2 * m->intermediate;
     void *out = sk_row_of(&r->activated, row);
-    r->ops->silu_mul(gate, gate + m->intermediate, m->intermediate, out, r->activated.dtype);
+    (m->gelu ? r->ops->gelu_mul : r->ops->silu_mul)(gate, gate + m->intermediate, m->intermediate, out,
+                                                    r->activated.dtype);
     if (r->activated.prepared) sk_linear_prepare(&m->layer[layer].linear[SK_DOWN], out, row, r->linear_scratch);
 }
 
@@ -96,6 +108,11 @@ static void gather(const sk_run *wanted, int64_t layer, int64_t sample) {
     const sk_model *m = wanted->model;
     memcpy(wanted->residual + sample * m->hidden, m->residual + wanted->step->sample_rows[sample] * m->hidden,
            (size_t)m->hidden * sizeof(float));
+}
+
+/* A product that is added to the hidden states; with a norm after it, `add_normed` adds it. */
+static void project_onto(const sk_run *r, int64_t layer, int site, const sk_rows *x, const float *norm_after) {
+    sk_project(r, layer, &(sk_product){site, x, norm_after ? r->model->gate_up : r->residual, !norm_after});
 }
 
 /* `wanted`: the rows whose hidden states are computed; of the others keys and values are all that is needed. */
@@ -109,11 +126,12 @@ static void run_layer(const sk_run *r, const sk_run *wanted, int64_t layer) {
     r = wanted;
     sk_attend_rows(r, layer, omp_get_thread_num());
     sk_finish(r, SK_ATTENTION);
-    sk_project(r, layer, &(sk_product){SK_O, &r->attended, r->residual, 1});
+    project_onto(r, layer, SK_O, &r->attended, m->layer[layer].attended_norm);
     each_row(r, r->rows, norm_attended, layer);
     sk_project(r, layer, &(sk_product){SK_GATE_UP, &r->normed, m->gate_up, 0});
     each_row(r, r->rows, activate, layer);
-    sk_project(r, layer, &(sk_product){SK_DOWN, &r->activated, r->residual, 1});
+    project_onto(r, layer, SK_DOWN, &r->activated, m->layer[layer].fed_norm);
+    if (m->layer[layer].fed_norm) each_row(r, r->rows, add_fed, layer);
 }
 
 static void embed(const sk_run *r, int64_t layer, int64_t row) {
@@ -126,6 +144,8 @@ static void embed(const sk_run *r, int64_t layer, int64_t row) {
                       m->hidden, out);
     else
         sk_unpack_row(&m->head, token, out);
+    if (m->embed_scale != 1.0f)
+        for (int64_t i = 0; i < m->hidden; i++) out[i] *= m->embed_scale;
 }
 
 static void norm_sampled(const sk_run *r, int64_t layer, int64_t sample) {
@@ -137,7 +157,9 @@ static void norm_sampled(const sk_run *r, int64_t layer, int64_t sample) {
 static void choose(const sk_run *r, int64_t layer, int64_t sample) {
     (void)layer;
     int64_t vocab = r->model->vocab;
-    r->step->best[sample] = (int32_t)r->ops->argmax(r->step->logits + sample * vocab, vocab);
+    float *logits = r->step->logits + sample * vocab;
+    if (r->model->logit_cap != 0.0f) r->ops->soft_cap(logits, r->model->logit_cap, vocab);
+    r->step->best[sample] = (int32_t)r->ops->argmax(logits, vocab);
 }
 
 static void run_head(const sk_run *r) {

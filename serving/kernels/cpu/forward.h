@@ -16,22 +16,28 @@ typedef struct {
     const float *input_norm, *post_norm;   /* [hidden] */
     const float *qkv_bias;                 /* [q + 2 kv], or NULL */
     const float *q_norm, *k_norm;          /* [head_dim], or NULL */
+    const float *attended_norm, *fed_norm; /* [hidden], of what attention and the MLP give before it is added, or NULL */
+    const float *rope;                     /* [max_positions, 2, rotated / 2]: cosines, sines; NULL: none */
+    int64_t window;                        /* keys that a query sees, its own included; 0: all up to its own */
     const lk_site *lora[SK_SITES];
 } sk_layer;
 
 typedef struct {
     int64_t hidden, heads, kv_heads, head_dim, intermediate, vocab, layers, max_rows, max_positions;
-    float eps;
+    int64_t rotated;                       /* dimensions of a head, from the first one on */
+    int64_t gelu;                          /* the gate's activation is GELU's tanh form, not SiLU */
+    float eps, embed_scale, score_scale;
+    float score_cap, logit_cap;            /* c of c * tanh(x / c); 0: none */
     const void *embed;                     /* [vocab, hidden] of embed_dtype; NULL: the head's own rows */
     int64_t embed_dtype;
     const float *norm;                     /* [hidden] */
-    const float *rope;                     /* [max_positions, 2, head_dim / 2]: cosines, sines */
     sk_linear head;
     const sk_layer *layer;
     void *lora_scratch;                    /* the most of lk_scratch_bytes of max_rows rows over all sites */
     void *kv;                              /* [num_blocks, layers, kv_heads, sk_head_elements] */
     int64_t kv_dtype, num_blocks, block_size;
-    /* For max_rows rows; normed, attended and activated with SK_ROW_SLACK floats more each. */
+    /* For max_rows rows; normed, attended and activated with SK_ROW_SLACK floats more each; gate_up is no narrower than
+     * the hidden states: it holds what is normed before it is added. */
     float *residual, *normed, *qkv, *attended, *gate_up, *activated;
     void *scratch;                         /* sk_scratch_bytes, aligned to 64 */
 } sk_model;

@@ -54,6 +54,8 @@ typedef struct {
     int64_t first;          /* position of the first query; it sees keys 0..first */
     const int32_t *table;   /* the sequence's blocks, in order */
     float scale;
+    float cap;              /* scores become cap * tanh(score / cap); 0: they stay */
+    int64_t window;         /* keys that a query sees, its own the last; 0: all */
 } sk_span;
 
 typedef struct {
@@ -72,9 +74,13 @@ typedef struct {
     float (*quantise)(const float *x, int64_t n, int8_t *to);
     /* Index of the largest value, the first of equals; -1 when a value is NaN or the largest is infinite. */
     int64_t (*argmax)(const float *x, int64_t n);
-    /* Softmax attention with causal mask; scratch has sk_attend_floats() floats. Keys and values past a query's own
+    /* Softmax attention with causal mask, and the span's window; scratch has sk_attend_floats() floats. Keys and values past a query's own
      * position never reach its result. */
     void (*attend)(const sk_span *span, const sk_blocks *blocks, float *scratch);
+    /* as silu_mul, with GELU's tanh form */
+    void (*gelu_mul)(const float *gate, const float *up, int64_t n, void *y, int64_t y_dtype);
+    /* x = cap * tanh(x / cap), in place */
+    void (*soft_cap)(float *x, float cap, int64_t n);
 } sk_ops;
 
 extern const sk_ops sk_ops_portable;

@@ -7,10 +7,13 @@
 
 /* No multiple of any vector, four KV blocks, two tiles of keys, six query rows. */
 enum { N = 83, HALF = 17, DIM = 34, PADDED = 48, BLOCK = 20, LANES = 32, TABLE = 4, QUERIES = 2, HEADS = 3, FIRST = 69 };
+/* The first query's window begins in the first tile of keys, the second one's too, two keys before its end. */
+enum { WINDOW = 12 };
 enum { HEAD = DIM * LANES + BLOCK * PADDED, FACTORS = 2 * LANES, HEAD_BYTES = HEAD + 4 * FACTORS };
 
 typedef struct {
-    float normed[N], activated[N], rotated[DIM], wide[N], attended[QUERIES * HEADS * DIM], best, factor;
+    float normed[N], activated[N], gelu[N], capped[N], rotated[DIM], wide[N], best, factor;
+    float attended[QUERIES * HEADS * DIM], windowed[QUERIES * HEADS * DIM];
     /* Integers, and the same in bfloat16: what lies between two numbers may fall to either. */
     float rounded[N], half_normed[N], half_activated[N], half_attended[QUERIES * HEADS * DIM];
 } answers;
@@ -49,7 +52,7 @@ static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
     static const int32_t table[TABLE] = {2, 0, 3, 1};
     char *kv = dtype == SK_INT8 ? p->byte_kv : dtype == SK_BF16 ? (char *)p->half_kv : (char *)p->kv;
     sk_blocks blocks = {kv, dtype == SK_INT8 ? HEAD_BYTES : HEAD, BLOCK, LANES, DIM, PADDED, dtype};
-    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, SK_F32, QUERIES, HEADS, FIRST, table, 0.5f};
+    sk_span span = {p->q, out->attended, HEADS * DIM, HEADS * DIM, SK_F32, QUERIES, HEADS, FIRST, table, 0.5f, 0.0f, 0};
     uint16_t normed[N], activated[N], attended[QUERIES * HEADS * DIM];
     float *scratch = malloc((size_t)sk_attend_floats(&blocks, QUERIES * HEADS) * sizeof(float));
     if (!scratch) return 0;
@@ -63,6 +66,14 @@ static int solve(const sk_ops *ops, problem *p, int64_t dtype, answers *out) {
     out->factor = ops->quantise(p->x, N, integers);
     for (int i = 0; i < N; i++) out->rounded[i] = integers[i];
     ops->attend(&span, &blocks, scratch);
+    sk_span windowed = span;
+    windowed.out = out->windowed;
+    windowed.window = WINDOW;
+    windowed.cap = 1.5f;
+    ops->attend(&windowed, &blocks, scratch);
+    ops->gelu_mul(p->x, p->y, N, out->gelu, SK_F32);
+    memcpy(out->capped, p->x, sizeof out->capped);
+    ops->soft_cap(out->capped, 0.5f, N);
     ops->rms_norm(p->x, p->y, 1e-5f, N, normed, SK_BF16);
     ops->silu_mul(p->x, p->y, N, activated, SK_BF16);
     span.out = attended;

@@ -172,6 +172,30 @@ TARGET static void silu_mul(const float *gate, const float *up, int64_t n, void 
     if (i < n) store_some_as(y, i, silu(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i, y_dtype);
 }
 
+/* GELU by its tanh form, x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). */
+INLINE vf gelu(vf gate, vf up) {
+    const vf u = gate * FMA(gate * gate, splat(0.044715f), splat(1.0f));
+    return gate / (splat(1.0f) + exponential(splat(-1.5957691216057308f) * u)) * up;
+}
+
+TARGET static void gelu_mul(const float *gate, const float *up, int64_t n, void *y, int64_t y_dtype) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W) store_as(y, i, gelu(load(gate + i), load(up + i)), y_dtype);
+    if (i < n) store_some_as(y, i, gelu(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i, y_dtype);
+}
+
+/* cap * tanh(x / cap), as cap * (1 - 2 / (exp(2x / cap) + 1)): to 1e-7 of the cap. */
+INLINE vf cap_softly(vf x, float cap) {
+    const vf e = exponential(x * splat(2.0f / cap));
+    return splat(cap) - splat(2.0f * cap) / (e + splat(1.0f));
+}
+
+TARGET static void soft_cap(float *x, float cap, int64_t n) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W) store(x + i, cap_softly(load(x + i), cap));
+    if (i < n) store_some_as(x, i, cap_softly(load_some(x + i, n - i), cap), n - i, SK_F32);
+}
+
 TARGET static void rotate(float *head, const float *cos, const float *sin, int64_t half) {
     int64_t i = 0;
     for (; i + W <= half; i += W) {
@@ -247,4 +271,4 @@ TARGET static int64_t argmax(const float *x, int64_t n) {
 
 #include "attend_template.h"
 
-const sk_ops OPS = {OPS_NAME, DOTS, rms_norm, silu_mul, rotate, widen, quantise, argmax, attend};
+const sk_ops OPS = {OPS_NAME, DOTS, rms_norm, silu_mul, rotate, widen, quantise, argmax, attend, gelu_mul, soft_cap};

@@ -20,9 +20,14 @@ MIN_ROWS = 16
 VALUE_SCALE = tl.constexpr(256.0)
 
 
-def score_factor(head_dim: int) -> float:
-    """Return the scale of a query's product with a key, for softmax in powers of two."""
-    return head_dim**-0.5 * math.log2(math.e)
+def score_factor(head_dim: int, scale: float | None) -> float:
+    """Return the scale of a query's product with a key, by default 1 / √head_dim, for softmax in powers of two."""
+    return (head_dim**-0.5 if scale is None else scale) * math.log2(math.e)
+
+
+def cap_factor(cap: float | None) -> float:
+    """Return the cap of scores for softmax in powers of two, 0 for none."""
+    return 0.0 if cap is None else cap * math.log2(math.e)
 
 
 class Steps(NamedTuple):
@@ -42,6 +47,12 @@ def steps_for(head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> Steps
     """
     wide = dtype.itemsize * triton.next_power_of_2(head_dim) > 256
     return Steps(keys=32 if wide or kv_dtype.itemsize == 1 else 64, warps=8 if dtype == torch.float32 else 4)
+
+
+@triton.jit
+def soft_cap(scores, CAP: tl.constexpr):
+    """Return CAP · tanh(scores / CAP) (Gemma 2, arXiv 2408.00118)."""
+    return CAP - 2 * CAP / (tl.exp(scores * (2.0 / CAP)) + 1.0)
 
 
 @triton.jit

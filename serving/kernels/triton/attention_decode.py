@@ -15,12 +15,14 @@ from serving.kernels.triton.attention import (
     MIN_ROWS,
     VALUE_SCALE,
     block_ids,
+    cap_factor,
     half_queries,
     head_scales,
     kv_tile,
     query_tile,
     score_factor,
     slots,
+    soft_cap,
     steps_for,
 )
 from serving.kernels.triton.attention_combine import combine
@@ -48,6 +50,7 @@ def _attend_split(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_KV: tl.constexpr,
     SCALED: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """Return weighted values [ROWS, DIM], and each row's maximum (times `factor`) and sum of weights, [ROWS].
 
@@ -59,6 +62,9 @@ def _attend_split(
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     sums = tl.zeros((ROWS, BLOCK_KV), tl.float32)
     acc = tl.zeros((ROWS, DIM), tl.float32)
+    spread = factor
+    if CAP > 0:  # capped scores have their scale already
+        spread = tl.full((ROWS,), 1.0, tl.float32)
     block = block_ids(table, begin + key, stop, BLOCK_SIZE)
     for position in range(begin, stop, BLOCK_KV):
         token = position + key
@@ -71,11 +77,13 @@ def _attend_split(
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
         if SCALED:
             scores *= head_scales(key_scales, slot, known, kv_head, KV_HEADS, True)[None, :]
+        if CAP > 0:
+            scores = soft_cap(scores * factor[:, None], CAP)
         # Each step has a known key, so a maximum is never -inf, nor a weight NaN.
         scores = tl.where(known[None, :], scores, float("-inf"))
         highest_now = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores * factor[:, None] - (highest_now * factor)[:, None])
-        shrink = tl.exp2((highest - highest_now) * factor)
+        weights = tl.exp2(scores * spread[:, None] - (highest_now * spread)[:, None])
+        shrink = tl.exp2((highest - highest_now) * spread)
         sums = sums * shrink[:, None] + weights
         if SCALED:
             weights *= VALUE_SCALE * head_scales(value_scales, slot, known, kv_head, KV_HEADS, True)[None, :]
@@ -83,7 +91,7 @@ def _attend_split(
         highest = highest_now
     if SCALED:
         acc *= 1.0 / VALUE_SCALE
-    return acc, highest * factor, tl.sum(sums, 1)
+    return acc, highest * spread, tl.sum(sums, 1)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -97,6 +105,7 @@ def attend_splits(
     token_stride,
     tables,
     table_stride,
+    positions,
     items,
     parts,
     stats,
@@ -114,8 +123,13 @@ def attend_splits(
     HALF: tl.constexpr,
     ITEM: tl.constexpr,
     UPCAST: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
 ):
-    """Attend for one item of `AttentionWork` and one KV head after another."""
+    """Attend for one item of `AttentionWork` and one KV head after another.
+
+    A split that lies before its row's window has no keys: its maximum is -inf, and its part counts for nothing.
+    """
     lane = tl.arange(0, ROWS)
     dim = tl.arange(0, DIM)
     used = lane < GROUP
@@ -128,6 +142,9 @@ def attend_splits(
         head = kv_head * GROUP + lane
         row = tl.load(item)
         place = tl.load(item + 3)
+        begin = tl.load(item + 1)
+        if WINDOW > 0:
+            begin = tl.maximum(begin, tl.load(positions + row) - (WINDOW - 1))
         queries = query_tile(q, q_stride, row + lane * 0, head, used, HEAD_DIM, DIM, UPCAST)
         factors = tl.full((ROWS,), 1.0, tl.float32) * factor
         if HALF:
@@ -141,7 +158,7 @@ def attend_splits(
             value_scales,
             token_stride,
             tables + tl.load(item + 4).to(tl.int64) * table_stride,
-            tl.load(item + 1),
+            begin,
             tl.load(item + 2),
             kv_head,
             factors,
@@ -152,6 +169,7 @@ def attend_splits(
             BLOCK_SIZE,
             BLOCK_KV,
             SCALED,
+            CAP,
         )
         if place < 0:
             result = (acc / total[:, None]).to(out.dtype.element_ty)
@@ -175,6 +193,9 @@ def attend_tokens(
     block_size: int,
     work: AttentionWork,
     *,
+    scale: float | None = None,
+    cap: float | None = None,
+    window: int | None = None,
     upcast: bool = False,
 ) -> None:
     """Attend for the first counts[0] rows, single tokens of sequences, whose splits `work.fill` listed.
@@ -182,6 +203,7 @@ def attend_tokens(
     q: [rows, ≥ heads · head_dim], rows may be strided
     positions: int32 [rows], as `fill` was given; tables: int32 [sequences, blocks]; counts: int32, read on the device
     out: [rows, heads · head_dim]; other rows are not written
+    scale, cap, window: as `serving.kv.scores.Scores` has them; scale None: 1 / √head_dim
     """
     kv_heads, head_dim = kv.keys.shape[1:]
     group, steps = heads // kv_heads, steps_for(head_dim, q.dtype, kv.keys.dtype)
@@ -195,12 +217,13 @@ def attend_tokens(
         kv.keys.stride(0),
         tables,
         tables.stride(0),
+        positions,
         work.items,
         work.parts,
         work.stats,
         out,
         out.stride(0),
-        score_factor(head_dim),
+        score_factor(head_dim, scale),
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -212,9 +235,12 @@ def attend_tokens(
         HALF=kv.key_scales is not None and q.dtype != torch.float32,
         ITEM=ITEM,
         UPCAST=upcast,
+        WINDOW=window or 0,
+        CAP=cap_factor(cap),
         num_warps=steps.warps,
         num_stages=3,
         # Three programs a processor either way, and ptxas (Triton 3.9) would spill registers on the way to a fourth.
-        maxnreg=168 if kv.key_scales is not None and head_dim >= 128 else None,
+        # The cap of scores takes more of them.
+        maxnreg=168 if kv.key_scales is not None and head_dim >= 128 and cap is None else None,
     )
     combine(work, positions, counts, out, heads, head_dim)

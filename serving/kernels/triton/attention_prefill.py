@@ -15,12 +15,14 @@ from serving.kernels.triton.attention import (
     MIN_ROWS,
     VALUE_SCALE,
     block_ids,
+    cap_factor,
     half_queries,
     head_scales,
     kv_tile,
     query_tile,
     score_factor,
     slots,
+    soft_cap,
     steps_for,
 )
 from serving.kernels.triton.kv_layer import KVLayer
@@ -55,12 +57,17 @@ def _attend_keys(
     BLOCK_KV: tl.constexpr,
     MASKED: tl.constexpr,
     SCALED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """Add the keys from `begin` to `stop` to weighted values, maxima and sums. Without masks, whole steps only.
 
     last: the last position that each row sees; factor: float32 [rows], the scale of its scores in powers of two
     """
     key = tl.arange(0, BLOCK_KV)
+    spread = factor
+    if CAP > 0:  # capped scores have their scale already
+        spread = tl.full(factor.shape, 1.0, tl.float32)
     block = block_ids(table, begin + key, stop, BLOCK_SIZE)
     for position in range(begin, stop, BLOCK_KV):
         token = position + key
@@ -73,12 +80,19 @@ def _attend_keys(
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
         if SCALED:
             scores *= head_scales(key_scales, slot, known, kv_head, KV_HEADS, MASKED)[None, :]
+        if CAP > 0:
+            scores = soft_cap(scores * factor[:, None], CAP)
         if MASKED:
             scores = tl.where(token[None, :] <= last[:, None], scores, float("-inf"))
+        if WINDOW > 0:
+            scores = tl.where(token[None, :] > last[:, None] - WINDOW, scores, float("-inf"))
         # Every row sees the first key of every chunk of keys before its own, and of its own: a maximum is never -inf.
         highest_now = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores * factor[:, None] - (highest_now * factor)[:, None])
-        shrink = tl.exp2((highest - highest_now) * factor)
+        most = highest_now
+        if WINDOW > 0:  # but where these keys lie before its window
+            most = tl.where(highest_now == float("-inf"), 0.0, highest_now)
+        weights = tl.exp2(scores * spread[:, None] - (most * spread)[:, None])
+        shrink = tl.exp2((highest - most) * spread)
         total = total * shrink + tl.sum(weights, 1)
         if SCALED:
             weights *= VALUE_SCALE * head_scales(value_scales, slot, known, kv_head, KV_HEADS, MASKED)[None, :]
@@ -113,6 +127,8 @@ def attend_tiles(
     SCALED: tl.constexpr,
     HALF: tl.constexpr,
     UPCAST: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """Attend for one unit and KV head: int32 [4], first row, query positions, position of the first, its table.
 
@@ -141,30 +157,36 @@ def attend_tiles(
         # Rows past the unit see what its last one sees.
         last = start + tl.minimum(query, count - 1)
         middle = start // BLOCK_KV * BLOCK_KV
-        acc, highest, total = _attend_keys(
-            queries,
-            last,
-            acc,
-            highest,
-            total,
-            keys,
-            values,
-            key_scales,
-            value_scales,
-            token_stride,
-            table,
-            0,
-            middle,
-            kv_head,
-            factors,
-            KV_HEADS,
-            HEAD_DIM,
-            DIM,
-            BLOCK_SIZE,
-            BLOCK_KV,
-            False,
-            SCALED,
-        )
+        if WINDOW > 0:
+            # Steps begin at the same keys whatever unit a query came in: all are masked.
+            middle = tl.maximum(start - (WINDOW - 1), 0) // BLOCK_KV * BLOCK_KV
+        else:
+            acc, highest, total = _attend_keys(
+                queries,
+                last,
+                acc,
+                highest,
+                total,
+                keys,
+                values,
+                key_scales,
+                value_scales,
+                token_stride,
+                table,
+                0,
+                middle,
+                kv_head,
+                factors,
+                KV_HEADS,
+                HEAD_DIM,
+                DIM,
+                BLOCK_SIZE,
+                BLOCK_KV,
+                False,
+                SCALED,
+                WINDOW,
+                CAP,
+            )
         acc, highest, total = _attend_keys(
             queries,
             last,
@@ -188,6 +210,8 @@ def attend_tiles(
             BLOCK_KV,
             True,
             SCALED,
+            WINDOW,
+            CAP,
         )
         inside = used[:, None]
         dim = tl.arange(0, DIM)
@@ -210,6 +234,9 @@ def attend_chunks(
     heads: int,
     block_size: int,
     *,
+    scale: float | None = None,
+    cap: float | None = None,
+    window: int | None = None,
     upcast: bool = False,
 ) -> None:
     """Compute causal attention of prefill chunks, each unit one tile of query positions.
@@ -218,10 +245,14 @@ def attend_chunks(
     units: int32 [n, 4], as `attend_tiles` reads them, at most `queries_a_tile` positions each; counts[1] of them count
     tables: int32 [sequences, blocks]; counts: int32, read on the device
     out: [rows, heads · head_dim]; rows outside all units are not written
+    scale, cap, window: as `serving.kv.scores.Scores` has them; scale None: 1 / √head_dim
     """
     kv_heads, head_dim = kv.keys.shape[1:]
     group, steps = heads // kv_heads, steps_for(head_dim, q.dtype, kv.keys.dtype)
     rows = _tile_rows(group, q.dtype)
+    keys = steps.keys
+    if cap is not None and kv.key_scales is not None and head_dim > 128:
+        keys //= 2  # or 35 instructions spill registers (sm_90, Triton 3.6)
     attend_tiles[(kv_heads, units.shape[0])](
         q,
         q.stride(0),
@@ -236,17 +267,19 @@ def attend_chunks(
         counts,
         out,
         out.stride(0),
-        score_factor(head_dim),
+        score_factor(head_dim, scale),
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
         DIM=max(MIN_ROWS, triton.next_power_of_2(head_dim)),
         ROWS=rows,
         BLOCK_SIZE=block_size,
-        BLOCK_KV=steps.keys,
+        BLOCK_KV=keys,
         SCALED=kv.key_scales is not None,
         HALF=kv.key_scales is not None and q.dtype != torch.float32,
         UPCAST=upcast,
+        WINDOW=window or 0,
+        CAP=cap_factor(cap),
         num_warps=8 if rows > 64 else steps.warps,
         num_stages=3,
     )

@@ -27,7 +27,10 @@ def add_rms_norm(
 ) -> torch.Tensor:
     """Add delta to residual in place (None: skip), then write out = residual · weight / rms(residual).
 
-    residual, delta, out: [rows, hidden], contiguous, one floating dtype; weight [hidden]. Returns out.
+    residual, delta, out: [rows, hidden], contiguous, one floating dtype; out may be residual without a delta, and is
+        then normed in place
+    weight: [hidden]
+    Returns out.
     """
     rows, hidden = residual.shape
     block = triton.next_power_of_2(hidden)

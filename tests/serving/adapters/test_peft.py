@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load
 
 from sealed_weights import IntakeError
+from sealed_weights.intake.architectures import ARCHITECTURES
 from serving.adapters import peft
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.adapters.peft import PeftReader
 from serving.core import AdapterRef
 from serving.errors import AdapterUnavailable
-from serving.models.loader import FUSED
 from tests.sealed_weights.factories import BASE, adapter_tensors, config_bytes, safetensors_bytes, tensor, write_adapter
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -101,8 +101,9 @@ def test_every_value_is_where_the_file_has_it(rank: int) -> None:
     read = PeftReader(BASE).read(config, bytearray(data))
     stored = load(data)
     assert len(read) * 2 == len(stored)
+    sites = ARCHITECTURES["llama"].sites
     for (layer, site, index), pair in read.items():
-        module = f"base_model.model.model.layers.{layer}.{FUSED[site][index]}"
+        module = f"base_model.model.model.layers.{layer}.{sites[site][index]}"
         assert torch.equal(pair.a, stored[f"{module}.lora_A.weight"])
         assert torch.equal(pair.b, stored[f"{module}.lora_B.weight"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 
@@ -82,6 +84,7 @@ def attend(
     block: int = BLOCK,
     padding: int = 0,
     programs: int | None = None,
+    **scores: Any,
 ) -> torch.Tensor:
     """Return the attention of single tokens, one row per length, behind them `padding` rows that do not count."""
     rows, width = q.shape
@@ -95,7 +98,7 @@ def attend(
     out = torch.full_like(padded, 7.0)
     row_tables = int32s(*range(rows), *[0] * padding)
     work.fill(positions, row_tables, counts)
-    attend_tokens(padded, kv, positions, tables, counts, out, heads, block, work, upcast=INTERPRETED)
+    attend_tokens(padded, kv, positions, tables, counts, out, heads, block, work, upcast=INTERPRETED, **scores)
     assert bool((out[rows:] == 7).all())
     return out[:rows]
 
@@ -160,7 +163,12 @@ def the_list_holds_each_row_s_splits_and_nothing_else() -> None:
 
 
 def chunks(
-    q: torch.Tensor, kv: KVLayer, tables: torch.Tensor, spans: tuple[tuple[int, int, int], ...], spare: int = 0
+    q: torch.Tensor,
+    kv: KVLayer,
+    tables: torch.Tensor,
+    spans: tuple[tuple[int, int, int], ...],
+    spare: int = 0,
+    **scores: Any,
 ) -> torch.Tensor:
     """Attend for chunks (first row, positions, position of the first), `spare` units more that do not count."""
     heads = q.shape[1] // kv.keys.shape[2]
@@ -173,7 +181,7 @@ def chunks(
     out = torch.full_like(q, 7.0)
     counts = int32s(0, len(units), len(q), 0, 0, 0, 0, 0)
     listed = int32s(*units, *[(0, size, 0, 0)] * spare)
-    attend_chunks(q, kv, listed, tables, counts, out, heads, BLOCK, upcast=INTERPRETED)
+    attend_chunks(q, kv, listed, tables, counts, out, heads, BLOCK, upcast=INTERPRETED, **scores)
     return out
 
 

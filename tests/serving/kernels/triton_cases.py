@@ -17,7 +17,7 @@ from serving.kv.paged import KVLayer
 from serving.models import llama_gpu
 from serving.sampling.device import sampler_bytes
 from serving.sizing import Steps, step_bytes
-from tests.serving.kernels import attention_cases
+from tests.serving.kernels import attention_cases, family_cases
 from tests.serving.shapes import LLAMA_3_8B
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -182,6 +182,7 @@ CASES = (
     bias_and_norms_come_before_the_rotation_and_values_are_not_normed,
     eight_bit_heads_are_the_nearest_numbers_of_their_scale,
     *attention_cases.CASES,
+    *family_cases.CASES,
 )
 
 if __name__ == "__main__":

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from serving.kv.storage import BlockedKV
-from serving.models.config import ModelConfig
 
 # Four layers of two heads of 32: 32 KiB a block.
-CONFIG = ModelConfig(100, 64, 128, 4, 2, 2, 32, 4096, 1e-5, 1e4, None, True)
+CONFIG = SimpleNamespace(num_layers=4, num_heads=2, num_kv_heads=2, head_dim=32)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, FineGrainedFP8Config, LlamaConfig, LlamaForCausalLM
 
+from sealed_weights.intake.architectures import ARCHITECTURES
 from serving.kernels.scaled import ScaledWeight
 from serving.models.config import ModelConfig, ModelConfigError
-from serving.models.loader import FUSED, Checkpoint, load_weights
+from serving.models.loader import Checkpoint, load_weights
 from tests.serving.models.fp8_checkpoints import CONFIGS, quantised, rewrite
 from tests.serving.runner.driver import CPU, make_driver, make_torch_driver
 
@@ -76,7 +77,7 @@ def test_every_fused_weight_is_what_the_format_defines_for_its_parts(kind: str, 
     kept = load_weights(folder, config, torch.bfloat16, CPU, scaled=True).layers
     wide = load_weights(folder, config, torch.float32, CPU).layers
     for index in range(2):
-        for name, parts in FUSED.items():
+        for name, parts in ARCHITECTURES["llama"].sites.items():
             expected = torch.cat([defined(tensors, f"model.layers.{index}.{part}") for part in parts])
             weight = getattr(kept[index], name)
             assert isinstance(weight, ScaledWeight)
@@ -119,7 +120,7 @@ def test_transformers_dequantises_blocks_to_the_same_weights_in_bfloat16(tmp_pat
     theirs = AutoModelForCausalLM.from_pretrained(folder, quantization_config=FineGrainedFP8Config(dequantize=True))
     ours = load_weights(folder, ModelConfig.from_dir(folder), torch.float32, CPU)
     for index, layer in enumerate(ours.layers):
-        for name, parts in FUSED.items():
+        for name, parts in ARCHITECTURES["llama"].sites.items():
             modules = (theirs.get_submodule(f"model.layers.{index}.{part}") for part in parts)
             expected = torch.cat([module.weight for module in modules]).float()
             torch.testing.assert_close(getattr(layer, name), expected, rtol=2**-7, atol=0)

@@ -15,9 +15,21 @@ from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
 from serving.runner.gpu import GpuRunner
 from serving.runner.torch_runner import TorchRunner
-from tests.serving.models.test_families import build
+from tests.serving.models.families import build
 from tests.serving.runner.driver import Adapters, Driver
 
+# Windows begin within the prompt.
+WINDOW = {"sliding_window": 10}
+CASES: tuple[tuple[str, torch.dtype, dict[str, int]], ...] = (
+    ("qwen2", torch.float32, {}),
+    ("qwen3", torch.float32, {}),
+    ("mistral", torch.float8_e4m3fn, {}),
+    ("smollm3", torch.float32, {"num_hidden_layers": 2}),
+    ("phi3-long", torch.float32, WINDOW),
+    ("gemma", torch.float32, {}),
+    ("gemma2", torch.float32, {**WINDOW, "num_hidden_layers": 2}),
+    ("gemma3", torch.float8_e4m3fn, {**WINDOW, "num_hidden_layers": 2, "sliding_window_pattern": 2}),
+)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CPU = torch.device("cpu")
 BLOCKS, BLOCK, MAX_LEN = 8, 16, 64
@@ -43,8 +55,8 @@ def drivers(folder: Path, kv_dtype: torch.dtype) -> tuple[Driver, Driver]:
 
 
 def every_family_gives_the_reference_s_tokens(folder: Path) -> None:
-    for name, kv_dtype in (("qwen2", torch.float32), ("qwen3", torch.float32), ("mistral", torch.float8_e4m3fn)):
-        build(name).eval().save_pretrained(folder / name)
+    for name, kv_dtype, changes in CASES:
+        build(name, **changes).save_pretrained(folder / name)
         answers = [
             driver.generate(driver.start(range(40, 59)), 3, chunk=17) for driver in drivers(folder / name, kv_dtype)
         ]
