@@ -10,11 +10,11 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooLarge
 from marketplace.accounts.locks import lock_organization
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import PackageRefused, TooLarge
+from marketplace.catalog.errors import PackageRefused
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model
 from marketplace.evals.locks import lock_set

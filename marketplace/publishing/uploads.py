@@ -10,13 +10,13 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooLarge
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.suspension import require_not_suspended
 from marketplace.accounts.verification import require_verified
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import PackageRefused, TooLarge
+from marketplace.catalog.errors import PackageRefused
 from marketplace.catalog.locks import lock_model, lock_version
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.packages import check_package

@@ -22,7 +22,7 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
     match = getattr(request, "resolver_match", None)
     return {
         "in_platform": request.path.startswith("/platform/"),
-        "in_dashboard": request.path.startswith("/dashboard/"),
+        "in_dashboard": request.path.startswith(("/dashboard/", "/accounts/email/", "/accounts/password/change/")),
         "acting": acting_of(request) if has_user else None,
         "route": match.view_name if match else "",
         "unread_alerts": _unread(request) if has_user else 0,
