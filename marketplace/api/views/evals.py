@@ -21,13 +21,13 @@ from marketplace.api.views.base import ControlView
 from marketplace.api.views.model_guards import guard_named
 from marketplace.api.views.versions import UPLOAD_OFFSET, chunk_of
 from marketplace.catalog import selectors as catalog
+from marketplace.catalog.blobs import MAX_CHUNK_SIZE
 from marketplace.catalog.models import Version
 from marketplace.evals import selectors
 from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.evals.quotes import worst_case
 from marketplace.evals.runs import MAX_BUDGET_NANO_USD, start_run
 from marketplace.evals.sets import MAX_PACKAGE_SIZE, append_set_chunk, complete_set, start_set, upload_offset
-from marketplace.publishing.uploads import MAX_CHUNK_SIZE
 from marketplace.receipts.selectors import receipt_document
 from marketplace.vault import selectors as vault_selectors
 from protocol.eval_rows import MAX_ROWS

@@ -10,6 +10,8 @@ from typing import Any
 
 from django import template
 from django.core.serializers.json import DjangoJSONEncoder
+from django.template import Context
+from django.urls import reverse
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
@@ -19,6 +21,7 @@ from marketplace.catalog.search.why import mark
 from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
+from marketplace.web.menu import WITHIN
 from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, TONES
 
 register = template.Library()
@@ -37,6 +40,12 @@ def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
 def usd(nano: Any) -> str:
     """Nano-dollars, exactly."""
     return "" if nano in (None, "") else format_usd(int(nano), digits=9)
+
+
+@register.filter
+def in_unit(value: int, unit: str) -> str:
+    """Return a chart's value in its unit: `usd` for nano-dollars, `count` for anything counted."""
+    return usd(value) if unit == "usd" else f"{value:,}"
 
 
 @register.filter
@@ -194,6 +203,13 @@ def pairs(detail: Any) -> str:
     if not isinstance(detail, dict):
         return str(detail)
     return ", ".join(f"{words(name)} {value}" for name, value in detail.items())
+
+
+@register.simple_tag(takes_context=True)
+def menu_link(context: Context, name: str, label: str) -> SafeString:
+    """Return a link of a menu to a named page, marked while it, or one of the pages within it, is shown."""
+    current = mark_safe(' aria-current="page"') if context.get("route") in (name, *WITHIN.get(name, ())) else ""
+    return format_html('<a href="{}"{}>{}</a>', reverse(name), current, label)
 
 
 @register.filter

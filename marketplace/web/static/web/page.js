@@ -32,8 +32,9 @@ function stackTables() {
       for (const cell of row.cells) {
         const head = cell.closest("thead") ? "columnheader" : cell.tagName === "TH" ? "rowheader" : "cell";
         cell.setAttribute("role", head);
-        if (head !== "columnheader" && column > 0 && names[column]) cell.dataset.label = names[column];
-        cell.classList.toggle("blank", !cell.textContent.trim() && !cell.children.length);
+        if (head === "cell" && names[column]) cell.dataset.label = names[column];
+        const empty = !cell.textContent.trim() && !cell.querySelector("input, select, button, svg, img");
+        cell.classList.toggle("blank", empty);
         column += cell.colSpan;
       }
     }

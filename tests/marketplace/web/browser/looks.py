@@ -25,14 +25,14 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"
 
 
 class Shown(NamedTuple):
-    """A page to look at; with `press`, the answer to that button, after a field, by its label, was filled."""
+    """A page to look at; with `press`, the answer to that button, after fields, by their labels, were filled."""
 
     name: str
     user: User | None
     path: str
     status: int = 200
     press: str = ""
-    fill: tuple[str, str] = ("", "")
+    fill: tuple[tuple[str, str], ...] = ()
 
 
 def look_at_all(open_page: Open, pages: Iterable[Shown]) -> list[str]:
@@ -45,7 +45,8 @@ def look_at_all(open_page: Open, pages: Iterable[Shown]) -> list[str]:
         response = page.goto(shown.path)
         assert response is not None and response.status == shown.status, shown.path
         if shown.press:
-            page.get_by_label(shown.fill[0], exact=True).fill(shown.fill[1])
+            for label, text in shown.fill:
+                page.get_by_label(label, exact=True).fill(text)
             page.get_by_role("button", name=shown.press).click()
             page.wait_for_load_state("load")
         wrong += look_at(page, shown.name)

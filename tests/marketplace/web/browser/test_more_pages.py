@@ -134,10 +134,11 @@ def batch_pages(world: World) -> list[Shown]:
         batch = batches.create_batch_with_purse(
             organization=world.buyer, input_file_id=file.pk, budget_nano_usd=10**9, created_by=world.consumer
         )
-        advance()
         return batch
 
-    going, failed = begin(), begin()
+    going = begin()
+    advance()
+    failed = begin()
     Batch.objects.filter(pk=going.pk).update(completed=41, failed=2, cost_nano_usd=1_204_000)
     batches.fail_batch(failed, code="unreadable_file", reason="the input file cannot be read")
     return [
@@ -202,10 +203,17 @@ def review_pages(world: World) -> list[Shown]:
 
 def result_pages(world: World) -> list[Shown]:
     """Pages that answer a form: keys shown once, and what a form refuses."""
+    replica = (("Name", "r2"), ("Host", "10.0.0.7"))
     return [
-        Shown("key-created", world.consumer, "/dashboard/keys", fill=("Name", "reports"), press="Create key"),
-        Shown("key-refused", world.consumer, "/dashboard/keys", fill=("Name", " "), press="Create key"),
-        Shown("replica-allowed", world.staff, "/platform/fleet", fill=("Name", "r2"), press="Make a credential"),
+        Shown("key-created", world.consumer, "/dashboard/keys", fill=(("Name", "reports"),), press="Create key"),
+        Shown("key-refused", world.consumer, "/dashboard/keys", fill=(("Name", " "),), press="Create key"),
+        Shown(
+            "replica-allowed",
+            world.staff,
+            "/platform/fleet",
+            fill=replica,
+            press="Make a credential",
+        ),
         Shown("not-found", world.consumer, "/dashboard/nothing-here", status=404),
     ]
 
@@ -239,8 +247,8 @@ def test_more_pages_fit_are_accessible_and_complain_of_nothing(
         page.goto(f"/{template}")
         wrong += look_at(page, template.removesuffix(".html"))
     page.goto("/accounts/login/")
-    page.get_by_label("E-mail").fill(world.developer.email)
-    page.get_by_label("Password").fill(PASSWORD)
+    page.locator("#id_login").fill(world.developer.email)
+    page.locator("#id_password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.wait_for_url("**/2fa/authenticate/")
     wrong += look_at(page, "sign-in-second-factor")
