@@ -148,7 +148,7 @@ class CalculatorForm(PlainForm):
     cached_percent = forms.IntegerField(label="Prompt cached, %", min_value=0, max_value=100, initial=0, required=False)
     latency_class = forms.ChoiceField(
         label="Answered",
-        choices=[("standard", "as usual (default)"), ("interactive", "first (priority)"), ("batch", "later (flex)")],
+        choices=[("standard", "as usual"), ("interactive", "first"), ("batch", "later")],
         initial="standard",
         required=False,
     )

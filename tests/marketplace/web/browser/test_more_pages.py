@@ -77,11 +77,12 @@ def security_pages(world: World) -> list[Shown]:
     TOTP.activate(world.developer, generate_totp_secret())
     RecoveryCodes.activate(world.developer)
     Authenticator.objects.create(
-        user=world.developer, type=Authenticator.Type.WEBAUTHN, data={"name": "Laptop", "credential": {}}
+        user=world.creator, type=Authenticator.Type.WEBAUTHN, data={"name": "Laptop", "credential": {}}
     )
     factors = "/accounts/2fa"
     return [
         Shown("security", world.developer, "/dashboard/security"),
+        Shown("security-passkey", world.creator, "/dashboard/security"),
         Shown("security-empty", world.stranger, "/dashboard/security"),
         Shown("factor-app", world.stranger, f"{factors}/totp/activate/"),
         Shown("factor-app-off", world.developer, f"{factors}/totp/deactivate/"),
