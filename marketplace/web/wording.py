@@ -74,3 +74,13 @@ ENDS = {
     "tool_calls": "with a call of a function (tool_calls)",
     "cancelled": "cut off: the caller was gone (cancelled)",
 }
+
+# Labels of allauth's forms.
+LABELS = {
+    "Email": "E-mail",
+    "Remember Me": "Remember me",
+    "Password (again)": "Password, again",
+    "Current Password": "Current password",
+    "New Password": "New password",
+    "New Password (again)": "New password, again",
+}

@@ -22,7 +22,7 @@ from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
 from marketplace.web.menu import WITHIN
-from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, TONES
+from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, LABELS, TONES
 
 register = template.Library()
 _WOODS = ("oak", "maple", "walnut", "padauk", "moss", "indigo")
@@ -189,6 +189,12 @@ def dispute_reason(code: Any) -> str:
 def unix(seconds: Any) -> datetime:
     """The moment of a unix time."""
     return datetime.fromtimestamp(int(seconds), tz=UTC)
+
+
+@register.filter
+def worded(label: str) -> str:
+    """Return the label of a field; those of allauth's forms as the other ones are written."""
+    return LABELS.get(label, label)
 
 
 @register.filter

@@ -23,7 +23,7 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 function stackTables() {
   for (const table of document.querySelectorAll(".table-wrap > table:not(.stacked)")) {
     const names = [...table.querySelectorAll("thead th")].map((one) => one.textContent.trim());
-    if (names.length < 3 && !(names.length && table.querySelector("select"))) continue;
+    if (names.length < 2) continue;
     table.setAttribute("role", "table");
     table.tHead.setAttribute("role", "rowgroup");
     for (const row of table.rows) {

@@ -15,8 +15,8 @@ from tests.marketplace.web.browser.conftest import WIDTHS, Open
 
 SCREENSHOTS = "SCREENSHOTS"
 Scheme = Literal["light", "dark"]
-LOOKS: list[tuple[int, Scheme]] = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
-EXAMINED: list[tuple[int, Scheme]] = [(1280, "light"), (360, "dark")]
+PICTURED: list[tuple[int, Scheme]] = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
+EXAMINED: list[tuple[int, Scheme]] = [(1280, "light"), (360, "dark")]  # both widths and both schemes are seen
 axe = Axe()
 # The innermost elements that reach beyond the window, by class or tag.
 WIDER = """[...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > innerWidth + 1
@@ -57,7 +57,7 @@ def look_at(page: Page, name: str) -> list[str]:
     """Return what is wrong with the page that is open."""
     folder = os.environ.get(SCREENSHOTS)
     wrong: list[str] = []
-    for width, scheme in LOOKS:
+    for width, scheme in PICTURED if folder else EXAMINED:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
         if page.evaluate("document.documentElement.scrollWidth") > width:

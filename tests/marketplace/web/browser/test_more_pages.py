@@ -35,7 +35,9 @@ from marketplace.trials.running import work_on
 from tests.billing.support import hold_request, open_run, place, settle
 from tests.database import as_superuser
 from tests.marketplace.catalog.factories import PASSWORD, make_organization, make_user
+from tests.marketplace.publishing.factories import give_sketch
 from tests.marketplace.trials.conftest import FakeApi, fake
+from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.web.browser.conftest import MODEL, Open
 from tests.marketplace.web.browser.looks import Shown, look_at, look_at_all
 from tests.marketplace.web.browser.test_comparisons import start
@@ -193,7 +195,9 @@ def protection_pages(world: World) -> list[Shown]:
 def review_pages(world: World) -> list[Shown]:
     """A version that waits for its review, seen by its creator and by staff."""
     Review.objects.update(state=Review.State.WITHDRAWN)
-    publish_version(version=Version.objects.get(pk=world.verified.pk))
+    version = make_sold(Version.State.VERIFIED, model=world.model).version
+    give_sketch(version)
+    publish_version(version=version)
     waiting = Review.objects.get(state=Review.State.OPEN)
     return [
         Shown("reviews", world.staff, "/platform/reviews"),

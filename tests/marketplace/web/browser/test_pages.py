@@ -106,7 +106,7 @@ def page_of_a_login() -> str:
 
 def pages_of(world: World) -> list[tuple[str, User | None, str]]:
     """Name, person and address of every page."""
-    receipt = f"/dashboard/receipts/{world.usage[0].prediction_id}"
+    receipt, top_up = f"/dashboard/receipts/{world.usage[0].prediction_id}", add_payments(world).top_up_id
     return [
         ("landing", None, "/"),
         ("catalogue", None, "/models/"),
@@ -144,7 +144,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("receipt", world.consumer, receipt),
         ("verify-receipt", None, "/receipts/"),
         ("wallet", world.consumer, "/dashboard/wallet"),
-        ("top-up", world.consumer, f"/dashboard/wallet/{add_payments(world).top_up_id}"),
+        ("top-up", world.consumer, f"/dashboard/wallet/{top_up}"),
         ("wallet-cards", world.consumer, "/dashboard/wallet"),
         ("statements", world.consumer, "/dashboard/statements"),
         ("invoices", world.consumer, "/dashboard/invoices"),
@@ -184,7 +184,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("platform-evaluations", world.staff, "/platform/evaluations"),
         ("platform-organizations", world.staff, "/platform/organizations"),
         ("platform-organization", world.staff, "/platform/organizations/northbank"),
-        ("platform-refunds", world.staff, f"/platform/refunds?id={world.usage[0].prediction_id}"),
+        ("platform-refunds", world.staff, f"/platform/refunds?id={top_up}"),
     ]
 
 
