@@ -9,10 +9,11 @@ from uuid import UUID
 
 from creator_cli.custody_records import Holder, Release
 from creator_cli.errors import ApiError, CliError
+from creator_cli.eval_records import EvalRun, EvalSet
 from creator_cli.http_client import Answer, Body, HttpClient
 from creator_cli.names import ModelName
 from creator_cli.reading import Reader
-from creator_cli.records import Base, EvalRun, EvalSet, ListedModel, Me, Price, Version
+from creator_cli.records import Base, ListedModel, Me, Price, Version
 from creator_cli.reviews import Review
 from creator_cli.rollouts import Served
 from protocol.encoding import encode_base64url

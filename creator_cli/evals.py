@@ -14,11 +14,11 @@ import msgspec
 
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import CliError, Refused
+from creator_cli.eval_records import EvalRun, EvalSet
 from creator_cli.identity import load_identity, register_identity
 from creator_cli.known_platforms import KnownPlatforms
 from creator_cli.names import ModelName, parse_model_name
 from creator_cli.output import Output
-from creator_cli.records import EvalRun, EvalSet
 from creator_cli.settings import Settings
 from creator_cli.upload import upload_package
 from protocol.errors import ProtocolError

@@ -11,10 +11,11 @@ import typer
 from creator_cli.commands.options import AsJson, ModelArgument, Yes, confirm
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError, Refused
+from creator_cli.eval_records import EvalRun
 from creator_cli.evals import check_rows, figure_of, find_set, make_scorer, push_set, wait_for_run
 from creator_cli.names import ModelName, dollars, parse_dollars, parse_model_name
 from creator_cli.output import Output, size_text
-from creator_cli.records import EvalRun, Version
+from creator_cli.records import Version
 from creator_cli.session import load_session, open_api
 from creator_cli.settings import load_settings
 

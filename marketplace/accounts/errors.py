@@ -70,3 +70,10 @@ class Conflict(Refusal):
 
     code = "conflict"
     status = 409
+
+
+class TooLarge(Refusal):
+    """More bytes than were announced, or than are allowed."""
+
+    code = "too_large"
+    status = 413

@@ -12,8 +12,10 @@ from uuid import UUID
 
 from django.conf import settings
 
+from marketplace.accounts.errors import Conflict, TooLarge
 from marketplace.catalog.errors import OffsetMismatch, StorageUnavailable
 
+MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
 _COPY_SIZE = 1 << 18
 
 
@@ -39,6 +41,28 @@ def part_size(version_id: UUID) -> int:
         return part_path(version_id).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def require_chunk(length: int) -> None:
+    """Raise TooLarge for a request that carries nothing, or too much."""
+    if not 0 < length <= MAX_CHUNK_SIZE:
+        raise TooLarge(f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes", code="chunk_too_large")
+
+
+def append_announced(
+    upload_id: UUID, *, announced: int, offset: int, stream: ByteStream, length: int, code: str
+) -> int:
+    """Append as `append` does to an upload of `announced` bytes. Raises TooLarge with `code` beyond them."""
+    if offset + length > announced and offset == part_size(upload_id):
+        raise TooLarge(f"this upload was announced as {announced} bytes", code=code)
+    return append(upload_id, offset=offset, stream=stream, length=length)
+
+
+def require_whole(upload_id: UUID, *, announced: int) -> None:
+    """Raise Conflict while bytes of an upload are missing."""
+    arrived = part_size(upload_id)
+    if arrived != announced:
+        raise Conflict(f"{arrived} of {announced} bytes have arrived; continue the upload", code="upload_incomplete")
 
 
 def append(version_id: UUID, *, offset: int, stream: ByteStream, length: int) -> int:

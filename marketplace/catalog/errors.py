@@ -18,13 +18,6 @@ class OffsetMismatch(Conflict):
         self.offset = offset
 
 
-class TooLarge(Refusal):
-    """More bytes than were announced, or than are allowed."""
-
-    code = "too_large"
-    status = 413
-
-
 class PackageRefused(Refusal):
     """The uploaded package is not what it claims to be."""
 

@@ -10,17 +10,17 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooLarge
 from marketplace.accounts.locks import lock_organization
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import PackageRefused, TooLarge
+from marketplace.catalog.errors import PackageRefused
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model
 from marketplace.evals.locks import lock_set
 from marketplace.evals.models import EvalSet
 from marketplace.publishing.packages import check_package
-from marketplace.publishing.uploads import MAX_CHUNK_SIZE, UPLOAD_LIFETIME
+from marketplace.publishing.uploads import UPLOAD_LIFETIME
 from marketplace.vault.errors import DataKeyRefused
 from marketplace.vault.models import SigningKey
 from marketplace.vault.rows_keys import accept_rows_key
@@ -83,13 +83,12 @@ def append_set_chunk(*, eval_set: EvalSet, offset: int, stream: ByteStream, leng
 
     Raises Conflict if the upload is closed, OffsetMismatch with the right offset, TooLarge, StorageUnavailable.
     """
-    if not 0 < length <= MAX_CHUNK_SIZE:
-        raise TooLarge(f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes", code="chunk_too_large")
+    blobs.require_chunk(length)
     locked = lock_set(eval_set.pk)
     _require_uploading(locked)
-    if offset + length > locked.package_size and offset == blobs.part_size(locked.pk):
-        raise TooLarge(f"this upload was announced as {locked.package_size} bytes", code="set_too_large")
-    return blobs.append(locked.pk, offset=offset, stream=stream, length=length)
+    return blobs.append_announced(
+        locked.pk, announced=locked.package_size, offset=offset, stream=stream, length=length, code="set_too_large"
+    )
 
 
 def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> EvalSet:
@@ -103,11 +102,7 @@ def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> 
     if eval_set.package_digest == digest:
         return eval_set
     _require_uploading(eval_set)
-    arrived = blobs.part_size(eval_set.pk)
-    if arrived != eval_set.package_size:
-        raise Conflict(
-            f"{arrived} of {eval_set.package_size} bytes have arrived; continue the upload", code="upload_incomplete"
-        )
+    blobs.require_whole(eval_set.pk, announced=eval_set.package_size)
     try:
         found = check_package(
             blobs.part_path(eval_set.pk),

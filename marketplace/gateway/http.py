@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, TypeVar
 
-from marketplace.accounts.errors import Refusal
+from marketplace.accounts.errors import InvalidInput, Refusal
 from protocol import bodies
 from protocol.content_encoding import ACCEPTED, decoded
 from protocol.errors import BodyTooLarge, BodyTooSlow, BrokenEncoding, ClientGone, UnknownEncoding
@@ -19,6 +19,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Result = TypeVar("Result")
 
 MAX_BODY_BYTES = 1 * 2**20
+MAX_IDEMPOTENCY_KEY = 255
 BODY_SECONDS = 30.0
 PIECE_BYTES = 2**16  # of a whole answer in one write: a client that hangs up meanwhile is noticed between two
 FLUSH_SECONDS = 60.0  # a client that reads nothing for so long is gone
@@ -27,6 +28,18 @@ FLUSH_SECONDS = 60.0  # a client that reads nothing for so long is gone
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
     """Request headers by lower-case name; of repeated ones, the last."""
     return dict(scope["headers"])
+
+
+def idempotency_key_of(scope: Scope) -> str | None:
+    """Return the request's Idempotency-Key, None without one. Raises Refusal 400 for one that is no key."""
+    raw = headers_of(scope).get(b"idempotency-key")
+    if raw is None:
+        return None
+    key = raw.decode("latin-1")
+    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
+        message = f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
+        raise InvalidInput(message, code="invalid_idempotency_key")
+    return key
 
 
 def address_of(scope: Scope) -> str | None:

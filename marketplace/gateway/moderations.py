@@ -12,6 +12,7 @@ import orjson
 
 from marketplace.gateway.asks import Asked
 from marketplace.gateway.errors import bad_request
+from marketplace.gateway.json_bodies import json_object
 from marketplace.guards.attacks import MOST_PIECES, pieces_of, probability
 from protocol.errors import ProtocolError
 from protocol.messages import PREDICTION_EXTRA_KEY
@@ -38,12 +39,7 @@ class ModerationRequest:
 
 def parse_moderation_request(body: bytes) -> ModerationRequest:
     """Raise Refusal 400 naming the field."""
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from None
-    if not isinstance(data, dict):
-        raise bad_request("The request body must be a JSON object.")
+    data = json_object(body)
     inputs = tuple(tuple(pieces_of(text)) for text in _texts(data.get("input")))
     if sum(len(pieces) for pieces in inputs) > MOST_PIECES:
         raise bad_request(f"The input is too long: at most {MOST_PIECES * 500:,} characters at once.", "input")

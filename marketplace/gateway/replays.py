@@ -15,9 +15,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.errors import DuplicateRequest
 from billing.hotpath import find_earlier
-from marketplace.accounts.errors import InvalidInput
 from marketplace.gateway.cache import TtlCache
-from marketplace.gateway.http import Client, Scope, headers_of
+from marketplace.gateway.http import Client, Scope, idempotency_key_of
 from marketplace.gateway.kept import IdempotencyKey, Replay, opened
 from marketplace.vault.answer_keys import AnswerCipher, new_answer_key, open_answer_key
 from protocol.messages import PREDICTION_HEADER
@@ -25,7 +24,6 @@ from sealed_weights import AuthenticationError
 
 logger = logging.getLogger(__name__)
 
-MAX_IDEMPOTENCY_KEY = 255
 REPLAYED_HEADER = "idempotent-replayed"
 CIPHER_SECONDS = 60.0  # how long a process knows an erased organization's key
 _FIND = "SELECT wrapped_key FROM vault_answerkey WHERE organization_id = %s"
@@ -43,7 +41,7 @@ class Replays:
         self, database: AsyncConnectionPool[Any], scope: Scope, organization_id: UUID
     ) -> IdempotencyKey | None:
         """Return the request's key, None without one. Raises Refusal 400 for one that is no key."""
-        text = _header(scope)
+        text = idempotency_key_of(scope)
         if text is None:
             return None
         return IdempotencyKey(text, scope["path"], await self.cipher_of(database, organization_id))
@@ -95,14 +93,3 @@ async def _load(database: AsyncConnectionPool[Any], organization_id: UUID) -> An
             row = await (await connection.execute(_FIND, (organization_id,))).fetchone()
     assert row is not None
     return open_answer_key(bytes(row[0]), organization_id)
-
-
-def _header(scope: Scope) -> str | None:
-    raw = headers_of(scope).get(b"idempotency-key")
-    if raw is None:
-        return None
-    key = raw.decode("latin-1")
-    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
-        message = f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
-        raise InvalidInput(message, code="invalid_idempotency_key")
-    return key

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import orjson
-
 from marketplace.gateway.bounds import MAX_EMBEDDINGS, chat_bound, prompt_bounds
 from marketplace.gateway.errors import bad_request
+from marketplace.gateway.json_bodies import json_object
 from protocol.errors import ProtocolError
 from protocol.latency import CLASS_OF_TIER, LatencyClass
 from protocol.names import ModelName, parse_model_name
@@ -78,12 +77,7 @@ def parse_prediction_request(
     body: bytes, headers: Mapping[bytes, bytes], *, chat: bool, embedding: bool = False
 ) -> PredictionRequest:
     """Raises Refusal 400 naming the field or header."""
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from None
-    if not isinstance(data, dict):
-        raise bad_request("The request body must be a JSON object.")
+    data = json_object(body)
     if embedding:
         return _embedding_request(data, headers)
     options = data.get("stream_options") or {}

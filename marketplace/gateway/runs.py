@@ -19,6 +19,7 @@ from billing.errors import RunRefused
 from marketplace.accounts.errors import NotAllowed, NotFound
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import bad_request, method_not_allowed
+from marketplace.gateway.json_bodies import json_of
 from marketplace.gateway.lists import listed, page_of
 from marketplace.gateway.principals import Principal
 
@@ -94,7 +95,7 @@ class Runs:
     ) -> dict[str, Any]:
         """Make a run, or list those of the key's line, newest first."""
         if method == "POST":
-            terms = parse_terms(_json(body))
+            terms = parse_terms(json_of(body))
             async with database.connection() as connection:
                 return (await hot.open_run(connection, terms=terms, **mine)).fields()
         if method != "GET":
@@ -106,13 +107,6 @@ class Runs:
         async with database.connection() as connection:
             found = await hot.list_runs(connection, after=first, limit=limit + 1, **mine)
         return listed([one.fields() for one in found], limit)
-
-
-def _json(body: bytes) -> object:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from None
 
 
 def _unknown() -> NotFound:

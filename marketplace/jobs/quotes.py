@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import UUID
 
 import orjson
+from django.core.cache import cache
 
 from billing.pricing import Price, cost_nano_usd, worst_case_nano_usd
 from billing.typical_calls import TypicalCall, typical_call
 from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors as catalog
-from marketplace.catalog.models import Version
 from marketplace.jobs.content import read_file
 from marketplace.jobs.lines import Line, numbered, parse_line
 from marketplace.jobs.models import File
@@ -20,6 +22,7 @@ from marketplace.vault.ciphers import cipher_of
 from protocol.names import parse_model_name
 
 LATENCY_CLASS = "batch"
+KEPT_SECONDS = 600  # a typical cost may be as old as this; the worst case is always of the prices in force
 DEFAULT_MAX_TOKENS = 512  # of an answer whose line and model name no limit
 _TEMPLATE_TOKENS, _PER_MESSAGE = 256, 16  # of a chat template, at most
 _TOOLS_TOKENS, _WIDEST = 1024, 8  # a template writes functions with instructions, indented
@@ -43,41 +46,69 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
+    """All of a version that the worst case of a line follows from."""
+
+    version_id: UUID
+    creator_organization_id: UUID
     price: Price
     context_length: int
     instruction_tokens: int
     max_tokens: int
-    typical: TypicalCall | None
+    measured: bool  # whether usual calls of it say something about the lines
 
 
 def quote_file(*, organization: Organization, file: File) -> Quote:
-    """Return what the lines of a file would cost the organization now, without what a creator gives for free."""
+    """Return what the lines of a file would cost the organization now, without what a creator gives for free.
+
+    Lines never change, so they are read again only after the terms of one of their models did, or ten minutes.
+    """
+    key = f"jobs:quote:{organization.pk.hex}:{file.pk.hex}"
+    kept = cache.get(key)
+    if kept is not None:
+        fields, digest = kept
+        if digest == _digest({name: _terms(organization, name, file.endpoint) for name in fields["models"]}):
+            return Quote(**fields)
     cipher = cipher_of(organization.pk)
-    lines = (parse_line(number, raw) for number, raw in numbered(read_file(cipher, file)))
-    return _sum(lines, lambda name, url: _terms(organization, name, url))
-
-
-def _sum(lines: Iterable[Line], terms_of: Callable[[str, str], _Terms | None]) -> Quote:
     known: dict[str, _Terms | None] = {}
+
+    def terms_of(name: str) -> _Terms | None:
+        if name not in known:
+            known[name] = _terms(organization, name, file.endpoint)
+        return known[name]
+
+    quote = _sum((parse_line(number, raw) for number, raw in numbered(read_file(cipher, file))), terms_of)
+    cache.set(key, (asdict(quote), _digest(known)), KEPT_SECONDS)
+    return quote
+
+
+def _digest(terms: dict[str, _Terms | None]) -> str:
+    return hashlib.sha256(repr(sorted(terms.items(), key=lambda item: item[0])).encode()).hexdigest()
+
+
+def _sum(lines: Iterable[Line], terms_of: Callable[[str], _Terms | None]) -> Quote:
+    usual: dict[UUID, TypicalCall | None] = {}
+    names: set[str] = set()
     count = worst = largest = unknown = typical = 0
     measured = True
     for line in lines:
         count += 1
-        if line.model not in known:
-            known[line.model] = terms_of(line.model, line.url)
-        terms = known[line.model]
+        names.add(line.model)
+        terms = terms_of(line.model)
         if terms is None:
             unknown += 1
             continue
         prompt, answer = _most_tokens(line, terms)
         most = worst_case_nano_usd(terms.price, prompt, answer)
         worst, largest = worst + most, max(largest, most)
-        if terms.typical is None:
+        if terms.version_id not in usual:
+            usual[terms.version_id] = _typical(terms)
+        call = usual[terms.version_id]
+        if call is None:
             measured = False
         else:
-            typical += min(most, cost_nano_usd(terms.price, terms.typical.usage))
-    usual = typical if measured and count > unknown else None
-    return Quote(count, worst, usual, largest, unknown, tuple(sorted(known)))
+            typical += min(most, cost_nano_usd(terms.price, call.usage))
+    all_typical = typical if measured and count > unknown else None
+    return Quote(count, worst, all_typical, largest, unknown, tuple(sorted(names)))
 
 
 def _terms(organization: Organization, name: str, url: str) -> _Terms | None:
@@ -96,16 +127,20 @@ def _terms(organization: Organization, name: str, url: str) -> _Terms | None:
         point = Price(rate, rate, 0, point.per_prediction_nano_usd, point.class_bps)
     contract: dict[str, Any] = {} if embedding else version.contract or {}
     return _Terms(
+        version_id=version.pk,
+        creator_organization_id=version.model.organization_id,
         price=point,
         context_length=model.base_model.context_length,
         instruction_tokens=int(contract.get("instruction_tokens", 0)),
         max_tokens=int(contract.get("max_tokens", DEFAULT_MAX_TOKENS)),
-        typical=None if embedding else _typical(version),
+        measured=not embedding,
     )
 
 
-def _typical(version: Version) -> TypicalCall | None:
-    return typical_call(creator_organization_id=version.model.organization_id, version_id=version.pk)
+def _typical(terms: _Terms) -> TypicalCall | None:
+    if not terms.measured:
+        return None
+    return typical_call(creator_organization_id=terms.creator_organization_id, version_id=terms.version_id)
 
 
 def _most_tokens(line: Line, terms: _Terms) -> tuple[int, int]:

@@ -10,13 +10,13 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooLarge
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.suspension import require_not_suspended
 from marketplace.accounts.verification import require_verified
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import PackageRefused, TooLarge
+from marketplace.catalog.errors import PackageRefused
 from marketplace.catalog.locks import lock_model, lock_version
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.packages import check_package
@@ -31,7 +31,6 @@ from sealed_weights.header import ADAPTER_SUITES
 State = Version.State
 
 MAX_PACKAGE_SIZE = 2**30  # bytes
-MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
 MAX_OPEN_UPLOADS = 10
 UPLOAD_LIFETIME = timedelta(hours=24)
 
@@ -81,14 +80,13 @@ def append_package_chunk(*, version: Version, offset: int, stream: ByteStream, l
 
     Raises Conflict if the upload is closed, OffsetMismatch with the right offset, TooLarge, StorageUnavailable.
     """
-    if not 0 < length <= MAX_CHUNK_SIZE:
-        raise TooLarge(f"a request may carry 1 to {MAX_CHUNK_SIZE} bytes", code="chunk_too_large")
+    blobs.require_chunk(length)
     # The row lock makes chunks of one version take turns; it is held for one local write of at most 8 MiB.
     locked = lock_version(version.pk)
     _require_uploading(locked)
-    if offset + length > locked.package_size and offset == blobs.part_size(locked.id):
-        raise TooLarge(f"this upload was announced as {locked.package_size} bytes", code="package_too_large")
-    return blobs.append(locked.id, offset=offset, stream=stream, length=length)
+    return blobs.append_announced(
+        locked.id, announced=locked.package_size, offset=offset, stream=stream, length=length, code="package_too_large"
+    )
 
 
 def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) -> Version:
@@ -103,11 +101,7 @@ def complete_version(*, version: Version, digest: str, wrapped_data_key: bytes) 
     if version.package_digest == digest:
         return version
     _require_uploading(version)
-    arrived = blobs.part_size(version.id)
-    if arrived != version.package_size:
-        raise Conflict(
-            f"{arrived} of {version.package_size} bytes have arrived; continue the upload", code="upload_incomplete"
-        )
+    blobs.require_whole(version.id, announced=version.package_size)
     # A full part never changes again (no chunk fits), so the long read needs no lock.
     try:
         found = check_package(

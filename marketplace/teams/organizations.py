@@ -91,8 +91,8 @@ def keep_names(organization: Organization) -> None:
 
 @transaction.atomic
 def set_logo(*, organization: Organization, by: User, content: bytes) -> Organization:
-    """Show a picture beside the name. It is drawn anew (`pictures.redraw`). Raises InvalidInput, NotAllowed."""
-    drawn = pictures.redraw(content)
+    """Show a picture beside the name, drawn anew as a square. Raises InvalidInput, TooLarge, NotAllowed."""
+    drawn = pictures.redraw_square(content)
     row = _managed(organization, by)
     row.logo = hashlib.sha256(drawn).hexdigest()
     Logo.objects.update_or_create(organization=row, defaults={"digest": row.logo, "content": drawn})

@@ -20,9 +20,9 @@ def _dollars(label: str) -> forms.DecimalField:
 
 class _LimitFields(PlainForm):
     per_request = _dollars("Most for one request, in dollars")
-    daily = _dollars("Most a day")
-    monthly = _dollars("Most a month")
-    total = _dollars("Most in all")
+    daily = _dollars("Most per day, in dollars")
+    monthly = _dollars("Most per month, in dollars")
+    total = _dollars("Most in all, in dollars")
 
     def limits(self) -> Limits:
         """Return the limits; an empty field is no limit."""

@@ -14,6 +14,8 @@ from marketplace.accounts.verification import unverified_address
 from marketplace.alerts.selectors import unread_of
 from marketplace.web.acting import acting_of
 
+ACCOUNT_PAGES = ("/accounts/email/", "/accounts/password/change/", "/accounts/2fa/")  # allauth's, in the dashboard
+
 
 def navigation(request: HttpRequest) -> dict[str, Any]:
     """Return the organization being acted for, and the page's route name to mark it in the menus."""
@@ -22,7 +24,7 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
     match = getattr(request, "resolver_match", None)
     return {
         "in_platform": request.path.startswith("/platform/"),
-        "in_dashboard": request.path.startswith("/dashboard/"),
+        "in_dashboard": request.path.startswith(("/dashboard/", *ACCOUNT_PAGES)),
         "acting": acting_of(request) if has_user else None,
         "route": match.view_name if match else "",
         "unread_alerts": _unread(request) if has_user else 0,

@@ -147,8 +147,8 @@ class CalculatorForm(PlainForm):
     predictions = forms.IntegerField(label="Predictions a month", min_value=1, max_value=10**9, initial=10_000)
     cached_percent = forms.IntegerField(label="Prompt cached, %", min_value=0, max_value=100, initial=0, required=False)
     latency_class = forms.ChoiceField(
-        label="Service tier",
-        choices=[("standard", "default"), ("interactive", "priority"), ("batch", "flex")],
+        label="Answered",
+        choices=[("standard", "as usual"), ("interactive", "first"), ("batch", "later")],
         initial="standard",
         required=False,
     )

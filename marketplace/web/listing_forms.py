@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from django import forms
 
 from marketplace.catalog.licences import KNOWN, MAX_LICENCE_TEXT, OWN
-from marketplace.catalog.logos import MAX_LOGO_BYTES, MAX_SIDE
 from marketplace.catalog.models import BaseModel, Model
 from marketplace.catalog.services.listings import MAX_EXAMPLE_LENGTH, MAX_EXAMPLES, ExampleMessage, ListingText
 from marketplace.web.forms import PlainForm
@@ -140,24 +139,6 @@ class ListingForm(PlainForm):
             **{name: data[name] for name in (*names, "card_markdown")},
             example_messages=[ExampleMessage(role or "user", content) for role, content in rows if content.strip()],
         )
-
-
-class LogoForm(PlainForm):
-    """A picture for a model."""
-
-    logo = forms.FileField(
-        label="Picture",
-        help_text=f"PNG, JPEG or WebP, at most {MAX_LOGO_BYTES // 1024} KiB and {MAX_SIDE:,} pixels a side.",
-        widget=forms.FileInput(attrs={"accept": "image/png,image/jpeg,image/webp"}),
-    )
-
-    def clean_logo(self) -> bytes:
-        """Return the file's bytes; one that is too large is refused unread."""
-        found = self.cleaned_data["logo"]
-        if found.size > MAX_LOGO_BYTES:
-            raise forms.ValidationError(f"A logo has at most {MAX_LOGO_BYTES // 1024} KiB.")
-        data: bytes = found.read()
-        return data
 
 
 class NewListingForm(PlainForm):

@@ -58,7 +58,7 @@ def _dollars(label: str, most_nano_usd: int, *, required: bool = False) -> forms
 
 
 class PriceForm(PlainForm):
-    """Dollars per million tokens, multipliers of the service tiers, what is free, for which version, from when."""
+    """Dollars per million tokens, multipliers of the latency classes, what is free, for which version, from when."""
 
     FIELD_NAMES: ClassVar = {  # argument of `set_price` → field
         "input_micro_usd_per_mtok": "input",
@@ -81,8 +81,8 @@ class PriceForm(PlainForm):
     output = _per_million("Output")
     embedding = _per_million("Embeddings", required=False)
     per_prediction = _dollars("Per prediction", MAX_PER_PREDICTION_NANO_USD, required=True)
-    interactive = _multiplier("Tier priority, times")
-    batch = _multiplier("Tier flex, times")
+    interactive = _multiplier("Answered first (priority), times")
+    batch = _multiplier("Answered later (flex), times")
     free_monthly = _dollars("Free per month, dollars", MAX_FREE_NANO_USD)
     free_once = _dollars("Free once, dollars", MAX_FREE_NANO_USD)
     version = forms.TypedChoiceField(label="For", required=False, coerce=int, empty_value=None)
@@ -104,7 +104,7 @@ class PriceForm(PlainForm):
         """Return the fields in the rows that the page shows, each with its heading."""
         headings = (
             ("Dollars per million tokens, and per prediction", self.RATES),
-            ("Service tiers, and what each customer gets for free", self.TERMS),
+            ("Latency classes, and what each customer gets for free", self.TERMS),
             ("Where and when", self.SCOPE),
         )
         return [(heading, [self[name] for name in names]) for heading, names in headings]

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 
 from marketplace.accounts.models import Membership
-from marketplace.teams import pictures, roles
+from marketplace.teams import roles
 from marketplace.web.forms import PlainForm
 
 _SLUG_HELP = "Lower-case letters, digits and inner hyphens, at most 40. It is in addresses and in the names of models."
@@ -31,24 +31,6 @@ class RenameForm(PlainForm):
     """The name in addresses."""
 
     slug = forms.CharField(label="Name in addresses", max_length=40, help_text=_SLUG_HELP)
-
-
-class LogoForm(PlainForm):
-    """A picture."""
-
-    logo = forms.FileField(
-        label="Picture",
-        help_text="PNG, JPEG or WebP, at most 1 MiB. The middle square of it is shown, 256 pixels wide.",
-        widget=forms.ClearableFileInput(attrs={"accept": "image/png,image/jpeg,image/webp"}),
-    )
-
-    def clean_logo(self) -> bytes:
-        """Return the file's bytes; a file that is too large is refused unread."""
-        found = self.cleaned_data["logo"]
-        if found.size > pictures.MAX_FILE_BYTES:
-            raise forms.ValidationError("A logo may have 1 MiB.")
-        content: bytes = found.read()
-        return content
 
 
 class InviteForm(PlainForm):
@@ -81,8 +63,8 @@ class AuditForm(PlainForm):
 
     act = forms.CharField(label="Act", max_length=60, required=False)
     person = forms.ChoiceField(label="Person", required=False)
-    since = forms.DateField(label="From", required=False, widget=forms.DateInput(attrs={"type": "date"}))
-    until = forms.DateField(label="To", required=False, widget=forms.DateInput(attrs={"type": "date"}))
+    since = forms.DateField(label="From (UTC)", required=False, widget=forms.DateInput(attrs={"type": "date"}))
+    until = forms.DateField(label="To, inclusive", required=False, widget=forms.DateInput(attrs={"type": "date"}))
 
     def __init__(self, *args: Any, people: Collection[tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from marketplace.api.parsers import RawParser
 from marketplace.api.serializers import ChangedModel
 from marketplace.api.views.base import ControlView
-from marketplace.catalog.logos import MAX_LOGO_BYTES
 from marketplace.publishing import services as publishing
+from marketplace.teams.pictures import MAX_FILE_BYTES
 
 
 class LogoView(ControlView):
@@ -21,13 +21,13 @@ class LogoView(ControlView):
 
     parser_classes: ClassVar = [RawParser]
     scopes: ClassVar = {"PUT": ("publish",), "DELETE": ("publish",)}
-    max_body_size = MAX_LOGO_BYTES
+    max_body_size = MAX_FILE_BYTES
 
     @extend_schema(
         operation_id="set_logo", request={"application/octet-stream": OpenApiTypes.BINARY}, responses=ChangedModel
     )
     def put(self, request: Request, org: str, slug: str) -> Response:
-        """Send a PNG, JPEG or WebP file of at most 256 KiB and 2,048 pixels a side.
+        """Send a PNG, JPEG or WebP file of at most 1 MiB and 2,048 pixels a side.
 
         It is drawn anew, as a PNG of at most 256 pixels. As other words of a listing it may wait for a person.
         """

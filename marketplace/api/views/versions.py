@@ -18,9 +18,10 @@ from marketplace.api.parsers import RawParser
 from marketplace.api.serializers import OwnVersion, PublicVersion, StartedVersion
 from marketplace.api.views.base import ControlView
 from marketplace.catalog import selectors
+from marketplace.catalog.blobs import MAX_CHUNK_SIZE
 from marketplace.publishing import services as publishing
 from marketplace.publishing.selectors import with_reviews
-from marketplace.publishing.uploads import MAX_CHUNK_SIZE, MAX_PACKAGE_SIZE
+from marketplace.publishing.uploads import MAX_PACKAGE_SIZE
 from marketplace.publishing.versions import MAX_CHANGELOG
 from marketplace.vault import selectors as vault_selectors
 from protocol.names import DIGEST_PATTERN

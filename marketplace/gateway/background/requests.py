@@ -9,13 +9,11 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from marketplace.accounts.errors import InvalidInput
 from marketplace.gateway.background.shapes import id_of
 from marketplace.gateway.errors import bad_request
-from marketplace.gateway.http import Scope, headers_of
+from marketplace.gateway.http import Scope, idempotency_key_of
 
 DEFAULT_LIMIT = 20
-MAX_IDEMPOTENCY_KEY = 255
 
 
 class NewBatch(msgspec.Struct):
@@ -73,11 +71,5 @@ def cursor_of(scope: Scope, prefix: str) -> Cursor:
 
 def id_for(scope: Scope, organization_id: UUID, what: str) -> UUID | None:
     """Return the id that the request's Idempotency-Key stands for in the organization; None without a key."""
-    raw = headers_of(scope).get(b"idempotency-key")
-    if raw is None:
-        return None
-    key = raw.decode("latin-1")
-    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
-        message = f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters."
-        raise InvalidInput(message, code="invalid_idempotency_key")
-    return uuid5(organization_id, f"{what}\0{key}")
+    key = idempotency_key_of(scope)
+    return None if key is None else uuid5(organization_id, f"{what}\0{key}")

@@ -12,6 +12,7 @@ import orjson
 from marketplace.accounts.metadata import parse_metadata
 from marketplace.gateway.errors import bad_request
 from marketplace.gateway.http import MAX_BODY_BYTES
+from marketplace.gateway.json_bodies import json_object
 from marketplace.gateway.requests import MOST_MAX_TOKENS
 from marketplace.gateway.responses.items import Item, messages_of, parse_items
 
@@ -111,12 +112,7 @@ class ResponseRequest:
 
 def parse_response_request(body: bytes) -> ResponseRequest:
     """Read a request body. Raises Refusal 400, which names the field."""
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from None
-    if not isinstance(data, dict):
-        raise bad_request("The request body must be a JSON object.")
+    data = json_object(body)
     _refuse_unsupported(data)
     instructions = data.get("instructions")
     if instructions is not None and not isinstance(instructions, str):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from django import template
 from django.core.serializers.json import DjangoJSONEncoder
+from django.template import Context
+from django.urls import reverse
 from django.utils.html import conditional_escape, format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from marketplace.accounts import features
 from marketplace.catalog.licences import name_of, url_of
@@ -20,74 +23,11 @@ from marketplace.catalog.search.why import mark
 from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
+from marketplace.web.menu import WITHIN
+from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, LABELS, TONES
 
 register = template.Library()
 _WOODS = ("oak", "maple", "walnut", "padauk", "moss", "indigo")
-
-# The colour of a state's tag, as a class of components.css.
-TONES = {
-    "published": "good",
-    "credited": "good",
-    "verified": "accent",
-    "in_review": "warn",
-    "approved": "good",
-    "uploading": "warn",
-    "validating": "warn",
-    "in_progress": "accent",
-    "finalizing": "accent",
-    "cancelling": "warn",
-    "completed": "good",
-    "expired": "bad",
-    "verifying": "warn",
-    "pending": "warn",
-    "paid": "good",
-    "active": "good",
-    "on": "good",
-    "waiting": "warn",
-    "stopped": "bad",
-    "transferred": "warn",
-    "paying": "warn",
-    "requested": "warn",
-    "asked": "warn",
-    "granted": "good",
-    "declined": "bad",
-    "sent": "good",
-    "open": "warn",
-    "won": "good",
-    "lost": "bad",
-    "restricted": "bad",
-    "closed": "bad",
-    "failed": "bad",
-    "returned": "bad",
-    "refused": "bad",
-    "revoked": "bad",
-    "live": "good",
-    "draining": "warn",
-    "drained": "warn",
-    "silent": "bad",
-}
-
-# A bank's reasons, as Stripe's codes name them.
-BANK_REASONS = {
-    "card_declined": "the bank declined the card",
-    "expired_card": "the card has expired",
-    "insufficient_funds": "there was not enough money on the card",
-    "incorrect_cvc": "the security code was wrong",
-    "processing_error": "the bank could not be reached",
-    "authentication_required": "the bank asks the card's holder",
-    "payment_intent_authentication_failure": "the card's holder did not confirm the payment",
-}
-
-# Why a cardholder's bank took a payment back, as Stripe's codes name it.
-DISPUTE_REASONS = {
-    "fraudulent": "it says that the card's holder did not make the payment",
-    "duplicate": "it says that the payment was made twice",
-    "unrecognized": "the card's holder does not recognize the payment",
-    "subscription_canceled": "it says that the payment was cancelled before",
-    "product_not_received": "it says that nothing was received for the payment",
-    "product_unacceptable": "it says that what was received was not as described",
-    "credit_not_processed": "it says that a refund was promised and did not arrive",
-}
 
 
 def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
@@ -108,6 +48,12 @@ def switched_off(name: str, organization_id: UUID) -> str:
 def usd(nano: Any) -> str:
     """Nano-dollars, exactly."""
     return "" if nano in (None, "") else format_usd(int(nano), digits=9)
+
+
+@register.filter
+def in_unit(value: int, unit: str) -> str:
+    """Return a chart's value in its unit: `usd` for nano-dollars, `count` for anything counted."""
+    return usd(value) if unit == "usd" else f"{value:,}"
 
 
 @register.filter
@@ -254,15 +200,49 @@ def unix(seconds: Any) -> datetime:
 
 
 @register.filter
-def bps(points: Any) -> str:
-    """A factor in basis points, exactly: 15000 → 1.5."""
-    return f"{int(points) / 10_000:.4f}".rstrip("0").rstrip(".")
+def worded(label: str) -> str:
+    """Return the label of a field; those of allauth's forms as the other ones are written."""
+    return LABELS.get(label, label)
 
 
 @register.filter
-def percent_bps(points: Any) -> str:
-    """A share in basis points, exactly: 8050 → 80.5%."""
-    return f"{int(points) / 100:.2f}".rstrip("0").rstrip(".") + "%"
+def ended(reason: Any) -> str:
+    """Return in words how an answer ended; a reason that has no words is returned as it is."""
+    return ENDS.get(str(reason), words(reason))
+
+
+@register.filter
+def pairs(detail: Any) -> str:
+    """Return the entries of a mapping in words: books 1, stripe 2. Anything else is returned as it is."""
+    if not isinstance(detail, dict):
+        return str(detail)
+    return ", ".join(f"{words(name)} {value}" for name, value in detail.items())
+
+
+@register.simple_tag(takes_context=True)
+def menu_link(context: Context, name: str, label: str) -> SafeString:
+    """Return a link of a menu to a named page, marked while it, or one of the pages within it, is shown."""
+    current = mark_safe(' aria-current="page"') if context.get("route") in (name, *WITHIN.get(name, ())) else ""
+    return format_html('<a href="{}"{}>{}</a>', reverse(name), current, label)
+
+
+@register.filter
+def facts_of(data: dict[str, Any]) -> list[str]:
+    """Return what an entry of the audit log says, in words; what it leaves empty is left out."""
+    lines = []
+    for name, value in data.items():
+        if value in (None, "", []):
+            continue
+        money = name.removesuffix("_nano_usd")
+        shown = usd(value) if money != name else ", ".join(map(str, value)) if isinstance(value, list) else value
+        lines.append(f"{words(money)}: {shown}")
+    return lines
+
+
+@register.filter
+def breakable(name: Any) -> SafeString:
+    """Return a name that a narrow column breaks behind its slashes and at signs before it breaks a word."""
+    return mark_safe(re.sub(r"(?<=[/@])(?=[^/])", "<wbr>", conditional_escape(name)))
 
 
 @register.filter

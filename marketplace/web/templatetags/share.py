@@ -10,6 +10,12 @@ register = template.Library()
 
 
 @register.simple_tag
+def site_address(path: str) -> str:
+    """Return the whole address of a path on this site."""
+    return f"{settings.PUBLIC_URL}{path}"
+
+
+@register.simple_tag
 def site_url(name: str) -> str:
     """Return the whole address of a route without parameters."""
     return f"{settings.PUBLIC_URL}{reverse(name)}"

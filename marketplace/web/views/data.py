@@ -72,7 +72,7 @@ def copy_organization(request: HttpRequest, acting: Acting) -> HttpResponse:
 def delete_user(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Erase the person, and sign them out."""
     if not ratelimit.consume(request, action="reauthenticate", user=acting.user):
-        return HttpResponse("Too many attempts: wait a minute.", status=429, content_type="text/plain")
+        return ratelimit.respond_429(request)
     form = PasswordForm(request.POST, user=acting.user, prefix="user")
     if form.is_valid():
         try:
@@ -94,7 +94,7 @@ def delete_organization(request: HttpRequest, acting: Acting) -> HttpResponse:
     if acting.role != Membership.Role.OWNER:
         return render(request, "web/role_lacks.html", {"acting": acting, "scope": "own"}, status=403)
     if not ratelimit.consume(request, action="reauthenticate", user=acting.user):
-        return HttpResponse("Too many attempts: wait a minute.", status=429, content_type="text/plain")
+        return ratelimit.respond_429(request)
     slug = acting.organization.slug
     form = DeleteOrganizationForm(request.POST, user=acting.user, slug=slug, prefix="organization")
     if form.is_valid():

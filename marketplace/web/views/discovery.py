@@ -16,7 +16,18 @@ from marketplace.web.share_picture import share_picture
 
 SITEMAP_MODELS = 45_000  # a site map may have 50,000 addresses
 _DAY = 86_400
-_PRIVATE = ("/dashboard/", "/platform/", "/accounts/", "/api/", "/v1/", "/internal/", "/playground/")
+_PRIVATE = (
+    "/dashboard/",
+    "/platform/",
+    "/accounts/",
+    "/api/",
+    "/v1/",
+    "/internal/",
+    "/playground/",
+    "/invites/",
+    "/device",
+    "/oauth/",
+)
 
 
 @require_safe

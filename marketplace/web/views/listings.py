@@ -20,7 +20,8 @@ from marketplace.publishing.models import Review
 from marketplace.publishing.selectors import latest_listing_review
 from marketplace.web.acting import Acting, member_page, own_model
 from marketplace.web.cards import render_card
-from marketplace.web.listing_forms import ListingForm, LogoForm, NewListingForm
+from marketplace.web.listing_forms import ListingForm, NewListingForm
+from marketplace.web.logo_form import LogoForm
 from marketplace.web.refusals import show_in_form
 
 MOST_BASES = 100

@@ -18,8 +18,9 @@ from marketplace.accounts.models import Membership, User
 from marketplace.teams import members, organizations, pictures, roles, selectors
 from marketplace.web.acting import Acting, choose_organization, member_page
 from marketplace.web.forms import PlainForm
+from marketplace.web.logo_form import LogoForm
 from marketplace.web.refusals import show_as_message, show_in_form
-from marketplace.web.team_forms import LogoForm, NameForm, OrganizationForm, RenameForm, TransferForm
+from marketplace.web.team_forms import NameForm, OrganizationForm, RenameForm, TransferForm
 
 # Pictures come from strangers: nothing in such an answer may run, load or be taken for another type.
 _LOGO_HEADERS = {

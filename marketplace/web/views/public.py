@@ -43,7 +43,8 @@ LOGO_SECONDS = 31_536_000  # a digest names one picture for ever
 @require_safe
 def landing(request: HttpRequest) -> HttpResponse:
     """The front page: the first models of the catalogue, and a few new ones."""
-    models = list(selectors.published_models()[:LANDING_SIZE])
+    first = selectors.published_models()[: 2 * LANDING_SIZE]
+    models = [model for model in first if model.facts.price is not None][:LANDING_SIZE]  # the others cannot be called
     context = {"cards": [card_of(model) for model in models], "new_cards": shelf_beside(models)}
     return render(request, "web/landing.html", context)
 

@@ -46,8 +46,8 @@ CSV_COLUMNS = (
 class RangeForm(PlainForm):
     """Days (UTC) from `since` to `until`, both among them."""
 
-    since = forms.DateField(label="From", widget=forms.DateInput(attrs={"type": "date"}))
-    until = forms.DateField(label="To", widget=forms.DateInput(attrs={"type": "date"}))
+    since = forms.DateField(label="From (UTC)", widget=forms.DateInput(attrs={"type": "date"}))
+    until = forms.DateField(label="To, inclusive", widget=forms.DateInput(attrs={"type": "date"}))
 
     def clean(self) -> dict[str, Any]:
         """Refuse days in the wrong order, and more than a year."""

@@ -7,7 +7,6 @@ import pytest
 from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
 from marketplace.publishing import services as publishing
-from marketplace.publishing import uploads
 from marketplace.vault.models import DataKey
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity, generate_key
@@ -151,7 +150,7 @@ def test_more_bytes_than_announced_are_refused(upload) -> None:
 
 
 def test_a_chunk_over_eight_mebibytes_is_refused_before_it_is_read(upload) -> None:
-    response = upload.put(b"x" * (uploads.MAX_CHUNK_SIZE + 1), 0)
+    response = upload.put(b"x" * (blobs.MAX_CHUNK_SIZE + 1), 0)
     assert error_of(response, 413)["code"] == "body_too_large"
     assert response["Connection"] == "close"
     assert blobs.part_size(upload.version.id) == 0

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from billing.services import credit_promotion
 from marketplace.accounts.models import Organization
 from marketplace.api.body_limit import BodyLimit
+from marketplace.catalog.models import Model
+from marketplace.catalog.services import set_price
 from marketplace.jobs import queue
 from marketplace.jobs.erasing import erase_jobs
 from marketplace.jobs.files import store_file
@@ -88,6 +92,23 @@ def test_a_batch_is_started_watched_and_cancelled_on_pages(buyer: Organization) 
         assert stranger.post(path).status_code == 404
     client.post(f"/dashboard/files/{file.pk}/delete")
     assert not File.objects.filter(pk=file.pk).exists() and Batch.objects.get().input_file_id is None
+
+
+def test_a_file_is_read_for_its_quote_once_until_a_price_changes(buyer: Organization) -> None:
+    client, file = signed_in(buyer), store_file(organization=buyer, name="a.jsonl", content=rows(3))
+    path = f"/dashboard/files/{file.pk}"
+
+    def view() -> tuple[int, int]:
+        """Return the worst case that the page shows, and how often chunks of the file were read for it."""
+        with CaptureQueriesContext(connection) as captured:
+            shown = client.get(path).context["quote"]
+        return shown.worst_nano_usd, sum("jobs_filechunk" in query["sql"] for query in captured)
+
+    worst, read = view()
+    assert read > 0 and view() == (worst, 0)
+    set_price(model=Model.objects.get(), input_micro_usd_per_mtok=200, output_micro_usd_per_mtok=800)
+    dearer, read = view()
+    assert (dearer, read > 0) == (2 * worst, True) and view() == (dearer, 0)
 
 
 def _read(response: object) -> bytes:

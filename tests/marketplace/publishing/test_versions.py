@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
-from marketplace.catalog.errors import TooLarge
+from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooLarge
 from marketplace.catalog.models import Version
 from marketplace.publishing import services as publishing
 from marketplace.publishing import uploads

@@ -8,8 +8,7 @@ import zlib
 import pytest
 
 from marketplace.accounts.errors import InvalidInput
-from marketplace.catalog.logos import redrawn
-from marketplace.teams.pictures import redraw
+from marketplace.teams.pictures import redraw_square, redraw_whole
 
 
 def png_of(side: int) -> bytes:
@@ -22,10 +21,10 @@ def png_of(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
-# Over the limit of the page; over that of which Pillow warns; over that at which Pillow raises an error of its own.
+# Over the limit; over that of which Pillow warns; over that at which Pillow raises an error of its own.
 @pytest.mark.parametrize("side", [5_000, 10_000, 40_000])
 def test_a_picture_that_claims_to_be_huge_is_refused_before_it_is_unpacked(side: int) -> None:
-    for make in (redraw, redrawn):
+    for make in (redraw_square, redraw_whole):
         with pytest.raises(InvalidInput) as refused:
             make(png_of(side))
         assert refused.value.field == "logo"

@@ -70,6 +70,7 @@ class World:
     key: ApiKey
     key_text: str
     usage: list[Usage]
+    booted: Booted  # the replica that computed the usage
 
     def client(self, user: User | None) -> Client:
         client = Client()
@@ -127,9 +128,8 @@ def build_world() -> World:
         reference=str(uuid.uuid4()),
     )
     rows = [_usage(days, buyer, seller, model, version, None if days % 5 else key, booted) for days in range(25)]
-    return World(
-        creator, consumer, stranger, staff, developer, seller, buyer, model, version, verified, key, text, rows
-    )
+    people = creator, consumer, stranger, staff, developer
+    return World(*people, seller, buyer, model, version, verified, key, text, rows, booted)
 
 
 def add_payout(world: World) -> Payout:

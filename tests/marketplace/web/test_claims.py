@@ -32,7 +32,7 @@ def test_a_measurement_of_an_older_version_is_not_called_the_models(world: World
     assert "The platform has not measured version 2. Version 1" in page and "Version 1, an older one, on 120" in page
     assert "points above the base" not in page and "This model" not in page
     for path in ("/", "/models/"):
-        assert "not measured yet" in text(world, path) and "94.2%" not in text(world, path)
+        assert "not measured yet" in text(world, path) and "94.2 %" not in text(world, path)
 
 
 def test_a_model_that_nobody_measured_says_so(world: World) -> None:

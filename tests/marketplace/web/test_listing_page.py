@@ -12,11 +12,11 @@ from PIL import Image
 from billing.models import PayoutAccount
 from marketplace.access.models import AccessRequest, LicenceAcceptance
 from marketplace.accounts.audit import entries_of
-from marketplace.catalog.logos import LOGO_SIDE
 from marketplace.catalog.models import Logo, Model
 from marketplace.catalog.services import update_model
 from marketplace.catalog.services.listings import ListingText
 from marketplace.publishing.models import Review
+from marketplace.teams.pictures import SIDE
 from marketplace.vault.models import SigningKey
 from tests.marketplace.catalog.factories import add_member
 from tests.marketplace.web.conftest import World
@@ -138,14 +138,14 @@ def test_a_logo_is_drawn_anew_and_served_as_a_picture_alone(world: World) -> Non
     assert served.headers["Content-Type"] == "image/png" and served.headers["X-Content-Type-Options"] == "nosniff"
     assert "immutable" in served.headers["Cache-Control"] and "sandbox" in served.headers["Content-Security-Policy"]
     with Image.open(BytesIO(served.content)) as kept:
-        assert kept.format == "PNG" and kept.size == (LOGO_SIDE, LOGO_SIDE // 2) and "comment" not in kept.info
+        assert kept.format == "PNG" and kept.size == (SIDE, SIDE // 2) and "comment" not in kept.info
     assert path in world.client(None).get(MODEL).content.decode()
     for name, data in {
         "an SVG": b"<svg xmlns='http://www.w3.org/2000/svg'><script>x</script></svg>",
         "half a PNG": picture("PNG")[:60],
         "a GIF": picture("GIF"),
         "too wide": picture("PNG", (2_049, 1)),
-        "too large": b"\x89PNG" + bytes(256 * 1024),
+        "too large": b"\x89PNG" + bytes(2**20),
         "nothing": b"",
     }.items():
         answer = client.post("/dashboard/models/transactions/logo", {"logo": SimpleUploadedFile("x.png", data)})

@@ -103,7 +103,7 @@ def test_a_model_page_says_what_its_place_stands_on() -> None:
     html = " ".join(Client().get(path).content.decode().split())
     assert "place 1" in html and "<strong>25+</strong> paying cards, in 8+ weeks" in html
     assert (
-        "<strong>99.9%</strong> of calls answered" in html and "<strong>71.1%</strong> or better, on 100 rows" in html
+        "<strong>99.9 %</strong> of calls answered" in html and "<strong>71.1 %</strong> or better, on 100 rows" in html
     )
     assert "37" not in re.sub(r"[0-9a-f]{8,}|\d{4,}", "", html.partition("Standing")[2].partition("Price")[0])
     Model.objects.filter(pk=model.pk).update(visibility=Model.Visibility.UNLISTED)

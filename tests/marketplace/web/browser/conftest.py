@@ -101,20 +101,28 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def is_complaint(entry: ConsoleMessage) -> bool:
-    """Errors and warnings, but for Chromium's notes that a prediction was refused for lack of money, or a form."""
-    expected = ("402 (Payment Required)", "400 (Bad Request)")
+def is_complaint(entry: ConsoleMessage, status: int) -> bool:
+    """Errors and warnings, but for Chromium's notes that a prediction was refused for lack of money, a form, or a page.
+
+    `status` is that of the pages that are opened.
+    """
+    expected = ["402 (Payment Required)", "400 (Bad Request)"]
+    if status >= 400:
+        expected.append(f"a status of {status} (")
     return entry.type in ("error", "warning") and not any(note in entry.text for note in expected)
 
 
 @pytest.fixture
 def open_page(browser: Browser, site: tuple[str, World]) -> Iterator[Open]:
-    """`open_page(user)`: a page in a context of its own. What its console complains of fails the test at the end."""
+    """`open_page(user)`: a page in a context of its own. What its console complains of fails the test at the end.
+
+    `status` is the one that its addresses answer with, if they are errors.
+    """
     base, world = site
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
-    def open_(user: User | None, *, javascript: bool = True) -> Page:
+    def open_(user: User | None, *, javascript: bool = True, status: int = 200) -> Page:
         context = browser.new_context(
             base_url=base,
             viewport={"width": 1280, "height": 900},
@@ -126,7 +134,7 @@ def open_page(browser: Browser, site: tuple[str, World]) -> Iterator[Open]:
             context.add_cookies([{"name": "sessionid", "value": cookie, "url": base}])
         page = context.new_page()
         page.set_default_timeout(10_000)
-        page.on("console", lambda entry: complaints.append(entry.text) if is_complaint(entry) else None)
+        page.on("console", lambda entry: complaints.append(entry.text) if is_complaint(entry, status) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         return page
 

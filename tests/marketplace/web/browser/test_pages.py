@@ -6,17 +6,12 @@ SCREENSHOTS, a folder, every page is left there as pictures: `make screenshots` 
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
-from pathlib import Path
-from typing import Literal
 from urllib.parse import urlencode
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
 from django.utils import timezone
-from playwright.sync_api import Page
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
@@ -36,20 +31,11 @@ from marketplace.operations.models import Component, ProbeDay
 from marketplace.operations.probes import probe_all
 from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.watch.shown import show_use
-from tests.marketplace.web.browser.conftest import MODEL, WIDTHS, Open
+from tests.marketplace.web.browser.conftest import MODEL, Open
+from tests.marketplace.web.browser.looks import Shown, look_at_all
 from tests.marketplace.web.conftest import World, add_payments, add_payout
 
 pytestmark = pytest.mark.browser
-
-SCREENSHOTS = "SCREENSHOTS"
-Scheme = Literal["light", "dark"]
-LOOKS: list[tuple[int, Scheme]] = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
-EXAMINED: list[tuple[int, Scheme]] = [(1280, "light"), (360, "dark")]
-axe = Axe()
-# The innermost elements that reach beyond the window, by class or tag.
-WIDER = """[...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > innerWidth + 1
-    && !one.closest(".table-wrap, pre")).map((one) => one.className || one.tagName).slice(-3).join(", ")"""
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"], "resultTypes": ["violations"]}
 
 
 def add_budgets(world: World) -> BudgetNode:
@@ -120,7 +106,7 @@ def page_of_a_login() -> str:
 
 def pages_of(world: World) -> list[tuple[str, User | None, str]]:
     """Name, person and address of every page."""
-    receipt = f"/dashboard/receipts/{world.usage[0].prediction_id}"
+    receipt, top_up = f"/dashboard/receipts/{world.usage[0].prediction_id}", add_payments(world).top_up_id
     return [
         ("landing", None, "/"),
         ("catalogue", None, "/models/"),
@@ -158,7 +144,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("receipt", world.consumer, receipt),
         ("verify-receipt", None, "/receipts/"),
         ("wallet", world.consumer, "/dashboard/wallet"),
-        ("top-up", world.consumer, f"/dashboard/wallet/{add_payments(world).top_up_id}"),
+        ("top-up", world.consumer, f"/dashboard/wallet/{top_up}"),
         ("wallet-cards", world.consumer, "/dashboard/wallet"),
         ("statements", world.consumer, "/dashboard/statements"),
         ("invoices", world.consumer, "/dashboard/invoices"),
@@ -199,37 +185,11 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("platform-organizations", world.staff, "/platform/organizations"),
         ("platform-organization", world.staff, "/platform/organizations/northbank"),
         ("features", world.staff, "/platform/features"),
-        ("platform-refunds", world.staff, f"/platform/refunds?id={world.usage[0].prediction_id}"),
+        ("platform-refunds", world.staff, f"/platform/refunds?id={top_up}"),
     ]
 
 
 @pytest.mark.slow
 def test_every_page_fits_is_accessible_and_complains_of_nothing(open_page: Open, site: tuple[str, World]) -> None:
-    folder = os.environ.get(SCREENSHOTS)
-    wrong: list[str] = []
-    opened: dict[object, Page] = {}
-    for name, user, path in pages_of(site[1]):
-        who = user.pk if user else None
-        page = opened.get(who) or opened.setdefault(who, open_page(user))
-        response = page.goto(path)
-        assert response is not None and response.ok, path
-        for width, scheme in LOOKS:
-            page.set_viewport_size({"width": width, "height": 900})
-            page.emulate_media(color_scheme=scheme)
-            if page.evaluate("document.documentElement.scrollWidth") > width:
-                wrong.append(f"{path} scrolls sideways at {width}: {page.evaluate(WIDER)}")
-            if folder:
-                page.screenshot(path=Path(folder) / f"{name}-{width}-{scheme}.png", full_page=True)
-            if (width, scheme) in EXAMINED:
-                wrong += [f"{path} at {width}, {scheme}: {one}" for one in barriers(page)]
+    wrong = look_at_all(open_page, (Shown(*page) for page in pages_of(site[1])))
     assert not wrong, "\n".join(wrong)
-
-
-def barriers(page: Page) -> list[str]:
-    """Return what axe-core finds serious or critical, with the elements."""
-    found = axe.run(page, options=RULES).response["violations"]
-    return [
-        f"{one['id']} ({one['help']}): {', '.join(str(node['target'][0]) for node in one['nodes'][:4])}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
