@@ -45,6 +45,11 @@ class BlockPool:
         return max(0, self.limit - self.used)
 
     @property
+    def free(self) -> int:
+        """Number of blocks that `allocate` returns without evicting any."""
+        return max(0, min(len(self._free), self.limit - self.held))
+
+    @property
     def used(self) -> int:
         return self.held - len(self._cached)
 

@@ -42,6 +42,7 @@ class GpuRunner:
     trace: Tracer = NO_TRACE
     paces_loads = False
     elastic_memory = False
+    max_draft_rows = 0
     depth = 1  # the host plans a step and commits the last while the device computes
 
     def __init__(

@@ -24,6 +24,7 @@ class TorchRunner:
     depth = 0
     paces_loads = False
     elastic_memory = False
+    max_draft_rows = 0
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters

@@ -17,9 +17,13 @@ class BlockTables:
         # instead of computing the same prompt at the same time.
         self._filling: set[bytes] = set()
 
-    def missing(self, sequence: Sequence) -> int:
-        """Return how many blocks to add until all known or expected tokens have a place."""
-        return self.pool.blocks_for(sequence.length) - len(sequence.blocks)
+    def missing(self, sequence: Sequence, drafted: int = 0) -> int:
+        """Return how many blocks to add until all known or expected tokens have a place.
+
+        drafted: tokens of a draft behind the last token whose KV is planned
+        """
+        tokens = sequence.planned + drafted if drafted else sequence.length
+        return self.pool.blocks_for(tokens) - len(sequence.blocks)
 
     def prefix(self, sequence: Sequence) -> list[int]:
         """Return the cached blocks of the sequence's longest `reusable` prefix, without taking them."""
@@ -51,9 +55,9 @@ class BlockTables:
         sequence.computed = sequence.planned = len(known) * self.pool.block_size
         return fresh
 
-    def grow(self, sequence: Sequence) -> list[int]:
+    def grow(self, sequence: Sequence, drafted: int = 0) -> list[int]:
         """Allocate the `missing` blocks, which the caller has made available, and return them."""
-        fresh = self.pool.allocate(self.missing(sequence))
+        fresh = self.pool.allocate(self.missing(sequence, drafted))
         sequence.blocks += fresh
         return fresh
 
@@ -63,14 +67,14 @@ class BlockTables:
             self._filling.update(chunk.sequence.block_keys[slice(*self._span(chunk))])
 
     def commit(self, chunk: Chunk) -> None:
-        """Publish the blocks that a computed chunk has filled."""
+        """Publish the blocks that a computed chunk has filled; its draft holds what was accepted alone."""
         sequence = chunk.sequence
         sequence.computed = chunk.end
         if not self.pool.caching:
             return
         first, last = self._span(chunk)
         if last > first:
-            self._extend_keys(sequence, last)
+            self._extend_keys(sequence, last, chunk.draft)
         for index in range(first, last):
             self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest)
             self._filling.discard(sequence.block_keys[index])
@@ -87,7 +91,8 @@ class BlockTables:
         size = self.pool.block_size
         return chunk.start // size, chunk.end // size
 
-    def _extend_keys(self, sequence: Sequence, count: int) -> None:
+    def _extend_keys(self, sequence: Sequence, count: int, accepted: tuple[int, ...] = ()) -> None:
+        """Make the keys of the first `count` blocks. accepted: tokens that the sequence is about to get."""
         keys, size = sequence.block_keys, self.pool.block_size
         if len(keys) >= count:
             return
@@ -102,7 +107,11 @@ class BlockTables:
         for index in range(len(keys), count):
             if index == shared and shared:
                 parent = scoped_key(parent, request.cache_scope)
-            parent = block_key(parent, sequence.tokens[index * size : (index + 1) * size])
+            tokens = sequence.tokens[index * size : (index + 1) * size]
+            if len(tokens) < size:
+                known = len(sequence.tokens)
+                tokens += accepted[max(0, index * size - known) : (index + 1) * size - known]
+            parent = block_key(parent, tokens)
             keys.append(parent)
 
     def check_integrity(self, running: list[Sequence]) -> None:

@@ -307,13 +307,13 @@ class Trace:
 
     def _check_plan(self, plan: StepPlan) -> None:
         planner = self.planner
-        assert plan.tokens <= planner.limits.max_batched_tokens
+        assert plan.rows <= planner.limits.max_batched_tokens
         assert len({chunk.sequence for chunk in plan.chunks}) == len(plan.chunks)
         late = set(plan.expired)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             assert sequence.status is Status.RUNNING and sequence not in late and chunk.count > 0
-            assert chunk.end == sequence.planned <= sequence.length
+            assert chunk.known_end == sequence.planned <= sequence.length
             assert len(sequence.blocks) * planner.pool.block_size >= chunk.end
             assert sequence.digest is None or self.residency.pins[sequence.digest] > 0
         assert len(set(plan.fresh_blocks)) == len(plan.fresh_blocks)
