@@ -54,6 +54,7 @@ class _Generation(_Model, kw_only=True):
     stop: str | list[str] | None = None
     ignore_eos: bool | None = False
     return_token_ids: bool | None = False
+    speculation: bool | None = True
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
