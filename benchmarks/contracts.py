@@ -65,13 +65,13 @@ def reaches(task: str, score: Score) -> bool:
 
 
 @contextlib.contextmanager
-def replica(base: Path, threads: int) -> Iterator[str]:
-    """Serve the sample adapters on a free port and yield the URL."""
+def replica(base: Path, threads: int, *more: str) -> Iterator[str]:
+    """Serve the sample adapters on a free port and yield the URL. more: further flags of the replica"""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     flags = ["--insecure", "--model", str(base), "--adapters", str(ADAPTERS), "--port", str(port)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "serving", *flags, "--threads", str(threads)], cwd=ROOT, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "serving", *flags, "--threads", str(threads), *more], cwd=ROOT, stderr=subprocess.DEVNULL
     )
     url = f"http://127.0.0.1:{port}"
     try:

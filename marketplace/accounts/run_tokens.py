@@ -1,8 +1,8 @@
 """Tokens with which the platform itself calls `/v1` under one of an organization's keys, for a run that it asked for.
 
 Pure, like `playground_tokens`. The key's own text is thrown away when it is made, so nobody else calls under it; a
-worker that goes on after another one was killed issues itself a new token. The claim `bare_base` exists nowhere else:
-no caller can ask the gateway for it.
+worker that goes on after another one was killed issues itself a new token. The claims `bare_base` and `teaches` exist
+nowhere else: no caller can ask the gateway for them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ _KEY_PREFIX = re.compile(rf"[a-z2-7]{{{PREFIX_LENGTH}}}")
 
 @dataclass(frozen=True)
 class RunClaims:
-    """The key that is charged, by its prefix. `bare_base`: the adapter's weights are left out, its contract is not."""
+    """The key that is charged, by its prefix. `bare_base`: the adapter's weights are left out, its contract is not.
+
+    `teaches`: replicas may draft every customer's answers from this one (docs/speculation.md).
+    """
 
     key_prefix: str
     bare_base: bool
+    teaches: bool
 
 
-def issue_run_token(*, key: ApiKey, bare_base: bool = False) -> str:
+def issue_run_token(*, key: ApiKey, bare_base: bool = False, teaches: bool = False) -> str:
     """Return a bearer token good for `LIFETIME_SECONDS`, and only while `key` is live."""
-    claims = {"aud": AUDIENCE, "key": key.prefix, "bare": bare_base, "exp": int(time.time()) + LIFETIME_SECONDS}
+    claims = {"aud": AUDIENCE, "key": key.prefix, "bare": bare_base, "teaches": teaches}
+    claims["exp"] = int(time.time()) + LIFETIME_SECONDS
     return PREFIX + jwt.encode(claims, settings.SECRET_KEY, algorithm="HS256")
 
 
@@ -49,11 +54,12 @@ def verify_run_token(text: str) -> RunClaims:
             settings.SECRET_KEY,
             algorithms=["HS256"],
             audience=AUDIENCE,
-            options={"require": ["aud", "key", "bare", "exp"]},
+            options={"require": ["aud", "key", "bare", "teaches", "exp"]},
         )
     except jwt.InvalidTokenError:
         raise refusal from None
-    key, bare = claims["key"], claims["bare"]
-    if not isinstance(key, str) or not _KEY_PREFIX.fullmatch(key) or not isinstance(bare, bool):
+    key, bare, teaches = claims["key"], claims["bare"], claims["teaches"]
+    flags = isinstance(bare, bool) and isinstance(teaches, bool)
+    if not isinstance(key, str) or not _KEY_PREFIX.fullmatch(key) or not flags:
         raise refusal
-    return RunClaims(key, bare)
+    return RunClaims(key, bare, teaches)

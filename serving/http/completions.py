@@ -72,6 +72,7 @@ class CompletionEndpoint(Endpoint[Generation]):
                 weight=admission.weight,
                 family=admission.request_id,
                 speculate=bool(body.speculation),
+                teaches=admission.teaches,
                 # On the bare base, a prefix that all tenants share would tell one of them what another's model is told.
                 shared_tokens=0
                 if terms is None or bare
