@@ -99,13 +99,16 @@ class StepPlan:
     """One step.
 
     chunks: decodes first, then prefill chunks
-    fresh_blocks: hold stale KV and are zeroed before use
+    fresh_blocks: hold stale KV and are zeroed before use, but for those that are copied to
+    copies: (cached block, fresh block), whose KV is copied in this order before anything else is written: a block that
+        was cached when its copy was planned may be another sequence's fresh one in the same step
     wanted: adapters to load, most urgent first
     predicted_seconds: the step's duration as the cost model predicts it
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)

@@ -4,8 +4,8 @@
 
 Each sample model first answers its 72 held-out rows, as the platform asks them when a version is published. Then new
 rows are asked, by 1, 4 and 16 clients in turn, with `speculation` and without; every pair of turns asks the same rows,
-and an answer that differs ends the run. The ratio of a number of clients is the median over the pairs. Chats of the bare
-base ask for texts that repeat parts of their prompt, which prompt lookup finds.
+and an answer that differs ends the run. The ratio of a number of clients is the median over the pairs. Chats of the
+bare base ask for texts that repeat parts of their prompt, which prompt lookup finds.
 """
 
 from __future__ import annotations

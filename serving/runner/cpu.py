@@ -95,6 +95,7 @@ class CpuRunner:
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
         span = self.trace.span
+        self.kv.copy(plan.copies)
         with span("pack"):
             step = pack_step(plan.chunks, self.kv.block_size)
             batch = self._batches.of(plan.chunks)

@@ -102,6 +102,7 @@ class GpuRunner:
         """Do nothing: memory is not elastic here."""
 
     def _launch(self, plan: StepPlan) -> GpuStep:
+        self.kv.copy(plan.copies)
         step = pack_rows(plan.chunks)
         slots = [self.adapters.slot(chunk.sequence.digest) for chunk in step.chunks]
         shape = self._graphs.shape_of(

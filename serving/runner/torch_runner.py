@@ -45,7 +45,9 @@ class TorchRunner:
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
-        self.kv.zero(plan.fresh_blocks)
+        self.kv.copy(plan.copies)
+        copied = {target for _, target in plan.copies}
+        self.kv.zero([block for block in plan.fresh_blocks if block not in copied])
         # Single tokens first, both decodes and ends of prefills: attention computes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
         hidden = self.model.forward(self._inputs(chunks), self.kv, self._batches.of(chunks))

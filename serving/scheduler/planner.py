@@ -234,10 +234,12 @@ class Planner:
         if len(self.running) >= self.limits.max_num_seqs:
             return False
         # One spare block per running sequence would be safest; a single one keeps the pool full and preemption rare.
-        fresh = self.tables.start(sequence, spare=1 if self.running else 0)
-        if fresh is None:
+        start = self.tables.start(sequence, spare=1 if self.running else 0)
+        if start is None:
             return False
-        step.plan.fresh_blocks += fresh
+        step.plan.fresh_blocks += start.fresh
+        if start.copy is not None:
+            step.plan.copies.append(start.copy)
         own_turn = self.waiting.starving in (None, sequence.request.latency_class.value)
         self._turns_of_others = 0 if own_turn else self._turns_of_others + 1
         self._unwait(sequence)

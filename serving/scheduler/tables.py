@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from serving.core import Sequence
 from serving.kv.pool import BlockPool
 from serving.kv.prefix import block_key, root_key, scoped_key, shared_root_key
 from serving.steps import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The blocks of a sequence that starts.
+
+    fresh: hold stale KV
+    copy: (cached block, fresh block): the second begins as the first, whose KV is copied before the step
+    """
+
+    fresh: list[int]
+    copy: tuple[int, int] | None
 
 
 class BlockTables:
@@ -40,20 +54,38 @@ class BlockTables:
         found = len(self.prefix(sequence))
         return found < sequence.reusable // self.pool.block_size and (sequence.block_keys[found] in self._filling)
 
-    def start(self, sequence: Sequence, spare: int) -> list[int] | None:
-        """Give a sequence its cached prefix and fresh blocks for the rest.
+    def start(self, sequence: Sequence, spare: int) -> Start | None:
+        """Give a sequence its cached prefix and fresh blocks for the rest, the first of them begun with a copy of the
+        cached block that agrees with it longest.
 
-        Returns the fresh blocks, or None if fewer than `spare` blocks would be left.
+        Returns None if fewer than `spare` blocks would be left.
         """
         known = self.prefix(sequence)
         missing = self.pool.blocks_for(len(sequence.tokens)) - len(known)
         if missing + spare > self.pool.available - self.pool.idle(known):
             return None
         self.pool.take(known)
+        begun = self._begun(sequence, len(known)) if missing else None
+        if begun is not None and missing > self.pool.available - self.pool.idle(begun[:1]):
+            begun = None
+        held = [] if begun is None else [begun[0]]
+        self.pool.take(held)  # or it might be what is allocated
         fresh = self.pool.allocate(missing)
+        self.pool.release(held)
         sequence.blocks = known + fresh
-        sequence.computed = sequence.planned = len(known) * self.pool.block_size
-        return fresh
+        agreeing = 0 if begun is None else begun[1]
+        sequence.computed = sequence.planned = len(known) * self.pool.block_size + agreeing
+        return Start(fresh, None if begun is None else (begun[0], fresh[0]))
+
+    def _begun(self, sequence: Sequence, count: int) -> tuple[int, int] | None:
+        """Return the cached block that begins as block `count` of the sequence, and how many tokens need not be
+        computed."""
+        size = self.pool.block_size
+        most = min(size, sequence.reusable - count * size)
+        if not self.pool.caching or most <= 0:
+            return None
+        tokens = sequence.tokens[count * size : count * size + most]
+        return self.pool.nearest(self._parent(sequence, count), tokens)
 
     def grow(self, sequence: Sequence, drafted: int = 0) -> list[int]:
         """Allocate the `missing` blocks, which the caller has made available, and return them."""
@@ -76,7 +108,9 @@ class BlockTables:
         if last > first:
             self._extend_keys(sequence, last, chunk.draft)
         for index in range(first, last):
-            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest)
+            tokens = self._tokens(sequence, index, chunk.draft)
+            parent = self._parent(sequence, index)
+            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest, parent, tokens)
             self._filling.discard(sequence.block_keys[index])
 
     def release(self, sequence: Sequence) -> None:
@@ -93,26 +127,28 @@ class BlockTables:
 
     def _extend_keys(self, sequence: Sequence, count: int, accepted: tuple[int, ...] = ()) -> None:
         """Make the keys of the first `count` blocks. accepted: tokens that the sequence is about to get."""
-        keys, size = sequence.block_keys, self.pool.block_size
-        if len(keys) >= count:
-            return
-        request = sequence.request
-        shared = request.shared_tokens // size  # blocks that hold nothing but what every tenant's prompt begins with
-        if keys:
-            parent = keys[-1]
+        for index in range(len(sequence.block_keys), count):
+            tokens = self._tokens(sequence, index, accepted)
+            sequence.block_keys.append(block_key(self._parent(sequence, index), tokens))
+
+    def _parent(self, sequence: Sequence, index: int) -> bytes:
+        """Return the key that stands for all before block `index`, whose key need not be known."""
+        request, keys = sequence.request, sequence.block_keys
+        # Blocks that hold nothing but what every tenant's prompt begins with.
+        shared = request.shared_tokens // self.pool.block_size
+        if index:
+            parent = keys[index - 1]
         elif shared:
             parent = shared_root_key(sequence.digest, self._fingerprint)
         else:
             parent = root_key(request.cache_scope, sequence.digest, self._fingerprint)
-        for index in range(len(keys), count):
-            if index == shared and shared:
-                parent = scoped_key(parent, request.cache_scope)
-            tokens = sequence.tokens[index * size : (index + 1) * size]
-            if len(tokens) < size:
-                known = len(sequence.tokens)
-                tokens += accepted[max(0, index * size - known) : (index + 1) * size - known]
-            parent = block_key(parent, tokens)
-            keys.append(parent)
+        return scoped_key(parent, request.cache_scope) if shared and index == shared else parent
+
+    def _tokens(self, sequence: Sequence, index: int, accepted: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the tokens of block `index`. accepted: those that the sequence is about to get."""
+        size, known = self.pool.block_size, len(sequence.tokens)
+        start, end = index * size, (index + 1) * size
+        return (*sequence.tokens[start:end], *accepted[max(0, start - known) : max(0, end - known)])
 
     def check_integrity(self, running: list[Sequence]) -> None:
         """Raise AssertionError when sequences and pool disagree about the blocks that are held."""

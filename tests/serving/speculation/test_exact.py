@@ -83,7 +83,7 @@ def grammars(tiny: Tiny) -> Iterator[list[Any]]:
     compiler.close()
 
 
-@pytest.mark.parametrize("blocks", [4, 400], ids=["preempted", "roomy"])
+@pytest.mark.parametrize("blocks", [2, 400], ids=["preempted", "roomy"])
 async def test_every_kind_of_request_gets_the_same_answer_with_drafts_and_without(
     tiny: Tiny, grammars: list[Any], blocks: int
 ) -> None:
@@ -105,4 +105,4 @@ async def test_every_kind_of_request_gets_the_same_answer_with_drafts_and_withou
         assert sum(usage.accepted_tokens for usage in usages) > 300
         assert sum(usage.drafted_tokens for usage in usages) > sum(usage.accepted_tokens for usage in usages)
         assert all(usage.accepted_tokens <= usage.completion_tokens for usage in usages)
-        assert (planner.preemptions > before) == (blocks == 4)
+        assert (planner.preemptions > before) == (blocks == 2)
