@@ -116,6 +116,8 @@ class CompletionEndpoint(Endpoint[Generation]):
             tools=use.parses,
             named=use.named,
             service_tier=body.service_tier,
+            logprobs=parameters.logprob_count(body) is not None,
+            confidence=bool(body.confidence),
         )
         kind = CompletionFormat if isinstance(body, schema.CompletionBody) else ChatFormat
         return kind(work.request_id, body.model, self.parts.tokenizer, style)

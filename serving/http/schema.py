@@ -55,6 +55,7 @@ class _Generation(_Model, kw_only=True):
     ignore_eos: bool | None = False
     return_token_ids: bool | None = False
     speculation: bool | None = True
+    confidence: bool | None = False
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None

@@ -66,6 +66,7 @@ _MESSAGE = object_of(
     {"refusal": or_null(TEXT), "tool_calls": list_of(_CALL)},
 )
 _FINISH: Schema = {"type": "string", "enum": ["stop", "length", "tool_calls", "content_filter", "budget"]}
+_ON_REQUEST = {"logprobs": _LOGPROBS, "confidence": {"type": "number", "minimum": 0, "maximum": 1}}
 _CHOICE = {"index": INTEGER, "finish_reason": _FINISH}
 _PRICE = object_of(
     {
@@ -96,7 +97,12 @@ ANSWERS: dict[str, Schema] = {
         {
             **_HEAD,
             "object": always("chat.completion"),
-            "choices": list_of(object_of({**_CHOICE, "message": _MESSAGE}, {"logprobs": _LOGPROBS})),
+            "choices": list_of(
+                object_of(
+                    {**_CHOICE, "message": _MESSAGE},
+                    _ON_REQUEST,
+                )
+            ),
             "usage": _USAGE,
             "intarsia": _EXTRA,
         },
@@ -106,7 +112,12 @@ ANSWERS: dict[str, Schema] = {
         {
             **_HEAD,
             "object": always("text_completion"),
-            "choices": list_of(object_of({**_CHOICE, "text": TEXT}, {"logprobs": _LOGPROBS})),
+            "choices": list_of(
+                object_of(
+                    {**_CHOICE, "text": TEXT},
+                    _ON_REQUEST,
+                )
+            ),
             "usage": _USAGE,
             "intarsia": _EXTRA,
         },
