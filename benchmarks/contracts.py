@@ -59,9 +59,9 @@ def main() -> int:
         scores = {task: asyncio.run(measure(url, task)) for task in TASKS}
     print(f"{'task':<10}{'rows':>6}{'right':>7}{'valid':>7}{'surest':>8}{'right':>7}  prompt as by hand")
     for task, score in scores.items():
-        print(
-            f"{task:<10}{score.rows:>6}{score.right:>7}{score.valid:>7}{score.surest:>8}{score.surest_right:>7}  {'yes' if score.by_hand else 'no'}"
-        )
+        surest = f"{score.surest:>8}{score.surest_right:>7}"
+        by_hand = "yes" if score.by_hand else "no"
+        print(f"{task:<10}{score.rows:>6}{score.right:>7}{score.valid:>7}{surest}  {by_hand}")
     reached = all(reaches(task, score) for task, score in scores.items())
     print("every sample reaches what its instructions reach by hand" if reached else "a sample falls short")
     return 0 if reached else 1
