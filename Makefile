@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools browser triton demo run stop status code test screenshots lint clean
+.PHONY: setup setup-dev tools browser triton demo run stop status code test fuzz screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -43,6 +43,12 @@ lint: tools
 	@.venv/bin/djangofmt check --quiet templates
 	@.venv/bin/lint-imports --no-cache
 	@.venv/bin/mypy
+
+# Requests made from the description of both APIs: more than in `make test`, and others. EXAMPLES for each operation.
+EXAMPLES ?= 50
+SEED ?= 1
+fuzz: tools
+	@INTARSIA_FUZZ_EXAMPLES=$(EXAMPLES) INTARSIA_FUZZ_SEED=$(SEED) $(VENV_PYTHON) -m pytest -q -n 2 tests/marketplace/fuzz
 
 # Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:

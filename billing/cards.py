@@ -7,6 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -24,9 +25,9 @@ MAX_CARDS = 5  # per organization
 MAX_NEW_CARDS, NEW_CARD_WINDOW = 10, timedelta(days=30)  # removed ones count: cards are tested that way
 
 
-def cards_of(organization: Organization) -> list[SavedCard]:
+def cards_of(organization: Organization) -> QuerySet[SavedCard]:
     """Return the organization's cards that are not removed, oldest first."""
-    return list(SavedCard.objects.filter(organization=organization, removed_at=None).order_by("created_at"))
+    return SavedCard.objects.filter(organization=organization, removed_at=None).order_by("created_at", "id")
 
 
 def open_card_page(
@@ -44,7 +45,7 @@ def open_card_page(
     organization has as many cards as it may, and TooManyAttempts where it has saved as many within a month.
     """
     require_verified(by=by)
-    if len(cards_of(organization)) >= MAX_CARDS:
+    if cards_of(organization).count() >= MAX_CARDS:
         raise CardInUse(f"an organization saves up to {MAX_CARDS} cards; remove one first")
     recent = SavedCard.objects.filter(organization=organization, created_at__gt=timezone.now() - NEW_CARD_WINDOW)
     if recent.count() >= MAX_NEW_CARDS:

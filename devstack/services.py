@@ -30,6 +30,13 @@ _INHERITED = (
     "XDG_CACHE_HOME",
     "OMP_NUM_THREADS",
     "LD_LIBRARY_PATH",
+    # Spans, where a collector is named (docs/tracing.md).
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+    "OTEL_BSP_SCHEDULE_DELAY",
 )
 
 

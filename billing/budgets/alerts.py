@@ -9,6 +9,7 @@ from datetime import date
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from psycopg import AsyncConnection
 
@@ -79,6 +80,6 @@ def claim_alert(alert: BudgetAlert) -> bool:
     return bool(BudgetAlert.objects.filter(pk=alert.pk, announced_at=None).update(announced_at=Now()))
 
 
-def alerts_of(organization_id: UUID) -> list[BudgetAlert]:
-    """Return the organization's last hundred alerts, newest first."""
-    return list(BudgetAlert.objects.filter(organization_id=organization_id).order_by("-id")[:100])
+def alerts_of(organization_id: UUID) -> QuerySet[BudgetAlert]:
+    """Return the organization's alerts, newest first."""
+    return BudgetAlert.objects.filter(organization_id=organization_id).order_by("-id")

@@ -62,7 +62,7 @@ def release_matured(organization: Organization) -> int:
         return 0
     post_entries()  # so that what has just come in counts as young
     matured_at = timezone.now() - timedelta(days=reserve_days(organization))
-    through = Instant.objects.filter(reached_at__lte=matured_at).aggregate(last=Max("sequence"))["last"] or 0
+    through = _matured_through(organization)
     with transaction.atomic():
         (posted,) = lock_balances(organization, Account.Kind.CREATOR_RESERVE)
         last = Posting.objects.filter(account=account).order_by("-sequence").first()
@@ -70,11 +70,21 @@ def release_matured(organization: Organization) -> int:
             return 0
         # Once per state of the account: a release that has no number yet is not seen in `last.balance`.
         reference = f"{account.pk}:{last.sequence}"
-        matured = min(posted, last.balance) - _came_in_after(account, through)
-        if matured <= 0 or LedgerTransaction.objects.filter(kind=_RELEASE, reference=reference).exists():
+        released = min(posted, last.balance) - _came_in_after(account, through)
+        if released <= 0 or LedgerTransaction.objects.filter(kind=_RELEASE, reference=reference).exists():
             return 0
-        book_release(organization, reference, matured, f"earned until {matured_at:%Y-%m-%d %H:%M} UTC")
-    return matured
+        book_release(organization, reference, released, f"earned until {matured_at:%Y-%m-%d %H:%M} UTC")
+    return released
+
+
+def matured(organization: Organization) -> int:
+    """Return what of the reserve a payout that is asked for now would release first. Moves nothing."""
+    account = Account.objects.filter(organization=organization, kind=Account.Kind.CREATOR_RESERVE).first()
+    last = Posting.objects.filter(account=account).order_by("-sequence").first() if account else None
+    if account is None or last is None or account.posted <= 0:
+        return 0
+    young = _came_in_after(account, _matured_through(organization))
+    return max(0, min(account.posted, last.balance) - young)
 
 
 def next_release_at(organization: Organization) -> datetime | None:
@@ -83,10 +93,16 @@ def next_release_at(organization: Organization) -> datetime | None:
     if account is None or account.posted <= 0:
         return None
     days = timedelta(days=reserve_days(organization))
-    through = Instant.objects.filter(reached_at__lte=timezone.now() - days).aggregate(last=Max("sequence"))["last"]
-    young = Posting.objects.filter(account=account, sequence__gt=through or 0, amount__gt=0).order_by("sequence")
+    through = _matured_through(organization)
+    young = Posting.objects.filter(account=account, sequence__gt=through, amount__gt=0).order_by("sequence")
     earned_at = young.values_list("transaction__created_at", flat=True).first()
     return None if earned_at is None else earned_at + days
+
+
+def _matured_through(organization: Organization) -> int:
+    """Return the last ledger sequence that is as old as earnings must be to leave the reserve."""
+    matured_at = timezone.now() - timedelta(days=reserve_days(organization))
+    return Instant.objects.filter(reached_at__lte=matured_at).aggregate(last=Max("sequence"))["last"] or 0
 
 
 def _came_in_after(account: Account, through: int) -> int:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from billing.models import Account, Payout, PayoutAccount, Posting
 from billing.payouts.accounts import least_minimum_cents
 from billing.payouts.freezes import Freeze, freezes
-from billing.payouts.reserve import next_release_at, reserve_days
+from billing.payouts.reserve import matured, next_release_at, reserve_days
 from billing.payouts.schedule import next_due_day
 from billing.pricing import NANO_PER_CENT
 from marketplace.accounts.models import Organization
@@ -71,15 +71,20 @@ class PayoutStatement:
 
 
 def overview(organization: Organization) -> Overview:
-    """Return the balances of `organization` and the way to its next payout."""
+    """Return the balances of `organization` and the way to its next payout.
+
+    Earnings that have matured count as payable before the hourly task moves them: asking for a payout does so first.
+    """
     found = dict(Account.objects.filter(organization=organization).values_list("kind", "posted"))
     account = PayoutAccount.objects.filter(organization=organization).first()
     kind = Account.Kind
+    owed = -min(found.get(kind.RECEIVABLE, 0), 0)
+    ripe = matured(organization) if not owed else 0  # a debt is set against the reserve first
     return Overview(
-        reserve_nano_usd=found.get(kind.CREATOR_RESERVE, 0),
-        payable_nano_usd=found.get(kind.CREATOR_PAYABLE, 0),
+        reserve_nano_usd=found.get(kind.CREATOR_RESERVE, 0) - ripe,
+        payable_nano_usd=found.get(kind.CREATOR_PAYABLE, 0) + ripe,
         in_transit_nano_usd=found.get(kind.PAYOUT_IN_TRANSIT, 0),
-        owed_nano_usd=-min(found.get(kind.RECEIVABLE, 0), 0),
+        owed_nano_usd=owed,
         reserve_days=reserve_days(organization),
         next_release_at=next_release_at(organization),
         account=account,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
 from django.db import connection
+from django.utils import timezone
 
-from billing.models import SpanTotal
+from billing.models import RollupQueue, SpanTotal, Usage
 from billing.models.rollups import NO_SUBJECT
 from billing.rollups import sums
 from billing.rollups.spans import FIRST_DAY, Period
@@ -21,6 +22,7 @@ from billing.rollups.sums import Sums
 from marketplace.accounts.models import Organization
 
 MAX_ROWS = 1_000
+LATEST = timedelta(minutes=10)  # what is not in the sums after that is an operator's concern
 _PLAYGROUND = UUID(NO_SUBJECT)
 _Facet = SpanTotal.Facet
 
@@ -40,6 +42,13 @@ class UsageTotal:
     prompt_tokens: int
     completion_tokens: int
     cost_nano_usd: int
+
+
+def uncounted(organization: Organization) -> int:
+    """Return how many of the organization's latest predictions are in no sum yet: they are, a few seconds later."""
+    latest = Usage.objects.filter(organization_id=organization.pk, created_at__gte=timezone.now() - LATEST)
+    waiting = RollupQueue.objects.filter(correction_id=None, prediction_id__in=latest.values("prediction_id"))
+    return waiting.count()
 
 
 def usage_summary(

@@ -104,7 +104,9 @@ class Cards:
 
         try:
             self._client.v1.payment_methods.detach(card_id)
-        except stripe.InvalidRequestError:
+        except stripe.InvalidRequestError as error:
+            if error.code == "resource_missing":  # Stripe knows it no longer
+                return
             if self._client.v1.payment_methods.retrieve(card_id).customer is not None:
                 raise
 

@@ -10,12 +10,12 @@ import typer
 
 from creator_cli.commands.options import AsJson, ModelArgument, Yes, confirm
 from creator_cli.control_api import ControlApi
-from creator_cli.errors import CliError, Refused
+from creator_cli.errors import ApiError, CliError, Refused
 from creator_cli.evals import check_rows, figure_of, find_set, make_scorer, push_set, wait_for_run
 from creator_cli.names import ModelName, dollars, parse_dollars, parse_model_name
 from creator_cli.output import Output, size_text
 from creator_cli.records import EvalRun, Version
-from creator_cli.session import open_api
+from creator_cli.session import load_session, open_api
 from creator_cli.settings import load_settings
 
 eval = typer.Typer(
@@ -23,8 +23,12 @@ eval = typer.Typer(
     no_args_is_help=True,
     help="Measure a version on the platform with rows that are sealed on this machine.",
 )
+PAYMENT_REQUIRED = 402
+# As the platform has it: an accuracy can be known before a version is for sale.
+MEASURED = ("verified", "in_review", "published")
 VersionOption = Annotated[
-    int | None, typer.Option("--version", min=1, help="The published version; the default if left out.")
+    int | None,
+    typer.Option("--version", min=1, help="A verified version; if left out, the one for sale, or the newest."),
 ]
 Budget = Annotated[str | None, typer.Option(help="Dollars that the run may cost at most; its worst case if left out.")]
 Wait = Annotated[float, typer.Option(min=0, max=86400, help="Seconds to wait for the figure.")]
@@ -51,11 +55,11 @@ def push(
     settings = load_settings()
     name, judge = parse_model_name(model), make_scorer(scorer, field, tolerance)
     with open_api(settings) as api:
-        measured = _published(api, name, version)
+        measured = _measurable(api, name, version)
         checked = check_rows(rows, judge, measured.output_schema)
         pushed = push_set(api, settings, name, checked, out)
         out.note(f"set {pushed.number} of {name}: {checked.count} rows, {size_text(checked.package_size)} sealed")
-        _measure(api, pushed.id, measured.number, budget, wait, yes=yes, out=out)
+        _measure(api, name, pushed.id, measured.number, budget, wait, yes=yes, out=out)
 
 
 @eval.command()
@@ -78,7 +82,7 @@ def run(
     out = Output(as_json=as_json)
     name = parse_model_name(model)
     with open_api(load_settings()) as api:
-        _measure(api, find_set(api, name, set_number), version, budget, wait, guard=guard, yes=yes, out=out)
+        _measure(api, name, find_set(api, name, set_number), version, budget, wait, guard=guard, yes=yes, out=out)
 
 
 @eval.command("list")
@@ -108,20 +112,23 @@ def list_runs(model: ModelArgument, as_json: AsJson = False) -> None:
     out.table(("begun", "version", "set", "state", "calls", "spent", "reason"), rows, right=("version", "set", "spent"))
 
 
-def _published(api: ControlApi, model: ModelName, number: int | None) -> Version:
+def _measurable(api: ControlApi, model: ModelName, number: int | None) -> Version:
+    """Return the version that is named; else the one for sale, else the newest that could be. Raises CliError."""
     if number is None:
         listed = api.model(model)
         number = None if listed is None else listed.newest_version
     for found in api.versions(model):
-        if found.state == "published" and found.number == number:
+        if found.state in MEASURED and number in (None, found.number):
             return found
     raise CliError(
-        f"{model} has no such version for sale", hint=f"intarsia versions {model}, then: intarsia publish {model}@N"
+        f"{model} has no such version that is verified",
+        hint=f"intarsia versions {model}, then: intarsia push DIR --model {model}",
     )
 
 
 def _measure(
     api: ControlApi,
+    model: ModelName,
     set_id: UUID,
     version: int | None,
     budget: str | None,
@@ -139,7 +146,12 @@ def _measure(
     confirm(f"The run costs at most {most}, of which you earn your share. Start it?", yes=yes)
     if yes:
         out.note(f"the run costs at most {most}")
-    run = api.start_eval_run(set_id, version=number, budget_nano_usd=limit, guard=guard)
+    try:
+        run = api.start_eval_run(set_id, version=number, budget_nano_usd=limit, guard=guard)
+    except ApiError as error:
+        if error.status == PAYMENT_REQUIRED:  # the set is there: to push it again would make another one
+            error.hint = f"{_site()}/dashboard/wallet to top up, then: intarsia eval run {model}"
+        raise
     if wait == 0:
         _show(run, {}, out)
         return
@@ -148,6 +160,10 @@ def _measure(
         _show_guard(run, api.model_guard(parse_model_name(run.model)), out)
     else:
         _show(run, figure_of(api, run), out)
+
+
+def _site() -> str:
+    return load_session(load_settings()).url
 
 
 def _show_guard(run: EvalRun, found: dict[str, Any], out: Output) -> None:
@@ -178,5 +194,5 @@ def _show(run: EvalRun, figure: dict[str, Any], out: Output) -> None:
     ]
     if figure["macro_f1_bps"] is not None:
         facts.append(("macro F1", f"{figure['macro_f1_bps'] / 10_000:.3f}"))
-    facts += [("spent", dollars(run.spent_nano_usd, 9)), ("receipts", f"/evaluations/{run.id}")]
+    facts += [("spent", dollars(run.spent_nano_usd, 9)), ("receipts", f"{_site()}/evaluations/{run.id}")]
     out.facts(facts)

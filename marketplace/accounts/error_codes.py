@@ -192,7 +192,7 @@ not_gated 403 nobody has to ask for access to the model
 file_in_use 409 a batch is reading the file
 mismatched_endpoint 409 the lines of the file ask another endpoint than the batch
 unreadable_file 409 the file's key is gone
-in_use 409 customers called the version in the last 30 days: announce its end first
+in_use 409 customers called the version, or the model that would be private, in the last 30 days: announce its end first
 is_default 409 the version is what everybody gets already
 no_default 409 nothing of the model is for sale yet
 no_rollout 409 the version is not rolled out

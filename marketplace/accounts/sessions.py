@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from allauth.usersessions.models import UserSession
+from django.db.models import QuerySet
 
 from marketplace.accounts.models import User
 
 
 def sessions_of(*, user: User) -> list[UserSession]:
     """Return the person's live sessions, the last used first; rows of ended ones are deleted on the way."""
-    live: list[UserSession] = UserSession.objects.purge_and_list(user)
-    return sorted(live, key=lambda row: row.last_seen_at, reverse=True)
+    return list(live_sessions_of(user=user).order_by("-last_seen_at"))
+
+
+def live_sessions_of(*, user: User) -> QuerySet[UserSession]:
+    """Return the person's live sessions as a query; rows of ended ones are deleted on the way."""
+    UserSession.objects.purge_and_list(user)
+    found: QuerySet[UserSession] = UserSession.objects.filter(user=user)
+    return found
 
 
 def end_session(*, user: User, session_id: int) -> bool:

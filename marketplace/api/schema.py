@@ -28,6 +28,15 @@ _REFUSALS = {
 }
 
 
+# Of every answer of both APIs; the rate is that of a known caller.
+_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "X-Request-Id": ("names the request, also in a refusal", {"type": "string"}),
+    "RateLimit-Limit": ("requests that the caller may send at once", {"type": "integer", "minimum": 0}),
+    "RateLimit-Remaining": ("how many of them are left", {"type": "integer", "minimum": 0}),
+    "RateLimit-Reset": ("seconds until all of them are there again", {"type": "integer", "minimum": 0}),
+}
+
+
 class ApiKeyScheme(OpenApiAuthenticationExtension):
     """`Authorization: Bearer ik_…`."""
 
@@ -56,19 +65,20 @@ class OperationSchema(AutoSchema):
             operation["x-staff-only"] = True
         return operation
 
+    def get_auth(self) -> list[dict[str, list[str]]]:
+        """Return the ways in; a public operation needs none, and takes them all the same."""
+        ways: list[dict[str, list[str]]] = super().get_auth()
+        return [*ways, {}] if self.method in self.view.public and {} not in ways else ways
+
+    def _get_paginator(self) -> Any:
+        return None if self.view.unpaged else super()._get_paginator()
+
     def _refusals(self, operation: dict[str, Any]) -> list[str]:
-        parameters = operation.get("parameters", [])
-        statuses = ["406", "429"]
-        if parameters or "requestBody" in operation:
-            statuses.append("400")
-        if self.method not in self.view.public:
-            statuses += ["400", "401", "403", "404"]  # 400 and 404 are about `X-Organization`, too
-        if not self.view.authentication_classes:
-            statuses += ["401", "404"]  # the credentials are in the body, and may name an organization
-        if any(one["in"] == "path" for one in parameters):
-            statuses.append("404")
+        # Credentials are read where none are needed, too. 404 is about `X-Organization` or the path, 400 also about
+        # the former.
+        statuses = ["400", "401", "403", "404", "406", "429", *self.view.refuses.get(self.method, ())]
         if self.method != "GET":
-            statuses += ["400", "403", "409", "413", "415", "422", "503"]
+            statuses += ["409", "413", "415", "422", "503"]
         return statuses
 
 
@@ -84,4 +94,14 @@ def add_the_rest(result: dict[str, Any], generator: object, request: object, pub
     schemas |= prediction_components()
     result["components"]["schemas"] = dict(sorted(schemas.items()))
     result["paths"] = {**prediction_paths(), **result["paths"]}
+    result["components"]["headers"] = {
+        name: {"description": text, "required": name == "X-Request-Id", "schema": schema}
+        for name, (text, schema) in _HEADERS.items()
+    }
+    of_every_answer = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
+    for operation in (one for methods in result["paths"].values() for one in methods.values()):
+        operation["responses"] = {
+            status: {**answer, "headers": {**of_every_answer, **answer.get("headers", {})}}
+            for status, answer in operation["responses"].items()
+        }
     return result

@@ -112,7 +112,7 @@ class Gateway:
             await _preflight(scope, send, headers)
         elif path in POSTED:
             if method != "POST":
-                raise method_not_allowed("POST", path)
+                raise method_not_allowed(path, "POST")
             await POSTED[path](self._ready, scope, receive, send, headers)
         elif (handler := OWN_THINGS.get("/".join(path.split("/", 3)[:3]))) is not None:
             await send_json(send, 200, await handler(self._ready, scope, receive, headers), headers)
@@ -124,9 +124,9 @@ class Gateway:
             await send_json(send, 200, b'{"status":"ok"}', headers)
         elif path == "/v1/models" or path.startswith("/v1/models/"):
             if method != "GET":
-                raise method_not_allowed("GET", path)
+                raise method_not_allowed(path, "GET")
             name = path.removeprefix("/v1/models").removeprefix("/")
-            await send_json(send, 200, await side_routes.models(self._ready, scope, name), headers)
+            await send_json(send, 200, await side_routes.models(self._ready, scope, name, headers), headers)
         else:
             raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
 

@@ -65,9 +65,10 @@ def not_found(name: str) -> Refusal:
     return NotFound(message, code="model_not_found", field="model")
 
 
-def method_not_allowed(method: str, path: str) -> Refusal:
-    """Return the 405 that names the method to use."""
-    return Refusal(f"Use {method} {path}.", code="method_not_allowed", status=405, headers={"allow": method})
+def method_not_allowed(path: str, *methods: str) -> Refusal:
+    """Return the 405 that names the methods to use."""
+    message = f"Use {' or '.join(methods)} {path}."
+    return Refusal(message, code="method_not_allowed", status=405, headers={"allow": ", ".join(methods)})
 
 
 def replica_failed(message: str) -> Refusal:

@@ -13,13 +13,14 @@ DEFAULT_PAGE = 20
 
 def text_of(query: bytes, name: str) -> str | None:
     """Return the last value of a query's parameter, None without one."""
-    values = parse_qs(query.decode("latin-1")).get(name)
+    values = parse_qs(query.decode("latin-1"), keep_blank_values=True).get(name)
     return values[-1] if values else None
 
 
 def page_of(query: bytes) -> tuple[str | None, int]:
     """Return the cursor `after` and the `limit` of a list's query. Raises Refusal 400."""
-    limit = text_of(query, "limit") or str(DEFAULT_PAGE)
+    limit = text_of(query, "limit")
+    limit = str(DEFAULT_PAGE) if limit is None else limit
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MAX_PAGE:
         raise bad_request(f"`limit` must be an integer from 1 to {MAX_PAGE}.", "limit")
     return text_of(query, "after"), int(limit)

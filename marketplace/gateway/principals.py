@@ -43,6 +43,7 @@ WHERE o.id = %s AND m.user_id = %s AND m.role = ANY (%s) AND u.is_active
 """
 _SPENDERS = [role for role, scopes in SCOPES_OF_ROLE.items() if "predict" in scopes]
 
+PREDICT = frozenset({"predict"})
 REFRESH_SECONDS = 1.0
 REFRESHED_SECONDS = 10.0  # a key that was used so long ago is loaded again when it is used again
 
@@ -91,11 +92,15 @@ class Authenticator:
         self._keys: TtlCache[str, _KeyRow | None] = TtlCache(seconds=2, size=10_000)
 
     async def authenticate(
-        self, database: AsyncConnectionPool[Any], authorization: bytes | None, address: str | None = None
+        self,
+        database: AsyncConnectionPool[Any],
+        authorization: bytes | None,
+        address: str | None = None,
+        scopes: frozenset[str] = PREDICT,
     ) -> Principal:
         """Return the caller, who is at `address`, from the database where it is not cached.
 
-        Raises Refusal 401 (bad credentials) or 403 (a good key without the `predict` scope, or outside its networks; a
+        Raises Refusal 401 (bad credentials) or 403 (a good key without one of `scopes`, or outside its networks; a
         suspended organization).
         """
         if not authorization:
@@ -118,7 +123,7 @@ class Authenticator:
         given = digest_api_key(credential, self._pepper)
         if row is None or not hmac.compare_digest(given, row.digest):
             raise unauthorized("This API key is not valid.")
-        principal = _principal_of(row)
+        principal = _principal_of(row, scopes=scopes)
         require_address(row.networks, address)
         return principal
 
@@ -176,8 +181,8 @@ class Authenticator:
         return Principal(claims.organization_id, row[0], None)
 
 
-def _principal_of(row: _KeyRow) -> Principal:
-    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 if it may not predict."""
+def _principal_of(row: _KeyRow, scopes: frozenset[str] = PREDICT) -> Principal:
+    """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 without one of the scopes."""
     now = datetime.now(UTC)
     if row.revoked_at is not None and row.revoked_at <= now:
         raise unauthorized("This API key was revoked.", code="revoked_api_key")
@@ -185,6 +190,6 @@ def _principal_of(row: _KeyRow) -> Principal:
         raise unauthorized("This API key has expired.", code="expired_api_key")
     if row.is_suspended:
         raise suspended()
-    if "predict" not in row.scopes:
-        raise NotAllowed("This API key may not make predictions.", code="scope_missing")
+    if scopes.isdisjoint(row.scopes):
+        raise NotAllowed(f"This API key needs the scope {' or '.join(sorted(scopes))}.", code="scope_missing")
     return Principal(row.organization_id, row.organization_slug, row.id, guards=row.guards, models=row.models)

@@ -23,7 +23,7 @@ from marketplace.gateway.metrics import Stopwatch
 from marketplace.gateway.offers import Offer, Offers, ReplicaAddress
 from marketplace.gateway.order import Order, order_of
 from marketplace.gateway.prediction import Parts, Prediction
-from marketplace.gateway.principals import Authenticator, Principal
+from marketplace.gateway.principals import PREDICT, Authenticator, Principal
 from marketplace.gateway.protection import Admission, Protection
 from marketplace.gateway.quotes import Quotes
 from marketplace.gateway.ratelimit import RateLimiter
@@ -86,14 +86,14 @@ class Routes:
     attack_guards: AttackGuards
     calls: Runs
 
-    async def principal(self, scope: Scope) -> Principal:
-        """Return the caller. Raises Refusal 401 or 403."""
-        authorization = headers_of(scope).get(b"authorization")
-        return await self.authenticator.authenticate(self.parts.books.database, authorization, address_of(scope))
+    async def limited(self, scope: Scope, headers: Headers, scopes: frozenset[str] = PREDICT) -> Principal:
+        """Return the caller, who has one of the scopes, counted against its rate; `headers` say what is left of it.
 
-    async def limited(self, scope: Scope, headers: Headers) -> Principal:
-        """Return the caller, counted against its rate; `headers` say what is left of it. Raises Refusal 429, too."""
-        principal = await self.principal(scope)
+        Raises Refusal 401, 403 or 429.
+        """
+        authorization = headers_of(scope).get(b"authorization")
+        database = self.parts.books.database
+        principal = await self.authenticator.authenticate(database, authorization, address_of(scope), scopes)
         headers |= (await self.limiter.check(principal.organization_id)).headers()
         return principal
 

@@ -79,7 +79,7 @@ class Runs:
         if allowed is None:
             raise NotFound(f"There is no {path}; see {RUNS_PATH}.")
         if method != allowed:
-            raise method_not_allowed(allowed, path)
+            raise method_not_allowed(path, allowed)
         run_id = run_id_of(text)
         if run_id is None:
             raise _unknown()
@@ -98,7 +98,7 @@ class Runs:
             async with database.connection() as connection:
                 return (await hot.open_run(connection, terms=terms, **mine)).fields()
         if method != "GET":
-            raise method_not_allowed("GET or POST", RUNS_PATH)
+            raise method_not_allowed(RUNS_PATH, "GET", "POST")
         after, limit = page_of(query)
         first = None if after is None else run_id_of(after)
         if after is not None and first is None:

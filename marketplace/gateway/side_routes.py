@@ -9,7 +9,7 @@ import orjson
 from marketplace.gateway import errors
 from marketplace.gateway.asks import asked
 from marketplace.gateway.attack_guards import guard_orders, log_odds, require_guard
-from marketplace.gateway.background.routes import Asked, answer_background, thing_in
+from marketplace.gateway.background.routes import Asked, answer_background, scopes_of, thing_in
 from marketplace.gateway.errors import bad_request
 from marketplace.gateway.http import Client, Receive, Scope, Send, headers_of, read_body, send_json
 from marketplace.gateway.moderations import moderation_answer, parse_moderation_request
@@ -22,9 +22,9 @@ from protocol.names import parse_model_name
 from protocol.request_ids import REQUEST_ID_HEADER
 
 
-async def models(routes: Routes, scope: Scope, name: str) -> bytes:
+async def models(routes: Routes, scope: Scope, name: str, headers: Headers) -> bytes:
     """Return the JSON of the models that the caller may call, or of one of them. Raises Refusal 403 or 404."""
-    principal, database = await routes.principal(scope), routes.parts.books.database
+    principal, database = await routes.limited(scope, headers), routes.parts.books.database
     if not name:
         rows = await routes.offers.listing(database, consumer=principal)
         return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
@@ -46,7 +46,8 @@ async def feedback(routes: Routes, scope: Scope, receive: Receive, send: Send, h
 
 async def background(routes: Routes, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
     """Answer for files, batches and predictions that are fetched later."""
-    principal, path = await routes.limited(scope, headers), scope["path"]
+    path = scope["path"]
+    principal = await routes.limited(scope, headers, scopes_of(scope["method"], path))
     await answer_background(Asked(scope, receive, send, headers, principal, thing_in(path)), path)
 
 

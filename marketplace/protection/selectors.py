@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from marketplace.accounts.models import Organization
@@ -66,22 +66,26 @@ def standing_of(row: Customer) -> Standing:
     )
 
 
-def customers_to_see(model: Model) -> list[SeenCustomer]:
-    """Return those customers of a model that asked, were noticed, or were answered; requests first, then the newest."""
+def noted_customers(model: Model) -> QuerySet[Customer]:
+    """Return those customers of a model that asked, were noticed, or were answered."""
     told = Q(asked_at__isnull=False) | Q(noticed_at__isnull=False) | Q(granted_calls_per_day__isnull=False)
-    rows = Customer.objects.filter(told | Q(trusted_at__isnull=False), model=model)
-    rows = rows.order_by(
+    return Customer.objects.filter(told | Q(trusted_at__isnull=False), model=model)
+
+
+def customers_to_see(model: Model) -> list[SeenCustomer]:
+    """Return the first of `noted_customers`: requests first, then the newest."""
+    rows = noted_customers(model).order_by(
         F("asked_at").asc(nulls_last=True), F("trusted_at").asc(nulls_first=True), F("noticed_at").desc(nulls_last=True)
     )
     rules = rules_of(protection_of(model))
     return [
-        SeenCustomer(
-            row,
-            policies.pseudonym(model_id=model.pk, organization_id=row.organization_id),
-            policies.measure_of(rules, standing_of(row)),
-        )
-        for row in rows[:MOST_CUSTOMERS]
+        SeenCustomer(row, name_of(row), policies.measure_of(rules, standing_of(row))) for row in rows[:MOST_CUSTOMERS]
     ]
+
+
+def name_of(row: Customer) -> str:
+    """Return the pseudonym under which the creator of the model knows a customer."""
+    return policies.pseudonym(model_id=row.model_id, organization_id=row.organization_id)
 
 
 def customer_of(*, model: Model, customer_id: int) -> Customer | None:

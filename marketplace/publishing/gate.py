@@ -30,6 +30,7 @@ from marketplace.catalog.services.rollouts import version_offered
 from marketplace.publishing import inspection
 from marketplace.publishing.changes import note_change
 from marketplace.publishing.checks.findings import COPY, Finding
+from marketplace.publishing.endings import is_in_use
 from marketplace.publishing.errors import RefusedByReview
 from marketplace.publishing.models import Act, Review
 from marketplace.publishing.policies import bars_sale, reasons_for_review, sentences
@@ -147,8 +148,8 @@ def change_listing(
 
     Title, summary, card, licence, logo and visibility of a model that is for sale in public, or would be, pass the
     gate; the rest never waits. `seen` is the `updated_at` of the listing that was edited: None overwrites whatever is
-    there. Raises InvalidInput, Conflict (`listing_changed`) if it was changed since, RefusedByReview for a model whose
-    weights may not be for sale.
+    there. Raises InvalidInput, Conflict if it was changed since (`listing_changed`) or would be taken from customers
+    who called it lately (`in_use`), RefusedByReview for a model whose weights may not be for sale.
     """
     with transaction.atomic():
         locked = _locked(model.pk)
@@ -169,6 +170,12 @@ def _change(model: Model, text: ListingText, by: UUID | None) -> tuple[Review | 
     """Return the review in which a part waits, and the refusal that stops all of it."""
     before, after = model.visibility, text.visibility or model.visibility
     on_sale = list(Version.objects.filter(model=model, state=State.PUBLISHED).order_by("-number"))
+    if after == Visibility.PRIVATE != before and any(map(is_in_use, on_sale)):  # its customers could not call it
+        raise Conflict(
+            "customers called this model in the last 30 days: announce the end of its versions first",
+            code="in_use",
+            field="visibility",
+        )
     changed = {name: value for name, value in asdict(text).items() if name in GATED and value is not None}
     changed = {name: value for name, value in changed.items() if value != getattr(model, name)}
     wider = (

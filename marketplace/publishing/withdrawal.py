@@ -10,7 +10,7 @@ from django.utils import timezone
 from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict
 from marketplace.catalog.locks import lock_model
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog.models import Version
 from marketplace.publishing.endings import is_in_use
 from marketplace.publishing.models import Review
 from marketplace.publishing.reviews import open_reviews, withdraw
@@ -26,12 +26,11 @@ def retire_version(*, version: Version, by: UUID | None = None, announced: bool 
     """Take a version off sale; replicas drop it. Retiring it again only tells them again.
 
     `announced`: its customers were told, and its day has come. Raises Conflict from another state, and for a version on
-    sale in public that customers called lately: its end is announced first (`endings`).
+    sale that customers called lately, whoever can find it: its end is announced first (`endings`).
     """
     if version.state != State.RETIRED:
-        model = lock_model(version.model_id)
-        is_open = version.state == State.PUBLISHED and model.visibility == Model.Visibility.PUBLIC
-        if is_open and not announced and is_in_use(version):
+        lock_model(version.model_id)
+        if version.state == State.PUBLISHED and not announced and is_in_use(version):
             raise Conflict(
                 f"customers called version {version.number} in the last 30 days: announce its end first", code="in_use"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpRequest
 
 from marketplace.accounts.adapter import AccountAdapter
@@ -19,10 +20,11 @@ class TeamAccountAdapter(AccountAdapter):
         """Join by invite, or else create the organization that every user starts with."""
         token = request.session.pop(SESSION_KEY, "")
         try:
-            invites.accept(token=token, user=user)
+            joined = invites.accept(token=token, user=user)
         except Refusal:  # none, too old, or for another address
             super().give_organization(request, user)
         else:
+            messages.success(request, f"You joined {joined.organization.name}, as {joined.role}.")
             self.stash_verified_email(request, user.email)  # the link proves it: no mail asks for it again
 
 

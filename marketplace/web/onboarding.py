@@ -10,7 +10,7 @@ from django.urls import reverse
 from billing.models import PayoutAccount
 from marketplace.accounts.models import Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
-from marketplace.catalog.models import Model, Price, Version
+from marketplace.catalog.models import Evaluation, Model, Price, Version
 from marketplace.vault.models import SigningKey
 from marketplace.web.snippets import StepCommands, build_step_commands
 
@@ -21,7 +21,7 @@ _SOLD = (State.PUBLISHED, State.RETIRED, State.REVOKED)  # is for sale, or was
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `waits`: everything is done, and the platform has the next word."""
+    """One step. `waits`: everything is done, and the platform has the next word. Optional ones are not counted."""
 
     id: str
     title: str
@@ -31,6 +31,7 @@ class Step:
     link: str = ""
     link_label: str = ""
     waits: bool = False
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,18 @@ class Checklist:
 
     @property
     def done(self) -> int:
-        """Return how many steps are done."""
-        return sum(step.is_done for step in self.steps)
+        """Return how many of the needed steps are done."""
+        return sum(step.is_done for step in self.steps if not step.is_optional)
+
+    @property
+    def needed(self) -> int:
+        """Return how many steps there are without the optional ones."""
+        return sum(not step.is_optional for step in self.steps)
 
     @property
     def next_id(self) -> str:
-        """Return the id of the first step that is not done."""
-        return next((step.id for step in self.steps if not step.is_done), "")
+        """Return the id of the first needed step that is not done."""
+        return next((step.id for step in self.steps if not step.is_done and not step.is_optional), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class _Facts:
     model: Model | None
     versions: frozenset[str]  # states
     priced: bool
+    measured: bool
     paid_out_to: bool
 
 
@@ -75,8 +82,8 @@ def checklist_of(
         organization=organization.slug,
         model=facts.model.slug if facts.model else None,
     )
-    steps = (*_command_steps(facts, commands), *_sale_steps(facts, may_account=may_account))
-    return None if all(step.is_done for step in steps) else Checklist(steps)
+    checklist = Checklist((*_command_steps(facts, commands), *_sale_steps(facts, commands, may_account=may_account)))
+    return checklist if checklist.next_id else None
 
 
 def _facts(organization: Organization, user: User) -> _Facts:
@@ -89,6 +96,7 @@ def _facts(organization: Organization, user: User) -> _Facts:
         model=adapters.order_by("created_at").first(),
         versions=frozenset(states),
         priced=Price.objects.filter(model__in=adapters).exists(),
+        measured=Evaluation.objects.filter(version__model__in=adapters).exists(),
         paid_out_to=PayoutAccount.objects.filter(organization=organization, state=active).exists(),
     )
 
@@ -137,8 +145,8 @@ def _command_steps(facts: _Facts, commands: StepCommands) -> tuple[Step, ...]:
     )
 
 
-def _sale_steps(facts: _Facts, *, may_account: bool) -> tuple[Step, ...]:
-    """Return the steps on pages: price, publication, payouts."""
+def _sale_steps(facts: _Facts, commands: StepCommands, *, may_account: bool) -> tuple[Step, ...]:
+    """Return the steps on pages: price, publication, payouts; and the measurement, which nobody has to have."""
     page = reverse("web:my_model", kwargs={"slug": facts.model.slug}) if facts.model else ""
     in_review = State.IN_REVIEW in facts.versions
     return (
@@ -149,6 +157,18 @@ def _sale_steps(facts: _Facts, *, may_account: bool) -> tuple[Step, ...]:
             facts.priced,
             link=page and f"{page}#price",
             link_label="Its price",
+        ),
+        Step(
+            "measure",
+            "Have it measured",
+            "Write a line of JSON for each test, with message and expected, into rows.jsonl. The platform asks your "
+            "model and its base, and shows the accuracy on the model's page, where customers look for it. The calls "
+            "are paid from your organization's wallet: usually less than a cent.",
+            facts.measured,
+            commands=commands.measure if facts.model else "",
+            link=reverse("web:docs_page", kwargs={"name": "evals"}),
+            link_label="Rows, and how answers are judged",
+            is_optional=True,
         ),
         Step(
             "publish",

@@ -63,6 +63,7 @@ class StepCommands:
     login: str
     check: str
     push: str
+    measure: str
 
 
 def build_step_commands(*, site: str, wheel: str, organization: str, model: str | None) -> StepCommands:
@@ -74,6 +75,7 @@ def build_step_commands(*, site: str, wheel: str, organization: str, model: str 
         login=login,
         check=f"intarsia example my-adapter{named}\nintarsia check my-adapter",
         push="intarsia push my-adapter --listing my-adapter/model.json",
+        measure=f"intarsia eval push rows.jsonl --model {organization}/{model} --scorer json",
     )
 
 

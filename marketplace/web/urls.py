@@ -242,6 +242,7 @@ urlpatterns = [
         fleet.change_replica,
         name="change_replica",
     ),
+    path("platform/billing-profile", papers.platform_billing_profile, name="platform_billing_profile"),
     path("platform/status", status.post_status, name="post_status"),
     path("platform/status/<int:incident_id>", status.update_status, name="update_status"),
     path("platform/ledger", oversight.ledger, name="ledger_health"),

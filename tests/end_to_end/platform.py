@@ -86,17 +86,21 @@ def _children(pid: int) -> list[int]:
 
 
 @contextmanager
-def running_platform(*, samples: bool = True) -> Iterator[Platform]:
-    """Start a platform on free ports and in a folder of its own; stop it and delete everything afterwards."""
+def running_platform(*, samples: bool = True, pay_at_once: bool = False) -> Iterator[Platform]:
+    """Start a platform on free ports and in a folder of its own; stop it and delete everything afterwards.
+
+    With `pay_at_once`, earnings wait no days in a reserve before they are paid out, as in the demonstration.
+    """
     folder = Path(tempfile.mkdtemp(prefix="intarsia-e2e-"))
     folder.chmod(0o755)
     state = State.open(folder)
     base = State.open().base_model
     assert (base / "config.json").exists(), "the base model is missing; `make setup` converts it"
     environment = {**os.environ, "INTARSIA_HOME": str(folder), "BASE_MODEL": str(base), "OMP_NUM_THREADS": "2"}
+    options = [*([] if samples else ["--no-samples"]), *(["--pay-at-once"] if pay_at_once else [])]
     log = (folder / "run.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, "-m", "devstack", "run", "--port", "0", *([] if samples else ["--no-samples"])],
+        [sys.executable, "-m", "devstack", "run", "--port", "0", *options],
         cwd=REPOSITORY,
         env=environment,
         stdout=log,

@@ -129,6 +129,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         id="list_files",
+        scopes=("predict", "read"),
         tag="files",
         path="/v1/files",
         method="get",
@@ -139,6 +140,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         id="get_file",
+        scopes=("predict", "read"),
         tag="files",
         path="/v1/files/{file_id}",
         method="get",
@@ -189,6 +191,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         id="list_batches",
+        scopes=("predict", "read"),
         tag="batches",
         path="/v1/batches",
         method="get",
@@ -199,6 +202,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         id="get_batch",
+        scopes=("predict", "read"),
         tag="batches",
         path="/v1/batches/{batch_id}",
         method="get",

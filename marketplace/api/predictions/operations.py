@@ -73,6 +73,7 @@ class Operation:
     headers: tuple[Header, ...] = ()
     success: int = 200
     tag: str = "predictions"
+    scopes: tuple[str, ...] = ("predict",)  # any of these
     body_type: str = "application/json"
     answer_type: str = "application/json"
 
@@ -166,7 +167,7 @@ def described(operation: Operation) -> dict[str, Any]:
         "description": operation.text,
         "tags": [operation.tag],
         "security": [{"ApiKey": []}],
-        "x-scopes": ["predict"],
+        "x-scopes": list(operation.scopes),
         "parameters": [*operation.parameters, *map(_header, operation.headers)],
         "responses": {str(operation.success): _success(operation)},
     }
@@ -175,6 +176,7 @@ def described(operation: Operation) -> dict[str, Any]:
     statuses = {*_OF_EVERY_CALL, *operation.statuses}
     statuses |= {*_OF_A_BODY} if operation.body is not None else set()
     statuses |= {*_OF_A_PREDICTION} if operation.predicts else set()
+    statuses |= {409, 422} if IDEMPOTENCY in operation.headers else set()
     for status in sorted(statuses):
         content = {"application/json": {"schema": _ref("Refusal")}}
         found["responses"][str(status)] = {"description": _REFUSALS[status], "content": content}

@@ -64,6 +64,7 @@ class AlertKindsView(ControlView):
     """The kinds of alerts."""
 
     scopes: ClassVar = {"GET": _READ}
+    unpaged = "one for each kind of alert"
 
     @extend_schema(operation_id="list_alert_kinds", responses=AlertKindFields(many=True))
     def get(self, request: Request) -> Response:

@@ -27,6 +27,7 @@ from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
 from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
+from marketplace.api.strict import require_types
 from marketplace.api.throttling import CallerThrottle, RateState
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Model, Version
@@ -73,6 +74,9 @@ class ControlView(APIView):
     # Methods that move money, weights or roles: a session must be fresh for them (`accounts.freshness`), a key is not
     # asked. Operations of staff that change something need no entry.
     fresh: ClassVar[frozenset[str]] = frozenset()
+    # Method → statuses of its refusals beside those that follow from the view (`marketplace.api.schema`).
+    refuses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    unpaged: ClassVar[str] = ""  # the reason why a list comes whole: its number of rows is bounded
     max_body_size: ClassVar[int] = MAX_JSON_SIZE
     caller: Caller = ANONYMOUS
     rate: RateState | None = None
@@ -154,9 +158,15 @@ class ControlView(APIView):
         return None if self.caller.user is None else self.caller.user.pk
 
     def parse(self, serializer: type[serializers.Serializer], *, query: bool = False, partial: bool = False) -> Any:
-        """Validate the body (or the query string) and return the typed values; raises ValidationError."""
-        data = self.request.query_params if query else self.request.data
+        """Validate the body (or the query string) and return the typed values.
+
+        Raises ValidationError, and InvalidInput for a value of another JSON type than the description says.
+        """
+        # A query as plain values: in a form an empty one would count as left out.
+        data = self.request.query_params.dict() if query else self.request.data
         checked = serializer(data=data, partial=partial)
+        if not query:
+            require_types(checked, data)
         checked.is_valid(raise_exception=True)
         return checked.validated_data
 

@@ -217,5 +217,5 @@ class AlertsView(ControlView):
 
     @extend_schema(operation_id="list_budget_alerts", responses=Alert(many=True))
     def get(self, request: Request) -> Response:
-        """The last hundred alerts, newest first."""
-        return Response(self.show(self.Alert, alerts.alerts_of(self.organization.pk), many=True))
+        """The alerts, newest first."""
+        return self.page(alerts.alerts_of(self.organization.pk), self.Alert, ordering=("-id",))

@@ -44,10 +44,10 @@ class CardsView(ControlView):
     class CardPage(serializers.Serializer):
         url = serializers.CharField(help_text="a page at Stripe, open for a day; the card is listed once it is saved")
 
-    @extend_schema(operation_id="list_cards", responses=Card(many=True), filters=False)
+    @extend_schema(operation_id="list_cards", responses=Card(many=True))
     def get(self, request: Request) -> Response:
         """The organization's saved cards, oldest first."""
-        return Response({"results": self.show(Card, cards_of(self.organization), many=True)})
+        return self.page(cards_of(self.organization), Card, ordering=("created_at", "id"))
 
     @extend_schema(operation_id="add_card", request=None, parameters=[IDEMPOTENCY_KEY], responses={201: CardPage})
     def post(self, request: Request) -> Response:

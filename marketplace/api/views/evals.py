@@ -253,11 +253,14 @@ class EvaluationsView(ControlView):
 
     @extend_schema(operation_id="list_evaluations", responses=ModelEvaluation(many=True), auth=[])
     def get(self, request: Request, org: str, slug: str) -> Response:
-        """The evaluations of the model's published versions, newest first."""
+        """The evaluations of the model's published versions, newest first; its creator sees those of all versions."""
         model = catalog.visible_model(org_slug=org, slug=slug, viewer=self.caller.organization)
         if model is None:
             raise not_found("model")
-        rows = catalog.evaluations_of(model=model).filter(version__state=Version.State.PUBLISHED)
+        rows = catalog.evaluations_of(model=model)
+        viewer = self.caller.organization
+        if viewer is None or viewer.pk != model.organization_id:
+            rows = rows.filter(version__state=Version.State.PUBLISHED)
         return self.page(rows, ModelEvaluation)
 
 

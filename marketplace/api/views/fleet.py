@@ -85,7 +85,10 @@ class ReplicasView(StaffView):
         name = serializers.CharField()
         credential = serializers.CharField(help_text="shown once; good for one trade within an hour")
 
-    @extend_schema(operation_id="list_replicas", responses=ReplicaShown(many=True), filters=False)
+    class Fleet(serializers.Serializer):
+        results = ReplicaShown(many=True)
+
+    @extend_schema(operation_id="list_replicas", responses=Fleet)
     def get(self, request: Request) -> Response:
         """Every replica that may serve, and every boot that lives, by name; at most 200. Platform staff only."""
         return Response({"results": [replica_fields(line) for line in fleet()]})

@@ -93,6 +93,7 @@ class ModelsInUseView(ControlView):
     """All models at a glance."""
 
     scopes: ClassVar = {"GET": ("publish", "account")}
+    unpaged = "the newest 100 models, ranked by what they earned"
 
     class Asked(serializers.Serializer):
         days = serializers.ChoiceField(choices=selectors.DAYS, default=30)
@@ -134,6 +135,7 @@ class AlarmsView(ControlView):
     """The thresholds of a model's alarms."""
 
     scopes: ClassVar = {"GET": ("publish", "account", "read"), "PUT": ("publish",)}
+    unpaged = "one for each measured quantity"
 
     class Thresholds(serializers.Serializer):
         def get_fields(self) -> dict[str, Any]:

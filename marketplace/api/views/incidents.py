@@ -26,11 +26,10 @@ class IncidentsView(ControlView):
 
     staff_only = True
 
-    @extend_schema(operation_id="list_incidents", responses=IncidentShown(many=True), filters=False)
+    @extend_schema(operation_id="list_incidents", responses=IncidentShown(many=True))
     def get(self, request: Request) -> Response:
-        """The open incidents, oldest first, at most 200. Platform staff only."""
-        rows = Incident.objects.filter(resolved_at=None).order_by("pk")[:200]
-        return Response({"results": self.show(IncidentShown, rows, many=True)})
+        """The open incidents, oldest first. Platform staff only."""
+        return self.page(Incident.objects.filter(resolved_at=None), IncidentShown, ordering=("id",))
 
 
 class ClearIncidentView(ControlView):

@@ -52,13 +52,15 @@ class KeyView(ControlView):
         return key
 
     def require_grant(self, scopes: list[str]) -> None:
-        """Refuse a caller who hands out, or renews, more scopes than they may (`policies.may_grant`)."""
+        """Refuse a caller who hands out, or renews, more scopes than they may (`policies.may_grant`).
+
+        A session must be fresh: a key spends money, and may reach weights and prices.
+        """
         if not policies.may_grant(self.caller.scopes, scopes):
             raise NotAllowed(
                 "a key can only be given scopes that you may hand out", code="scope_missing", field="scopes"
             )
-        if ApiKey.Scope.PUBLISH in scopes:  # it reaches weights and prices
-            self.require_fresh()
+        self.require_fresh()
 
 
 class KeysView(KeyView):

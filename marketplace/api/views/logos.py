@@ -33,7 +33,7 @@ class LogoView(ControlView):
         """
         return self._change(org, slug, request.data.read() if request.data else b"")
 
-    @extend_schema(operation_id="remove_logo", responses=ChangedModel)
+    @extend_schema(operation_id="remove_logo", responses={200: ChangedModel})
     def delete(self, request: Request, org: str, slug: str) -> Response:
         """Take the logo away."""
         return self._change(org, slug, None)

@@ -92,6 +92,19 @@ class TopUpView(ControlView):
         return Response(self.show(TopUpStatus, top_up))
 
 
+class CancelTopUpView(ControlView):
+    """The end of a payment page."""
+
+    scopes: ClassVar = {"POST": ("account",)}
+
+    @extend_schema(operation_id="cancel_top_up", request=None, responses=TopUpStatus)
+    def post(self, request: Request, top_up_id: UUID) -> Response:
+        """Close the payment page of a top-up that waits. One that was paid meanwhile is credited. Idempotent."""
+        if selectors.top_up(self.organization, top_up_id) is None:
+            raise not_found("top-up")
+        return Response(self.show(TopUpStatus, services.cancel_top_up(top_up_id=top_up_id)))
+
+
 class EarningsGroup(serializers.Serializer):
     day = serializers.DateField(allow_null=True)
     model = serializers.CharField(source="model_name", allow_null=True)
@@ -142,6 +155,7 @@ class VersionEarningsView(ControlView):
     """A creator's earnings by version."""
 
     scopes: ClassVar = {"GET": ("publish", "account")}
+    unpaged = "sums, at most `limit` of them: the next ones by `offset`"
 
     class Asked(Groups):
         model = serializers.RegexField(

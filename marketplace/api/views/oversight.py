@@ -20,8 +20,6 @@ from marketplace.evals.models import EvalRun
 from marketplace.operations import oversight, refunds, suspensions
 from marketplace.operations.refunds import FoundPrediction, FoundTopUp
 
-MOST_RUNS = 200
-
 
 class HealthView(StaffView):
     """Health of the books."""
@@ -111,13 +109,11 @@ class PlatformEvaluationsView(StaffView):
         operation_id="list_platform_evaluations",
         parameters=[EvaluationsQuery],
         responses=PlatformEvaluation(many=True),
-        filters=False,
     )
     def get(self, request: Request) -> Response:
-        """Evaluations that wait or run, or those that failed, newest first, at most 200. Platform staff only."""
+        """Evaluations that wait or run, or those that failed, newest first. Platform staff only."""
         state = self.parse(self.EvaluationsQuery, query=True)["state"]
-        rows = oversight.evaluation_runs(open_only=state == "open")[:MOST_RUNS]
-        return Response({"results": self.show(self.PlatformEvaluation, rows, many=True)})
+        return self.page(oversight.evaluation_runs(open_only=state == "open"), self.PlatformEvaluation)
 
 
 class PlatformOrganization(serializers.Serializer):

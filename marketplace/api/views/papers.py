@@ -18,6 +18,8 @@ from billing.papers.download import download
 from billing.papers.profiles import LIMITS, ProfileText, profile_of, save_profile
 from marketplace.api.errors import not_found
 from marketplace.api.views.base import ControlView
+from marketplace.api.views.fleet import StaffView, WithCode
+from marketplace.operations.platform_profile import platform_profile, write_platform_profile
 
 
 class BillingProfileText(serializers.Serializer):
@@ -30,6 +32,10 @@ class BillingProfileText(serializers.Serializer):
     country = serializers.CharField(max_length=2, help_text="ISO 3166-1 alpha-2, such as DE")
     tax_id = serializers.CharField(max_length=40, allow_blank=True, default="", help_text="such as a VAT number")
     email = serializers.CharField(max_length=LIMITS["email"], allow_blank=True, default="")
+
+
+class PlatformProfileText(BillingProfileText, WithCode):
+    """The same fields, and a code."""
 
 
 class BillingProfileView(ControlView):
@@ -51,6 +57,27 @@ class BillingProfileView(ControlView):
         text = ProfileText(**self.parse(BillingProfileText))
         profile = save_profile(organization=self.organization, text=text, by=self.caller.user)
         return Response(self.show(BillingProfileText, profile))
+
+
+class PlatformProfileView(StaffView):
+    """The legal person behind the platform."""
+
+    @extend_schema(operation_id="get_platform_billing_profile", responses=BillingProfileText)
+    def get(self, request: Request) -> Response:
+        """Whom papers name as the seller; 404 before it is written, and papers wait until then. Platform staff only."""
+        profile = platform_profile()
+        if profile is None:
+            raise not_found("billing profile")
+        return Response(self.show(BillingProfileText, profile))
+
+    @extend_schema(
+        operation_id="put_platform_billing_profile", request=PlatformProfileText, responses=BillingProfileText
+    )
+    def put(self, request: Request) -> Response:
+        """Write whom papers name as the seller. Platform staff with a second factor only."""
+        wanted = self.parse(PlatformProfileText)
+        by = self.require_code(wanted.pop("code"))
+        return Response(self.show(BillingProfileText, write_platform_profile(by=by, text=ProfileText(**wanted))))
 
 
 class PaperSummary(serializers.Serializer):

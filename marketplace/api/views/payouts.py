@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from billing.models import Payout, PayoutAccount
 from billing.payouts import selectors
-from billing.payouts.accounts import open_onboarding, set_terms
+from billing.payouts.accounts import open_dashboard, open_onboarding, set_terms
 from billing.payouts.errors import StatementNotReady
 from billing.payouts.services import start_payout
 from marketplace.api.errors import not_found
@@ -127,6 +127,19 @@ class PayoutSetupView(ControlView):
         return Response(self.show(self.PayoutSetup, {"url": url}), status=201)
 
 
+class PayoutDashboardView(ControlView):
+    """The creator's own pages at Stripe."""
+
+    scopes: ClassVar = {"POST": ("account",)}
+    fresh = frozenset({"POST"})
+
+    @extend_schema(operation_id="open_payout_dashboard", request=None, responses={201: PayoutSetupView.PayoutSetup})
+    def post(self, request: Request) -> Response:
+        """Open the pages on which a person sees and changes their details at Stripe."""
+        url = open_dashboard(organization=self.organization)
+        return Response(self.show(PayoutSetupView.PayoutSetup, {"url": url}), status=201)
+
+
 class PayoutView(ControlView):
     """One payout."""
 
@@ -142,6 +155,7 @@ class PayoutStatementView(ControlView):
     """The parts of one payout."""
 
     scopes: ClassVar = {"GET": ("publish", "account")}
+    refuses: ClassVar = {"GET": ("409",)}  # while it has no statement yet
 
     class PayoutStatement(serializers.Serializer):
         class PayoutStatementLine(serializers.Serializer):

@@ -61,6 +61,7 @@ class PromisesView(ControlView):
     public = frozenset({"GET"})
     scopes: ClassVar = {"POST": ("publish",)}
     fresh = frozenset({"POST"})
+    unpaged = "one for each kind of promise"
 
     class SetPromise(serializers.Serializer):
         kind = serializers.ChoiceField(PromiseKind.choices)

@@ -19,8 +19,6 @@ from marketplace.publishing import selectors
 from marketplace.publishing import services as publishing
 from marketplace.publishing.models import MAX_TEXT, Report, Review
 
-MOST_QUEUED = 200
-
 
 class ReviewsView(ControlView):
     """The reviews of one model."""
@@ -88,11 +86,10 @@ class QueueView(ControlView):
 
     staff_only = True
 
-    @extend_schema(operation_id="list_queued_reviews", responses=QueuedReview(many=True), filters=False)
+    @extend_schema(operation_id="list_queued_reviews", responses=QueuedReview(many=True))
     def get(self, request: Request) -> Response:
-        """The open reviews, the least time left first, at most 200. Platform staff only."""
-        rows = list(selectors.queue()[:MOST_QUEUED])
-        return Response({"results": self.show(QueuedReview, rows, many=True)})
+        """The open reviews, the least time left first. Platform staff only."""
+        return self.page(selectors.queue(), QueuedReview, ordering=("due_at", "id"))
 
 
 class StaffReviewView(ControlView):

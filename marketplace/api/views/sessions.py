@@ -39,11 +39,11 @@ class SessionsView(_PersonView):
         def get_current(self, row: sessions.UserSession) -> bool:
             return bool(row.session_key == self.context["request"].session.session_key)
 
-    @extend_schema(operation_id="list_sessions", responses=Session(many=True), filters=False)
+    @extend_schema(operation_id="list_sessions", responses=Session(many=True))
     def get(self, request: Request) -> Response:
         """The sessions of the person who asks, the last used first."""
-        rows = sessions.sessions_of(user=self.signed_in)
-        return Response({"results": self.show(self.Session, rows, many=True)})
+        rows = sessions.live_sessions_of(user=self.signed_in)
+        return self.page(rows, self.Session, ordering=("-last_seen_at", "-id"))
 
     @extend_schema(operation_id="end_other_sessions", responses={204: None})
     def delete(self, request: Request) -> Response:

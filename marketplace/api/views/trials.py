@@ -147,6 +147,38 @@ class TrialView(_OneTrialView):
         return self.answer(self.owned_trial(trial_id))
 
 
+class TrialPairView(_OneTrialView):
+    """Blind judgement of a comparison whose rows say nothing of the right answer."""
+
+    scopes: ClassVar = {"GET": ("predict",), "POST": ("predict",)}
+
+    class TrialPair(serializers.Serializer):
+        row_id = serializers.UUIDField()
+        number = serializers.IntegerField()
+        message = serializers.CharField()
+        left = serializers.CharField(help_text="the answer of one side; no more is told of it")
+        right = serializers.CharField()
+
+    class JudgePair(serializers.Serializer):
+        row_id = serializers.UUIDField()
+        choice = serializers.ChoiceField(services.CHOICES, help_text="the better answer")
+
+    @extend_schema(operation_id="get_trial_pair", responses=TrialPair)
+    def get(self, request: Request, trial_id: UUID) -> Response:
+        """Return the pair to judge next. 404 while there is none."""
+        pair = selectors.next_pair(self.owned_trial(trial_id))
+        if pair is None:
+            raise not_found("pair to judge now")
+        return Response(self.show(self.TrialPair, pair))
+
+    @extend_schema(operation_id="judge_trial_pair", request=JudgePair, responses=TrialPage)
+    def post(self, request: Request, trial_id: UUID) -> Response:
+        """Say which answer of a pair is better. A pair is judged once."""
+        trial = self.owned_trial(trial_id)
+        services.judge_row(trial=trial, **self.parse(self.JudgePair))
+        return self.answer(self.owned_trial(trial_id))
+
+
 class CancelTrialView(_OneTrialView):
     """The end of a comparison by hand."""
 

@@ -61,7 +61,7 @@ def read_json(content: bytes, kind: type[Any]) -> Any:
 
 def cursor_of(scope: Scope, prefix: str) -> Cursor:
     """Return `after`, `limit` and `order` of a query. Raises Refusal 400."""
-    query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+    query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
     limit, order = query.pop("limit", str(DEFAULT_LIMIT)), query.pop("order", "desc")
     if not limit.isascii() or not limit.isdigit() or len(limit) > 6:
         raise bad_request("`limit` must be a number.", "limit")

@@ -28,7 +28,7 @@ from marketplace.gateway.background.requests import (
 from marketplace.gateway.background.uploads import take_upload
 from marketplace.gateway.errors import method_not_allowed
 from marketplace.gateway.http import Receive, Scope, Send, read_body, send_json, start_response
-from marketplace.gateway.principals import Principal
+from marketplace.gateway.principals import PREDICT, Principal
 from marketplace.jobs import batches, files, predictions, selectors
 from marketplace.jobs.content import read_chunk
 from marketplace.jobs.models import File
@@ -71,7 +71,7 @@ async def answer_background(asked: Asked, path: str) -> None:
         raise NotFound(f"There is no {path}.")
     route = methods.get(asked.scope["method"])
     if route is None:
-        raise method_not_allowed(" or ".join(methods), path)
+        raise method_not_allowed(path, *methods)
     try:
         await route(asked)
     except InvalidInput as refusal:
@@ -84,6 +84,14 @@ def thing_in(path: str) -> str:
     """Return the id in a path that `PATHS` matches, or nothing."""
     found = PATHS.fullmatch(path)
     return (found and found[2]) or ""
+
+
+def scopes_of(method: str, path: str) -> frozenset[str]:
+    """Return the scopes of which a key needs one: names, states and costs are open to `read`, no content is."""
+    found = PATHS.fullmatch(path)
+    assert found is not None
+    is_open = method == "GET" and found[1] in ("files", "batches") and found[3] is None
+    return PREDICT | {"read"} if is_open else PREDICT
 
 
 def _shape(kind: str, thing: str | None, part: str | None) -> str:

@@ -22,7 +22,7 @@ async def kept_answer(store: ResponseStore, method: str, path: str, query: bytes
     if part not in _PARTS:
         raise NotFound(f"There is no {path}; see {RESPONSES_PATH}.")
     if method not in _PARTS[part]:
-        raise method_not_allowed(" or ".join(_PARTS[part]), path)
+        raise method_not_allowed(path, *_PARTS[part])
     response_id = response_id_of(text)
     if method == "DELETE":
         await store.delete(response_id)
@@ -38,7 +38,8 @@ async def kept_answer(store: ResponseStore, method: str, path: str, query: bytes
 def _items(items: list[dict[str, Any]], query: bytes) -> dict[str, Any]:
     """Return a page of the items, the last one first unless the query asks for `order=asc`."""
     after, limit = page_of(query)
-    order = text_of(query, "order") or "desc"
+    order = text_of(query, "order")
+    order = "desc" if order is None else order
     if order not in ("asc", "desc"):
         raise bad_request("`order` must be asc or desc.", "order")
     ordered = items if order == "asc" else items[::-1]

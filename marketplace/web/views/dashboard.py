@@ -14,10 +14,12 @@ from django.views.decorators.http import require_POST, require_safe
 
 from billing import selectors as billing
 from billing.rollups.earnings import earnings_total
+from billing.rollups.usage import uncounted
 from marketplace.accounts import selectors as accounts
 from marketplace.accounts import services
 from marketplace.accounts.errors import InvalidCredentials, NotAllowed, Refusal
 from marketplace.accounts.playground_tokens import LIFETIME_SECONDS
+from marketplace.accounts.policies import is_staff
 from marketplace.accounts.second_factor import SecondFactorMissing
 from marketplace.catalog import selectors as catalog
 from marketplace.web import queries
@@ -31,13 +33,22 @@ DAYS = 30
 
 @require_safe
 @never_cache
+def home(request: HttpRequest) -> HttpResponse:
+    """The page after signing in. Staff who belong to no organization have theirs under Platform."""
+    user = request.user
+    if user.is_authenticated and is_staff(user=user) and acting_of(request) is None:
+        return redirect("web:platform")
+    return _overview(request)
+
+
 @member_page()
-def home(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """The page after signing in: what a person has, and what to do next."""
+def _overview(request: HttpRequest, acting: Acting) -> HttpResponse:
+    """What a person has, and what to do next."""
     organization = acting.organization
     daily = queries.daily_usage(organization=organization, days=DAYS) if acting.may_read else None
     context = {
         "daily": daily,
+        "uncounted": uncounted(organization) if acting.may_read else 0,
         "chart": _chart(daily.costs, DAYS) if daily and daily.predictions else None,
         "wallet": billing.wallet(organization) if acting.may_account else None,
         "keys": accounts.working_keys_of(organization=organization).count(),

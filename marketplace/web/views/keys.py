@@ -46,7 +46,7 @@ def keys(request: HttpRequest, acting: Acting) -> HttpResponse:
     if not policies.may_grant(acting.scopes, wanted):
         form.add_error("scopes", "You can only give a key what your own role may do.")
         return _page(request, acting, form, status=400)
-    asked = require_fresh(request) if "publish" in wanted else None  # it reaches weights and prices
+    asked = require_fresh(request)  # it spends money, and may reach weights and prices
     if asked is not None:
         return asked
     try:
@@ -108,6 +108,9 @@ def rotate_key(request: HttpRequest, acting: Acting, key_id: UUID) -> HttpRespon
     if not policies.may_grant(acting.scopes, found.scopes):
         messages.error(request, "The key was not rotated. It may do more than your own role may.")
         return redirect("web:key", key_id=found.pk)
+    asked = require_fresh(request)
+    if asked is not None:
+        return asked
     try:
         new, text = services.rotate_api_key(key=found, created_by=acting.user, overlap=form.lasts, actor=acting.actor)
     except Refusal as refusal:

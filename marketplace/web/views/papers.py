@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from django.contrib import messages
@@ -10,14 +11,17 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
+from billing.models import BillingProfile
 from billing.papers import issue
 from billing.papers.download import download
 from billing.papers.profiles import ProfileText, profile_of, save_profile
 from billing.papers.tax_ids import countries
 from marketplace.accounts.errors import Refusal
+from marketplace.operations.platform_profile import platform_profile, write_platform_profile
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import BillingProfileForm
 from marketplace.web.refusals import show_in_form
+from marketplace.web.views.staff import operators_only, staff_of
 
 
 @require_safe
@@ -30,6 +34,7 @@ def papers(request: HttpRequest, acting: Acting) -> HttpResponse:
         "papers": issue.papers_of(acting.organization),
         "profile": profile,
         "country": countries().get(profile.country) if profile else None,
+        "seller_is_known": platform_profile() is not None,
     }
     return render(request, "web/papers.html", context)
 
@@ -53,18 +58,45 @@ def paper_file(request: HttpRequest, acting: Acting, paper_id: UUID, extension: 
 def billing_profile(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Show the billing profile; POST writes it."""
     profile = profile_of(acting.organization)
+
+    def save(text: ProfileText) -> None:
+        save_profile(organization=acting.organization, text=text, by=acting.user)
+
+    return _profile_page(request, profile, save, done="web:papers", template="web/billing_profile.html")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operators_only
+def platform_billing_profile(request: HttpRequest) -> HttpResponse:
+    """Show the legal person that papers name as the seller; POST writes it."""
+
+    def save(text: ProfileText) -> None:
+        write_platform_profile(by=staff_of(request), text=text)
+
+    return _profile_page(
+        request, platform_profile(), save, done="web:platform", template="web/platform_billing_profile.html"
+    )
+
+
+def _profile_page(
+    request: HttpRequest,
+    profile: BillingProfile | None,
+    save: Callable[[ProfileText], None],
+    *,
+    done: str,
+    template: str,
+) -> HttpResponse:
     initial = {name: getattr(profile, name) for name in ProfileText.__slots__} if profile else {"country": ""}
     form = BillingProfileForm(request.POST or None, initial=initial)
     status = 200
     if request.method == "POST":
         status = 400
         if form.is_valid():
-            text = ProfileText(**{name: form.cleaned_data[name] for name in ProfileText.__slots__})
             try:
-                save_profile(organization=acting.organization, text=text, by=acting.user)
+                save(ProfileText(**{name: form.cleaned_data[name] for name in ProfileText.__slots__}))
                 messages.success(request, "Saved. Papers issued from now on carry it; earlier ones stay as they are.")
-                return redirect("web:papers")
+                return redirect(done)
             except Refusal as refusal:
                 show_in_form(form, refusal)
                 status = refusal.status
-    return render(request, "web/billing_profile.html", {"form": form, "profile": profile}, status=status)
+    return render(request, template, {"form": form, "profile": profile}, status=status)

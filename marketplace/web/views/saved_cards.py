@@ -97,7 +97,7 @@ def auto_top_up(request: HttpRequest, acting: Acting) -> HttpResponse:
     """Turn automatic top-ups on, or change their rule."""
     standing = auto_top_up_of(acting.organization)
     form = AutoTopUpForm(
-        request.POST, cards=cards.cards_of(acting.organization), rule=standing.rule if standing else None
+        request.POST, cards=list(cards.cards_of(acting.organization)), rule=standing.rule if standing else None
     )
     if form.is_valid():
         try:

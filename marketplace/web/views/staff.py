@@ -25,6 +25,7 @@ from marketplace.accounts import audit
 from marketplace.accounts.models import User
 from marketplace.accounts.policies import is_operator, is_staff
 from marketplace.catalog.search.status import status as search_status
+from marketplace.operations.platform_profile import platform_profile
 from marketplace.publishing.selectors import queue
 from marketplace.vault.selectors import LIVE_SECONDS
 from marketplace.web import queries
@@ -74,6 +75,7 @@ def platform(request: HttpRequest) -> HttpResponse:
         "unanswered": [row for row in open_disputes() if takes_evidence(row)],
         "waiting_reviews": queue().count(),
         "search": search_status(),
+        "has_profile": platform_profile() is not None,
         "month": timezone.now().date(),
     }
     return render(request, "web/platform.html", context)

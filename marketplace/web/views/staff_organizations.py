@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -132,6 +133,13 @@ def _page(request: HttpRequest, found: Organization, form: SuspensionForm, *, st
     return render(request, "web/platform_organization.html", context, status=status)
 
 
+def _all_of(found: FoundPrediction | FoundTopUp | None) -> str:
+    """Return the dollars that can go back, as digits: most refunds are of everything, and nobody counts nine zeros."""
+    if isinstance(found, FoundPrediction):
+        return f"{Decimal(found.left_nano_usd) / 10**9:f}"
+    return f"{Decimal(found.left_cents) / 100:.2f}" if found else ""
+
+
 def _refund_page(
     request: HttpRequest,
     search_form: FindForm,
@@ -144,6 +152,6 @@ def _refund_page(
         "find_form": search_form,
         "prediction": found if isinstance(found, FoundPrediction) else None,
         "top_up": found if isinstance(found, FoundTopUp) else None,
-        "form": form or RefundForm(initial={"request_id": uuid.uuid4()}),
+        "form": form or RefundForm(initial={"request_id": uuid.uuid4(), "amount": _all_of(found)}),
     }
     return render(request, "web/platform_refunds.html", context, status=status)

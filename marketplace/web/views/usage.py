@@ -10,6 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from billing.retention import details_kept_since
+from billing.rollups.usage import uncounted
 from billing.usage_lists import MAX_CSV_ROWS, Position, usage_csv, usage_page
 from marketplace.promises.selectors import refunds_of
 from marketplace.web import queries
@@ -42,6 +43,7 @@ def usage(request: HttpRequest, acting: Acting) -> HttpResponse:
         "chart": build_day_chart(overview.daily.costs, last=wanted.until - timedelta(days=1), days=days),
         "page": usage_page(acting.organization, wanted, after=after, limit=PAGE_SIZE),
         "is_first": after is None,
+        "uncounted": uncounted(acting.organization),
         "parameters": parameters.urlencode(),
         "promise_refunds": refunds_of(acting.organization)[:MOST_REFUNDS],
         "details_kept_since": details_kept_since(),

@@ -71,7 +71,7 @@ def show_wallet(
     status: int = 200,
 ) -> HttpResponse:
     """Render the wallet page; a form that was refused keeps what was typed."""
-    cards = cards_of(acting.organization)
+    cards = list(cards_of(acting.organization))
     auto = auto_top_up_of(acting.organization)
     if auto_form is None:
         auto_form = AutoTopUpForm(cards=cards, rule=auto.rule if auto else None)

@@ -35,6 +35,9 @@ class Api:
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
         return self.call("POST", path, body, **headers)
 
+    def put(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.call("PUT", path, body, **headers)
+
     def put_bytes(self, path: str, data: bytes, offset: int | str, **headers: str) -> Any:
         """One chunk of a package."""
         return self.client.put(

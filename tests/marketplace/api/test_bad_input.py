@@ -215,3 +215,30 @@ async def test_the_body_limit_stops_a_body_announced_or_not(announced) -> None:
     assert await serve([60, 40]) == [200]
     assert await serve([60, 41]) == [413]
     assert reached_app == ([] if announced else [60])
+
+
+@pytest.mark.parametrize("cursor", ["%ff", "nonsense", "cD1ub25lc3Vjaw==", "cD0lMDA=", "bz0tMQ==", "\u00e9"])
+def test_a_cursor_that_nobody_handed_out_is_refused(api, cursor) -> None:
+    assert error_of(api.get(f"keys?cursor={cursor}"), 400)["field"] == "cursor"
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "", "many", "1.5", "true", "\u0663"])
+def test_a_limit_is_a_whole_number_from_one_on(api, limit) -> None:
+    assert error_of(api.get(f"keys?limit={limit}"), 400)["field"] == "limit"
+    assert api.get(f"keys?limit={'9' * 5_000}").status_code == 200, "a large one is cut to 200"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("keys", {"name": 7, "scopes": ["predict"]}, "name"),
+        ("keys", {"name": "x", "scopes": [7]}, "scopes.0"),
+        ("keys", {"name": "x", "scopes": ["predict"], "monthly_limit_nano_usd": "7"}, "monthly_limit_nano_usd"),
+        ("keys", {"name": "x", "scopes": ["predict"], "monthly_limit_nano_usd": True}, "monthly_limit_nano_usd"),
+        ("models", {"slug": "new", "title": "New", "gated": 0}, "gated"),
+        ("models", {"slug": "new", "title": "New", "example_messages": [{"role": "user", "content": 1}]}, "example_m"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_not_turned_into_one(api, path, body, field) -> None:
+    error = error_of(api.post(path, body), 400)
+    assert error["field"].startswith(field) and error["message"].startswith("must be ")

@@ -66,6 +66,6 @@ def test_a_webhook_has_a_secret_and_an_alert_is_listed(api: Api) -> None:
         limit_nano_usd=10,
         spent_nano_usd=8,
     )
-    (alert,) = api.call("GET", "budgets/alerts").json()
+    (alert,) = api.call("GET", "budgets/alerts").json()["results"]
     assert (alert["budget"], alert["percent"], alert["spent_nano_usd"]) == (root["id"], 80, 8)
-    assert Api.of(make_organization("other")).call("GET", "budgets/alerts").json() == []
+    assert Api.of(make_organization("other")).call("GET", "budgets/alerts").json()["results"] == []

@@ -30,7 +30,7 @@ def acme(settings: Any) -> Organization:
 
 def test_a_card_is_saved_listed_and_removed(acme: Organization, double: StripeDouble) -> None:
     api = Api.of(acme)
-    assert api.get("cards").json() == {"results": []}
+    assert api.get("cards").json()["results"] == []
     answer = api.post("cards", **{"Idempotency-Key": "one"})
     page = answer.json()["url"]
     assert answer.status_code == 201 and page.startswith("http://stripe.invalid/checkout/")
@@ -42,7 +42,15 @@ def test_a_card_is_saved_listed_and_removed(acme: Organization, double: StripeDo
     assert "payment_method_id" not in shown
     for _ in range(2):
         assert api.call("DELETE", f"cards/{card.pk}").status_code == 204
-    assert api.get("cards").json() == {"results": []}
+    assert api.get("cards").json()["results"] == []
+
+
+def test_a_card_that_stripe_lost_is_removed_all_the_same(acme: Organization, double: StripeDouble) -> None:
+    card = SavedCard.objects.create(
+        organization=acme, payment_method_id="pm_lost", brand="visa", last4="4242", exp_month=1, exp_year=2034
+    )
+    assert Api.of(acme).call("DELETE", f"cards/{card.pk}").status_code == 204
+    assert Api.of(acme).get("cards").json()["results"] == []
 
 
 def test_a_rule_is_set_read_and_turned_off(acme: Organization, double: StripeDouble) -> None:
@@ -98,7 +106,7 @@ def test_another_organizations_card_is_neither_charged_nor_removed(acme: Organiz
     stranger = Api.of(make_organization("other"))
     error_of(stranger.call("PUT", "auto-top-up", RULE | {"card_id": str(card.pk)}), 404)
     error_of(stranger.call("DELETE", f"cards/{card.pk}"), 404)
-    assert stranger.get("cards").json() == {"results": []}
+    assert stranger.get("cards").json()["results"] == []
     assert not AutoTopUp.objects.exists() and SavedCard.objects.get().removed_at is None
 
 

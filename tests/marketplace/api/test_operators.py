@@ -49,6 +49,14 @@ def test_the_fleet_is_listed_drained_and_revoked(staff: Api, person: User) -> No
     assert acts == [("replica.drained", True), ("replica.undrained", True), ("replica.revoked", True)]
 
 
+def test_the_seller_on_papers_is_written_with_a_code(staff: Api, person: User) -> None:
+    path, text = "platform/billing-profile", {"legal_name": "A", "line1": "B 1", "city": "C", "country": "DE"}
+    error_of(staff.get(path), 404)
+    error_of(staff.put(path, text | {"code": "000000"}), 403)
+    assert staff.put(path, text | {"code": code(person)}).json()["legal_name"] == "A"
+    assert staff.get(path).json()["city"] == "C"
+
+
 def test_a_replica_is_allowed(staff: Api, person: User) -> None:
     make_replica("r1")
     wanted = {"name": "r2", "base": "tiny", "host": "10.0.0.2"}
@@ -107,7 +115,7 @@ def test_what_staff_look_at(staff: Api) -> None:
     assert health["ledger_sum_nano_usd"] == 0 and health["open_incidents"] == 0 and len(health["checks"]) == 7
     assert staff.get("platform/guards").json() == {"models": [], "askers": [], "copiers": []}
     for state in ("open", "failed"):
-        assert staff.get(f"platform/evaluations?state={state}").json() == {"results": []}
+        assert staff.get(f"platform/evaluations?state={state}").json()["results"] == []
 
 
 def test_nobody_else_may(person: User) -> None:

@@ -32,7 +32,10 @@ def test_a_payout_from_setup_to_statement(double: StripeDouble, clock: Clock) ->
     assert (overview["account"], overview["may_start"]) == (None, False)
     assert [freeze["code"] for freeze in overview["freezes"]] == ["no_account"]
     assert api.post("payouts/setup").json()["url"].startswith("http://stripe.invalid/connect/onboarding/")
+    assert error_of(api.post("payouts/dashboard"), 409)["code"] == "no_payout_account"
     open_account(double, acme)
+    opened = api.post("payouts/dashboard")
+    assert opened.status_code == 201 and opened.json()["url"].startswith("http")
     move(acme, Account.Kind.CREATOR_PAYABLE, 4_000 * NANO_PER_CENT)
     changed = api.call("PATCH", "payouts/overview", {"schedule": "weekly", "minimum_cents": 3_000}).json()
     assert (changed["account"]["schedule"], changed["minimum_cents"], changed["may_start"]) == ("weekly", 3_000, True)

@@ -64,6 +64,7 @@ ARGUMENTS = {
     "dispute_id": "dp_1",
     "incident_id": 1,
     "session_id": 1,
+    "customer_id": 1,
     "delivery_id": 1,
     "name": "r1",
     "kind": "model.drift",

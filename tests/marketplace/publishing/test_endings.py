@@ -15,6 +15,7 @@ from marketplace.accounts.models import Organization
 from marketplace.alerts.models import Alert
 from marketplace.catalog import selectors
 from marketplace.catalog.models import Version
+from marketplace.catalog.services.listings import ListingText
 from marketplace.publishing import services as publishing
 from marketplace.publishing.tasks import end_versions, tell_of_ends
 from tests.database import as_superuser
@@ -121,16 +122,24 @@ def test_an_end_that_was_taken_back_is_told_to_those_who_knew() -> None:
         publishing.cancel_end(version=version, actor=PLATFORM)
 
 
-def test_a_version_in_use_is_retired_at_once_only_where_it_is_not_public() -> None:
+def test_a_version_in_use_is_retired_after_notice_alone_also_once_it_is_unlisted() -> None:
     version = make_version()
     use(version, make_organization())
-    with pytest.raises(Conflict) as refusal:
-        publishing.retire_version(version=version)
-    assert refusal.value.code == "in_use"
-    version.model.visibility = "unlisted"
-    version.model.save()
-    publishing.retire_version(version=version)
-    assert version.state == Version.State.RETIRED
+    unlisted, private = ListingText(visibility="unlisted"), ListingText(visibility="private")
+    publishing.change_listing(model=version.model, text=unlisted)
+    for act in (
+        lambda: publishing.retire_version(version=version),
+        lambda: publishing.change_listing(model=version.model, text=private),
+    ):
+        with pytest.raises(Conflict) as refusal:
+            act()
+        assert refusal.value.code == "in_use"
+    version.refresh_from_db()
+    assert (version.state, version.model.visibility) == (Version.State.PUBLISHED, "unlisted")
+    unused = make_version()
+    publishing.change_listing(model=unused.model, text=private)
+    publishing.retire_version(version=unused)
+    assert unused.state == Version.State.RETIRED
 
 
 def test_a_changelog_is_changed_until_the_version_is_published() -> None:

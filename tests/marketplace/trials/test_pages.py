@@ -157,3 +157,17 @@ def test_the_api_starts_reads_and_cancels(buyer: Organization, fake: FakeApi) ->
     assert api.post(f"trials/{found['id']}/cancel", None).json()["ended_by"] == "decided"
     assert error_of(api.post("trials", wanted | {"rows": [{"text": "a"}]}), 400)["field"] == "rows"
     assert [one["id"] for one in api.get("trials").json()["results"]] == [found["id"]]
+
+
+def test_pairs_are_judged_through_the_api(buyer: Organization, fake: FakeApi) -> None:
+    trial, api = start(buyer, rows=rows_of(2, None), scoring=Trial.Scoring.JUDGE), Api.of(buyer)
+    path = f"trials/{trial.pk}/pair"
+    assert error_of(api.get(path), 404)["message"] == "there is no such pair to judge now"
+    work_on(trial.pk)
+    pair = api.get(path).json()
+    assert pair.keys() == {"row_id", "number", "message", "left", "right"} and pair["number"] == 1
+    judged = {"row_id": pair["row_id"], "choice": "left"}
+    assert error_of(api.post(path, judged | {"choice": "up"}), 400)["field"] == "choice"
+    assert api.post(path, judged).status_code == 200
+    assert error_of(api.post(path, judged), 409)
+    assert api.get(path).json()["number"] == 2

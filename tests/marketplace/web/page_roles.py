@@ -20,7 +20,7 @@ READ = {
     "account": "audit audit_file budget wallet top_up card_saved payouts payout payout_csv statements "
     "statement_csv statement_pdf papers billing_profile paper_file webhooks webhook",
     "staff": "platform platform_audit reviews review disputes dispute platform_statement fleet post_status "
-    "ledger_health guard_events platform_evaluations staff_organizations staff_organization "
+    "platform_billing_profile ledger_health guard_events platform_evaluations staff_organizations staff_organization "
     "staff_refunds",
     "elsewhere": "live",  # a stream, of which browser/test_fleet.py and test_operator_pages.py know
 }
@@ -43,5 +43,5 @@ CHANGE = {
     "top_up cancel_top_up add_card remove_card auto_top_up stop_auto_top_up payouts payout_terms "
     "payout_setup payout_stripe billing_profile close_run",
     "staff": "decide_review dispute fleet change_replica post_status update_status resolve_incident "
-    "change_standing give_refund",
+    "change_standing give_refund platform_billing_profile",
 }

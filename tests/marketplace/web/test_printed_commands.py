@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
-import sysconfig
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,8 +24,8 @@ from marketplace.publishing import services as publishing
 from marketplace.web.cli_wheel import build_wheel, wheel_name
 from tests.creator_cli.adapters import BASE_CONFIG
 from tests.marketplace.web.conftest import World, build_world
+from tests.terminal import make_machine, run_at_a_terminal
 
-LIMIT_SECONDS = 200.0
 INSTALLING = 3  # lines that make an environment, enter it and install the command
 
 
@@ -55,52 +49,7 @@ def printed(world: World, user: User, path: str, block: str) -> list[str]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A machine of a creator: `python3`, and what pip would fetch, without the packages of this clone."""
-    programs, libraries = tmp_path / "bin", tmp_path / "libraries"
-    programs.mkdir()
-    libraries.mkdir()
-    (programs / "python3").symlink_to(sys.executable)
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if not re.match(r"_{0,2}editable_{0,2}.*|intarsia.*|pip.*|.*\.pth", entry.name, re.IGNORECASE):
-            (libraries / entry.name).symlink_to(entry)
-    return {
-        "PATH": f"{programs}:/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "TERM": "dumb",
-        "PYTHONPATH": str(libraries),
-        "PIP_NO_INDEX": "1",
-        "PIP_NO_DEPS": "1",
-        "PIP_NO_COMPILE": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    }
-
-
-def run_at_a_terminal(lines: list[str], environment: dict[str, str], folder: Path, browser: Client) -> str:
-    """Run the lines in an empty folder as somebody who pastes them and confirms the code; return what was shown."""
-    folder.mkdir()
-    file = folder.with_suffix(".sh")
-    file.write_text("\n".join(lines))
-    config = {"INTARSIA_CONFIG_DIR": f"{folder}-config", "INTARSIA_CACHE_DIR": f"{folder}-cache"}
-    master, slave = pty.openpty()
-    command = ["/bin/bash", "-c", 'exec <"$0" >"$0" 2>&1; exec /bin/bash -e "$1"', os.ttyname(slave), str(file)]
-    process = subprocess.Popen(command, cwd=folder, env=environment | config, start_new_session=True)
-    shown, deadline, code = b"", time.monotonic() + LIMIT_SECONDS, None
-    try:
-        while process.poll() is None and time.monotonic() < deadline:
-            if select.select([master], [], [], 0.2)[0]:
-                shown += os.read(master, 65536)
-            if code is None and (code := re.search(rb"enter the code:\s+([A-Z0-9-]+)\s", shown)) is not None:
-                confirm(browser, code[1].decode())
-        while select.select([master], [], [], 0)[0]:
-            shown += os.read(master, 65536)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(slave)
-        os.close(master)
-    text = shown.decode(errors="replace")
-    assert process.returncode == 0, text
-    return text
+    return make_machine(tmp_path)
 
 
 def confirm(browser: Client, code: str) -> None:
@@ -141,7 +90,7 @@ def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_an
 ) -> None:
     steps = ("step-install", "step-login", "step-check", "step-push")
     push = [line for step in steps for line in printed(site, site.stranger, "/dashboard/models", step)]
-    shown = run_at_a_terminal(push, environment, tmp_path / "seller", site.client(site.stranger))
+    shown = run_at_a_terminal(push, environment, tmp_path / "seller", partial(confirm, site.client(site.stranger)))
     assert "elsewhere/my-model@1 is verified" in shown
     version = Version.objects.get(model__slug="my-model")
     assert (version.model.organization.slug, version.model.prices.count()) == ("elsewhere", 1)
@@ -154,7 +103,8 @@ def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_an
     # The same lines install the same command: once is enough to try them.
     assert custody[:INSTALLING] == push[:INSTALLING]
     installed = environment | {"PATH": f"{tmp_path}/seller/intarsia-env/bin:{environment['PATH']}"}
-    shown = run_at_a_terminal(custody[INSTALLING:], installed, tmp_path / "auditor", site.client(site.creator))
+    auditor = partial(confirm, site.client(site.creator))
+    shown = run_at_a_terminal(custody[INSTALLING:], installed, tmp_path / "auditor", auditor)
     assert "custody.json" in shown and "intact" in shown
     assert (tmp_path / "auditor" / "custody.json").exists()
 

@@ -84,6 +84,7 @@ ASKED: list[tuple[str, str, dict[str, Any]]] = [
     ("consumer", "/dashboard/wallet/automatic", {}),
     ("consumer", "/dashboard/security/organization", {"required": "yes"}),
     ("consumer", "/dashboard/keys", {"name": "k", "scopes": ["publish"], "days": "0"}),
+    ("consumer", "/dashboard/keys", {"name": "k", "scopes": ["predict"], "days": "0"}),
     ("staff", "/platform/reviews/00000000-0000-4000-8000-000000000000/approve", {}),
     ("staff", "/platform/disputes/dp_1", {}),
 ]
@@ -92,7 +93,8 @@ ASKED: list[tuple[str, str, dict[str, Any]]] = [
 def test_money_weights_and_roles_ask(world: World) -> None:
     before, recorded = (ApiKey.objects.count(), world.model.prices.count()), AuditEntry.objects.count()
     clients = {name: stale(world.client(getattr(world, name))) for name in ("creator", "consumer", "staff")}
-    for who, path, data in ASKED:
+    rotation = ("consumer", f"/dashboard/keys/{world.key.pk}/rotate", {"overlap": "3600"})
+    for who, path, data in [*ASKED, rotation]:
         answer = clients[who].post(path, data)
         assert answer.status_code == 302 and answer.headers["Location"].startswith("/accounts/reauthenticate/"), path
     assert (ApiKey.objects.count(), world.model.prices.count()) == before and AuditEntry.objects.count() == recorded
@@ -119,9 +121,15 @@ def test_the_api_is_no_way_around(world: World) -> None:
     ):
         answer = getattr(client, method)(f"/api/v1/{path}", {}, content_type="application/json")
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "reauthentication_required"), path
-    wanted = {"name": "k", "scopes": ["publish"]}
-    answer = client.post("/api/v1/keys", wanted, content_type="application/json")
-    assert answer.json()["error"]["code"] == "reauthentication_required"
+    buyer = stale(world.client(world.consumer))
+    for who, path, wanted in (
+        (client, "keys", {"name": "k", "scopes": ["publish"]}),
+        (buyer, "keys", {"name": "k", "scopes": ["predict"]}),
+        (buyer, f"keys/{world.key.pk}/rotate", {}),
+    ):
+        answer = who.post(f"/api/v1/{path}", wanted, content_type="application/json")
+        assert answer.json()["error"]["code"] == "reauthentication_required", path
+    assert ApiKey.objects.count() == 1
     world.verified.refresh_from_db()
     assert world.verified.state == Version.State.VERIFIED
 
