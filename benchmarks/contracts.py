@@ -36,12 +36,18 @@ START_SECONDS = 300
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of one task. by_hand: whether the prompt was as long as the same text sent by hand."""
+    """Counts of one task.
+
+    by_hand: whether the prompt was as long as the same text sent by hand
+    surest, surest_right: the four fifths of the rows whose answers have the highest confidence, and the right ones
+    """
 
     rows: int
     right: int
     valid: int
     by_hand: bool
+    surest: int
+    surest_right: int
 
 
 def main() -> int:
@@ -51,9 +57,11 @@ def main() -> int:
     arguments = parser.parse_args()
     with replica(arguments.base, arguments.threads) as url:
         scores = {task: asyncio.run(measure(url, task)) for task in TASKS}
-    print(f"{'task':<10}{'rows':>6}{'right':>7}{'valid':>7}  prompt as by hand")
+    print(f"{'task':<10}{'rows':>6}{'right':>7}{'valid':>7}{'surest':>8}{'right':>7}  prompt as by hand")
     for task, score in scores.items():
-        print(f"{task:<10}{score.rows:>6}{score.right:>7}{score.valid:>7}  {'yes' if score.by_hand else 'no'}")
+        surest = f"{score.surest:>8}{score.surest_right:>7}"
+        by_hand = "yes" if score.by_hand else "no"
+        print(f"{task:<10}{score.rows:>6}{score.right:>7}{score.valid:>7}{surest}  {by_hand}")
     reached = all(reaches(task, score) for task, score in scores.items())
     print("every sample reaches what its instructions reach by hand" if reached else "a sample falls short")
     return 0 if reached else 1
@@ -65,13 +73,13 @@ def reaches(task: str, score: Score) -> bool:
 
 
 @contextlib.contextmanager
-def replica(base: Path, threads: int) -> Iterator[str]:
-    """Serve the sample adapters on a free port and yield the URL."""
+def replica(base: Path, threads: int, *more: str) -> Iterator[str]:
+    """Serve the sample adapters on a free port and yield the URL. more: further flags of the replica"""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     flags = ["--insecure", "--model", str(base), "--adapters", str(ADAPTERS), "--port", str(port)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "serving", *flags, "--threads", str(threads)], cwd=ROOT, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "serving", *flags, "--threads", str(threads), *more], cwd=ROOT, stderr=subprocess.DEVNULL
     )
     url = f"http://127.0.0.1:{port}"
     try:
@@ -100,16 +108,22 @@ async def measure(url: str, task: str) -> Score:
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 
         async def ask(messages: list[dict[str, str]]) -> dict[str, Any]:
-            answer = await client.post("/v1/chat/completions", json={"model": task, "messages": messages})
+            answer = await client.post(
+                "/v1/chat/completions", json={"model": task, "messages": messages, "confidence": True}
+            )
             answer.raise_for_status()
             return answer.json()  # type: ignore[no-any-return]
 
         answers = await asyncio.gather(*(ask(row["messages"][-1:]) for row in rows))
         by_hand = await ask(rows[0]["messages"])
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+    right = [is_right(text, row["expected"]) for text, row in zip(texts, rows, strict=True)]
+    sure = sorted(range(len(rows)), key=lambda place: -answers[place]["choices"][0]["confidence"])[: len(rows) * 4 // 5]
     return Score(
         rows=len(rows),
-        right=sum(is_right(text, row["expected"]) for text, row in zip(texts, rows, strict=True)),
+        right=sum(right),
+        surest=len(sure),
+        surest_right=sum(right[place] for place in sure),
         valid=sum(follows(text, schema) for text in texts),
         by_hand=by_hand["usage"]["prompt_tokens"] == answers[0]["usage"]["prompt_tokens"],
     )

@@ -54,6 +54,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     latency_class: LatencyClass = "standard"
     stop_at_grant: bool = False
     contract: Digest | None = None
+    teaches: bool = False
 
 
 class TicketRejected(ProtocolError):
@@ -74,11 +75,13 @@ def prediction_ticket(
     latency_class: LatencyClass,
     stop_at_grant: bool,
     contract: str | None = None,
+    teaches: bool = False,
 ) -> Ticket:
     """Return the claims of one prediction. `deadline` is in unix seconds, `adapter` a package digest or None.
 
     stop_at_grant: `max_tokens` may be less than the body asks for; an answer that ends there says "budget"
     contract: the package whose contract the bare base follows; an adapter follows its own
+    teaches: the platform's own call, which tells nothing of any tenant: every scope's drafts may come from its answer
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """
@@ -101,6 +104,7 @@ def prediction_ticket(
         latency_class=latency_class,
         stop_at_grant=stop_at_grant,
         contract=contract,
+        teaches=teaches,
     )
 
 

@@ -78,11 +78,19 @@ class ConstraintState(Protocol):
         next call overwrites it. Raises ConstraintFailed."""
         ...
 
+    def forced(self) -> tuple[int, ...]:
+        """Return the tokens that must come next, as far as the grammar leaves no choice. Raises ConstraintFailed."""
+        ...
+
 
 class Constraint(Protocol):
     """A compiled grammar that generated text must follow; see `serving.constraints`."""
 
     def begin(self) -> ConstraintState: ...
+
+    def begin_draft(self) -> ConstraintState:
+        """Begin a completion in the grammar's most compact form, for guesses: a completion need not take it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,8 @@ class Request:
     at_limit: the finish reason when max_tokens have come: "budget" where they are fewer than were asked for
     family: id of the HTTP request that this one is part of (as one of its choices or inputs)
     shared_tokens: leading tokens of the prompt that come from the adapter's contract alone: their KV is every tenant's
+    speculate: whether drafts are tried; they change no answer
+    teaches: the platform's own request, no tenant's: every scope's drafts may come from its answer
     """
 
     request_id: str
@@ -149,6 +159,8 @@ class Request:
     at_limit: Literal["length", "budget"] = "length"
     family: str | None = None
     shared_tokens: int = 0
+    speculate: bool = True
+    teaches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +168,15 @@ class Usage:
     """Tokens consumed so far.
 
     cached_tokens: the part of the prompt whose KV was found in the prefix cache
+    drafted_tokens, accepted_tokens: guesses that were verified, and those that became part of the completion. Nothing
+        is charged for them: an accepted one counts as the completion token that it is
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -224,6 +240,8 @@ class Sequence:
     sampler: state that sampling keeps between tokens; `serving.sampling` makes it when first needed
     scored: log-probabilities of the prompt's tokens from the second on, as far as steps have reported them
     uniforms: the first numbers of `rng`; read them through `uniform`
+    drafting: state that drafts keep between steps; `serving.speculation` makes it when first needed
+    drafted, accepted: tokens of drafts so far
     """
 
     request: Request
@@ -247,6 +265,9 @@ class Sequence:
     sampler: object | None = None
     scored: list[TokenLogprob] = field(default_factory=list)
     uniforms: array[float] = field(default_factory=lambda: array("d"))
+    drafting: object | None = None
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -295,4 +316,4 @@ class Sequence:
         return self.uniforms[index]
 
     def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)
+        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens, self.drafted, self.accepted)

@@ -39,6 +39,7 @@ from serving.runner import (
 from serving.runner.step_graphs import StepGraphs
 from serving.scheduler.planner import Planner
 from serving.sizing import MIB, Card, CardPlan, Steps, Units, host_copies, plan_card, step_bytes, weight_bytes
+from serving.speculation import Drafter
 from serving.tokenization.output import CompletionText
 from serving.tokenization.tokenizer import Tokenizer
 from serving.trace import Trace
@@ -206,7 +207,6 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         host_bytes=_host_bytes(config, device),
         idle_seconds=config.adapter_idle_s,
     )
-    planner = Planner(config.limits, pool, adapters, base.fingerprint, targets=config.targets)
     runner = choose_runner(
         RunnerSettings(
             folder=base.folder,
@@ -219,8 +219,18 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
             max_rows=config.max_batched_tokens,
             max_sequences=config.max_num_seqs,
             threads=config.thread_count,
+            max_draft_rows=config.max_draft_rows,
         ),
         adapters,
+    )
+    planner = Planner(
+        config.limits,
+        pool,
+        adapters,
+        base.fingerprint,
+        targets=config.targets,
+        drafter=Drafter(base.tokenizer.eos_token_ids),
+        max_draft_rows=runner.max_draft_rows,
     )
     if runner.paces_loads and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from serving.core import LatencyClass
 from serving.scheduler.counts import ClassCounts
 from serving.scheduler.planner import Planner
+from serving.speculation import Source
 from serving.steps import StepPlan
 
 
@@ -18,6 +19,8 @@ class EngineStats:
     predicted_step_seconds, step_seconds: of the last step
     step_prediction_error: running mean of |predicted / measured - 1|
     fairness_gap: how far the virtual counters of tenants with work waiting are apart, in prompt tokens
+    drafted, accepted: tokens of drafts that were verified, and those that the model chose itself, by source
+    answer_books, answer_book_bytes: books of past answers, one for each scope and adapter, and their memory
     prefix_lookup_tokens, prefix_hit_tokens: prompt tokens of requests that started, and those found in the cache
     """
 
@@ -47,6 +50,10 @@ class EngineStats:
     predicted_step_seconds: float = 0.0
     step_prediction_error: float = 0.0
     busy_seconds: float = 0.0
+    drafted: dict[Source, int] = field(default_factory=dict)
+    accepted: dict[Source, int] = field(default_factory=dict)
+    answer_books: int = 0
+    answer_book_bytes: int = 0
 
     def record_step(self, plan: StepPlan, sampled: int, seconds: float) -> None:
         adapters = len(plan.shape.adapters)
@@ -72,6 +79,9 @@ class EngineStats:
         self.prefix_hit_tokens = sum(counts.cached_tokens for counts in planner.counts.values())
         self.step_prediction_error = planner.costs.relative_error
         self.preemptions = planner.preemptions
+        self.drafted, self.accepted = planner.drafts.drafted, planner.drafts.accepted
+        books = planner.drafts.drafter.books
+        self.answer_books, self.answer_book_bytes = len(books), books.bytes
         if not planner.running:
             self.batch_size = self.adapters_in_batch = 0
 

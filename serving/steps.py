@@ -14,7 +14,8 @@ from serving.errors import EngineError
 class Chunk:
     """Tokens [start, start + count) of one sequence, computed in one step.
 
-    samples: whether the last one yields a new token
+    draft: guesses of the tokens behind the sequence's last; the chunk's last rows, verified by the rows before them
+    samples: whether the last one yields a new token; with a draft, the last row that it agrees with
 
     Where steps overlap, a decode's token may still be in flight: then start >= len(sequence.tokens) and the runner
     takes the id from what the previous step sampled.
@@ -23,10 +24,24 @@ class Chunk:
     sequence: Sequence
     start: int
     count: int
+    draft: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
         return self.start + self.count
+
+    @property
+    def known_end(self) -> int:
+        """Return the end of what is no guess."""
+        return self.start + self.count - len(self.draft)
+
+    def drafting(self, draft: tuple[int, ...]) -> Chunk:
+        """Return the same chunk with a draft behind it."""
+        return Chunk(self.sequence, self.start, self.count + len(draft), draft)
+
+    def accepted(self, count: int) -> Chunk:
+        """Return the chunk without the tokens of its draft behind the first `count`."""
+        return Chunk(self.sequence, self.start, self.count - len(self.draft) + count, self.draft[:count])
 
     @property
     def samples(self) -> bool:
@@ -40,6 +55,8 @@ class StepShape:
     context_tokens: KV entries read by decodes
     prefill_pairs: query-key pairs of prefill attention
     rank_rows: adapter rank summed over rows
+    draft_rows: rows of drafts that add little to the step, because reading the weights takes longer than their products
+    late_draft_rows: the rows of drafts beyond
     """
 
     decode_rows: int = 0
@@ -48,6 +65,18 @@ class StepShape:
     prefill_pairs: float = 0.0
     rank_rows: int = 0
     adapters: set[str] = field(default_factory=set)
+    draft_rows: int = 0
+    late_draft_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.decode_rows + self.prefill_rows + self.draft_rows + self.late_draft_rows
+
+    def add_drafts(self, count: int, knee: int) -> None:
+        """Add rows of drafts; those up to `knee` rows of the step in all are nearly free."""
+        free = min(count, max(0, knee - self.rows))
+        self.draft_rows += free
+        self.late_draft_rows += count - free
 
     def add_decode(self, context: int, digest: str | None, rank: int) -> None:
         self.decode_rows += 1
@@ -70,13 +99,16 @@ class StepPlan:
     """One step.
 
     chunks: decodes first, then prefill chunks
-    fresh_blocks: hold stale KV and are zeroed before use
+    fresh_blocks: hold stale KV and are zeroed before use, but for those that are copied to
+    copies: (cached block, fresh block), whose KV is copied in this order before anything else is written: a block that
+        was cached when its copy was planned may be another sequence's fresh one in the same step
     wanted: adapters to load, most urgent first
     predicted_seconds: the step's duration as the cost model predicts it
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
@@ -84,8 +116,14 @@ class StepPlan:
     predicted_seconds: float = 0.0
 
     @property
-    def tokens(self) -> int:
+    def rows(self) -> int:
+        """Return the number of rows that the step computes, drafts among them."""
         return sum(chunk.count for chunk in self.chunks)
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens that are no guesses."""
+        return sum(chunk.known_end - chunk.start for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +131,14 @@ class SampledToken:
     """The runner's answer for one sampling chunk: a token, an embedding, or the reason why there is neither.
 
     error: None without a token or an embedding means that the logits were not finite
+    before: the leading tokens of the chunk's draft that the model chose itself; `token_id` follows them
     """
 
     token_id: int | None
     logprob: TokenLogprob | None = None
     embedding: bytes | None = None
     error: EngineError | None = None
+    before: tuple[SampledToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +179,14 @@ class StepRunner(Protocol):
 
     depth: how many steps may be in flight when the next is launched. With 0, `launch` returns when the step is
         computed; with 1, the host plans and commits while the device computes. Steps run in the order of their launch
+    max_draft_rows: the most rows of drafts in one step; 0: the runner verifies none. Only with depth 0
     """
 
     @property
     def depth(self) -> int: ...
+
+    @property
+    def max_draft_rows(self) -> int: ...
 
     def launch(self, plan: StepPlan) -> PendingStep: ...
 

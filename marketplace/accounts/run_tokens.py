@@ -1,8 +1,8 @@
 """Tokens with which the platform itself calls `/v1` under one of an organization's keys, for a run that it asked for.
 
 Pure, like `playground_tokens`. The key's own text is thrown away when it is made, so nobody else calls under it; a
-worker that goes on after another one was killed issues itself a new token. The claim `bare_base` exists nowhere else:
-no caller can ask the gateway for it.
+worker that goes on after another one was killed issues itself a new token. The claims `bare_base` and `teaches` exist
+nowhere else: no caller can ask the gateway for them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from marketplace.accounts.signed_tokens import TokenKind
 
 PREFIX = "ikr_"
 LIFETIME_SECONDS = 600
-TOKEN = TokenKind(PREFIX, "run", LIFETIME_SECONDS, ("key", "bare"))
+TOKEN = TokenKind(PREFIX, "run", LIFETIME_SECONDS, ("key", "bare", "teaches"))
 _KEY_PREFIX = re.compile(rf"[a-z2-7]{{{PREFIX_LENGTH}}}")
 
 
 @dataclass(frozen=True)
 class RunClaims:
-    """The key that is charged, by its prefix. `bare_base`: the adapter's weights are left out, its contract is not."""
+    """The key that is charged, by its prefix. `bare_base`: the adapter's weights are left out, its contract is not.
+
+    `teaches`: replicas may draft every customer's answers from this one (docs/speculation.md).
+    """
 
     key_prefix: str
     bare_base: bool
+    teaches: bool
 
 
-def issue_run_token(*, key: ApiKey, bare_base: bool = False) -> str:
+def issue_run_token(*, key: ApiKey, bare_base: bool = False, teaches: bool = False) -> str:
     """Return a bearer token good for `LIFETIME_SECONDS`, and only while `key` is live."""
-    return TOKEN.issue({"key": key.prefix, "bare": bare_base})
+    return TOKEN.issue({"key": key.prefix, "bare": bare_base, "teaches": teaches})
 
 
 def verify_run_token(text: str) -> RunClaims:
@@ -43,7 +47,8 @@ def verify_run_token(text: str) -> RunClaims:
         claims = TOKEN.verify(text)
     except jwt.InvalidTokenError:
         raise refusal from None
-    key, bare = claims["key"], claims["bare"]
-    if not isinstance(key, str) or not _KEY_PREFIX.fullmatch(key) or not isinstance(bare, bool):
+    key, bare, teaches = claims["key"], claims["bare"], claims["teaches"]
+    flags = isinstance(bare, bool) and isinstance(teaches, bool)
+    if not isinstance(key, str) or not _KEY_PREFIX.fullmatch(key) or not flags:
         raise refusal
-    return RunClaims(key, bare)
+    return RunClaims(key, bare, teaches)

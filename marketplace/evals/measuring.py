@@ -122,7 +122,7 @@ class _Judged:
         limit = {} if version.contract else {"max_tokens": answer_limit(version), "temperature": 0}
         for number, row in enumerate(self._rows, start=1):
             body = {"model": model, "messages": row.messages, "service_tier": SERVICE_TIER, **limit}
-            yield ChatCall(f"{number}-version", body)
+            yield ChatCall(f"{number}-version", body, teaches=True)
             yield ChatCall(f"{number}-base", body, bare_base=True)
 
     @property

@@ -114,6 +114,7 @@ class Order:
             max_tokens=self.max_tokens,
             latency_class=self.request.latency_class,
             stop_at_grant=self.stops_at_grant,
+            teaches=self.principal.teaches,
             contract=self.offer.digest if self.principal.bare_base and self.offer.contract is not None else None,
         )
 

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -53,6 +53,7 @@ class Principal:
     """An organization that may spend its money on predictions.
 
     `bare_base`: the platform itself asks, for the contract without the adapter's weights (`accounts.run_tokens`).
+    `teaches`: the platform itself asks, and replicas may draft every customer's answers from this one.
     """
 
     organization_id: uuid.UUID
@@ -61,6 +62,7 @@ class Principal:
     bare_base: bool = False
     guards: Policy = NO_POLICY  # of the key
     models: frozenset[str] = frozenset()  # `org/slug` that the key may call; empty: all
+    teaches: bool = False
 
     def require_model(self, name: ModelName) -> None:
         """Raise Refusal 403 for a model that the key may not call, whether or not it exists."""
@@ -130,7 +132,7 @@ class Authenticator:
         row = await self._keys.get(claims.key_prefix, lambda: self._load(database, claims.key_prefix))
         if row is None:
             raise unauthorized("The key of this run does not exist.")
-        return _principal_of(row, bare_base=claims.bare_base)
+        return replace(_principal_of(row), bare_base=claims.bare_base, teaches=claims.teaches)
 
     async def keep_fresh(self, database: AsyncConnectionPool[Any]) -> None:
         """Load the keys that are in use every second, in one statement, until cancelled: no request waits for that."""
@@ -179,7 +181,7 @@ class Authenticator:
         return Principal(claims.organization_id, row[0], None)
 
 
-def _principal_of(row: _KeyRow, *, bare_base: bool = False, scopes: frozenset[str] = PREDICT) -> Principal:
+def _principal_of(row: _KeyRow, scopes: frozenset[str] = PREDICT) -> Principal:
     """Return whom a key that was proven stands for. Raises Refusal 401 if it ended, 403 without one of the scopes."""
     now = datetime.now(UTC)
     if row.revoked_at is not None and row.revoked_at <= now:
@@ -190,4 +192,4 @@ def _principal_of(row: _KeyRow, *, bare_base: bool = False, scopes: frozenset[st
         raise suspended()
     if scopes.isdisjoint(row.scopes):
         raise NotAllowed(f"This API key needs the scope {' or '.join(sorted(scopes))}.", code="scope_missing")
-    return Principal(row.organization_id, row.organization_slug, row.id, bare_base, row.guards, row.models)
+    return Principal(row.organization_id, row.organization_slug, row.id, guards=row.guards, models=row.models)

@@ -57,11 +57,17 @@ class GrammarSpec:
 class Grammar:
     """`serving.core.Constraint`."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocab_size: int, compact: llguidance.LLMatcher | None = None
+    ) -> None:
         self._matcher, self._vocab = matcher, vocab_size
+        self._compact = matcher if compact is None else compact
 
     def begin(self) -> ConstraintState:
         return _State(self._matcher.deep_copy(), self._vocab)
+
+    def begin_draft(self) -> ConstraintState:
+        return _State(self._compact.deep_copy(), self._vocab)
 
 
 class _State:
@@ -83,6 +89,12 @@ class _State:
             raise ConstraintFailed("the output's grammar reached one of its limits")
         return self._mask
 
+    def forced(self) -> tuple[int, ...]:
+        tokens = tuple(self._matcher.compute_ff_tokens())
+        if self._matcher.is_error():
+            raise ConstraintFailed("the output's grammar reached one of its limits")
+        return tokens
+
 
 def compile_grammar(spec: GrammarSpec, tokenizer: llguidance.LLTokenizer, vocab_size: int) -> Grammar:
     """Compile a grammar within its limits. Raises GrammarError; the message is the library's, in one line."""
@@ -99,7 +111,16 @@ def compile_grammar(spec: GrammarSpec, tokenizer: llguidance.LLTokenizer, vocab_
         raise GrammarError(_short(str(error))) from None
     if compiled.is_error():
         raise GrammarError(_short(compiled.get_error()))
-    return Grammar(compiled, vocab_size)
+    return Grammar(compiled, vocab_size, _compact(spec, tokenizer))
+
+
+def _compact(spec: GrammarSpec, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher | None:
+    """Return the schema without optional white space, which leaves the fewest choices; None for other grammars."""
+    if spec.kind != "json_schema":
+        return None
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(spec.text, overrides={"whitespace_flexible": False})
+    compact = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
+    return None if compact.is_error() else compact
 
 
 def _short(message: str) -> str:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 import torch
 
-from serving.core import OutputText, Request, Sequence
+from serving.core import OutputText, Request, Sequence, Status
 from serving.engine import warm_up
 from serving.engine.active import ActiveRequests
 from serving.engine.inbox import Inbox
@@ -185,7 +185,7 @@ class Engine:
             plan = self.planner.plan(self._clock())
             self._act_on(plan)
         if plan.chunks:
-            with span("launch", rows=plan.tokens, sequences=len(plan.chunks), adapters=len(plan.shape.adapters)):
+            with span("launch", rows=plan.rows, sequences=len(plan.chunks), adapters=len(plan.shape.adapters)):
                 self._launched.append(self._launch(plan))
         busy = bool(self._launched or plan.expired)
         with span("commit"):
@@ -225,13 +225,25 @@ class Engine:
         for chunk in plan.chunks:
             token = next(tokens) if chunk.samples else None
             chunk.sequence.steps += 1
-            if self.planner.commit(chunk, now) and token is not None:
-                self._append(chunk.sequence, token)
+            if self.planner.commit(chunk, now, len(token.before) if token else 0) and token is not None:
+                self._append_all(chunk.sequence, token)
         ended = time.perf_counter()
         self._step_seconds = seconds = ended - max(launched.began, self._committed_at)
         self._committed_at = ended
         self.planner.costs.observe(plan.shape, seconds)
-        self.stats.record_step(plan, len(sampled), seconds)
+        self.stats.record_step(plan, sum(1 + len(token.before) for token in sampled), seconds)
+
+    def _append_all(self, sequence: Sequence, sampled: SampledToken) -> None:
+        """Append the tokens of a draft that the model chose, and the one behind them, up to the completion's end."""
+        for token in sampled.before:
+            sequence.accepted += 1
+            self._append(sequence, token)
+            if sequence.status is Status.FINISHED:
+                break
+        else:
+            self._append(sequence, sampled)
+        if sequence.status is Status.FINISHED and sampled.token_id is not None:
+            self.planner.drafts.drafter.learn(sequence, self._clock())
 
     def _append(self, sequence: Sequence, sampled: SampledToken) -> None:
         self._active.append(sequence, sampled)
@@ -245,6 +257,7 @@ class Engine:
             self._next_poll_at = now + _POLL_SECONDS
             if self._sharing is not None:
                 self._sharing.update(now)
+            self.planner.drafts.drafter.expire(now)
             self.stats.observe(self.planner)
             self.admission.update(self.planner)
         self._active.flush()

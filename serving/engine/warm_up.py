@@ -23,6 +23,13 @@ class Anything:
     def begin(self) -> Anything:
         return self
 
+    def begin_draft(self) -> Anything:
+        return self
+
+    def forced(self) -> tuple[int, ...]:
+        """Return nothing: no token must come next."""
+        return ()
+
     def accept(self, token_ids: Sequence[int]) -> None:
         """Accept all tokens."""
 
@@ -54,7 +61,7 @@ def requests(max_len: int, vocab: int, *, samples: bool) -> list[list[Request]]:
     prompt = (0,) * min(PROMPT_TOKENS, max_len - _TOKENS)
     return [
         [
-            Request(f"warm-up {group} {place}", "", "warm-up", AdapterRef(), prompt, sampling, _TOKENS)
+            Request(f"warm-up {group} {place}", "", "warm-up", AdapterRef(), prompt, sampling, _TOKENS, speculate=False)
             for place, sampling in enumerate(together)
         ]
         for group, together in enumerate(kinds)

@@ -35,6 +35,7 @@ class Admission:
     latency_class: the one that was paid for; None: that of the body
     stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
+    teaches: the platform's own call: every scope's drafts may come from its answer
     stopped: set when the request was cancelled; it may not be in the engine yet
     """
 
@@ -49,6 +50,7 @@ class Admission:
     latency_class: LatencyClass | None = None
     stop_at_grant: bool = False
     contract: str | None = None
+    teaches: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 

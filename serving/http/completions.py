@@ -72,6 +72,8 @@ class CompletionEndpoint(Endpoint[Generation]):
                 latency_class=latency,
                 weight=admission.weight,
                 family=admission.request_id,
+                speculate=bool(body.speculation),
+                teaches=admission.teaches,
                 # On the bare base, a prefix that all tenants share would tell one of them what another's model is told.
                 shared_tokens=0
                 if terms is None or bare
@@ -118,6 +120,8 @@ class CompletionEndpoint(Endpoint[Generation]):
             tools=use.parses,
             named=use.named,
             service_tier=body.service_tier,
+            logprobs=parameters.logprob_count(body) is not None,
+            confidence=bool(body.confidence),
         )
         kind = CompletionFormat if isinstance(body, schema.CompletionBody) else ChatFormat
         return kind(work.request_id, body.model, self.parts.tokenizer, style)

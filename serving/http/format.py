@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serving.core import Delta, Usage
@@ -21,6 +22,10 @@ def usage_json(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+        },
     }
 
 
@@ -31,6 +36,7 @@ class Style:
     include_usage: every chunk has a "usage" key, null but for the last
     echo: the text of each choice's prompt, to begin the answer with
     first_tokens: the first token of each prompt that is echoed with log-probabilities; it has no log-probability
+    logprobs: shown where there are any; confidence: the probability of each whole answer is shown
     tools: calls are looked for; named: one function was named, which OpenAI ends with "stop" all the same
     """
 
@@ -41,6 +47,8 @@ class Style:
     tools: bool = False
     named: bool = False
     service_tier: str | None = None
+    logprobs: bool = True
+    confidence: bool = False
 
 
 class Format(ABC):
@@ -52,18 +60,35 @@ class Format(ABC):
 
     def __init__(self, request_id: str, model: str, tokenizer: Tokenizer, style: Style) -> None:
         self._tokenizer, self._style = tokenizer, style
+        self._weights: dict[int, float] = {}  # of each choice, the sum of its tokens' log-probabilities
         self._head = {"id": self.prefix + request_id.replace("-", ""), "created": int(time.time()), "model": model}
         if style.service_tier is not None:
             tier = "default" if style.service_tier == "auto" else style.service_tier
             self._head["service_tier"] = tier
 
-    @abstractmethod
     def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
         """Return the event for one step's addition to a choice, or None when there is nothing to send yet."""
+        return self._event(index, self._weighed(index, delta))
 
-    @abstractmethod
     def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
         """Return the answer of a request that does not stream."""
+        shown = [[self._weighed(index, delta) for delta in deltas] for index, deltas in enumerate(choices)]
+        return self._answer(shown, usage)
+
+    @abstractmethod
+    def _event(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        """Return the event for a delta as it may be shown, or None when there is nothing to send yet."""
+
+    @abstractmethod
+    def _answer(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+        """Return the answer of deltas as they may be shown."""
+
+    def _weighed(self, index: int, delta: Delta) -> Delta:
+        """Count a delta's probability in; return it without log-probabilities that nobody asked to see."""
+        if not self._style.confidence:
+            return delta
+        self._weights[index] = self._weights.get(index, 0.0) + sum(entry.logprob for entry in delta.logprobs)
+        return delta if self._style.logprobs else replace(delta, logprobs=())
 
     def closing(self, usage: Usage) -> dict[str, Any]:
         """Return the chunk that carries usage and no choice."""
@@ -85,6 +110,9 @@ class Format(ABC):
             "logprobs": self._logprobs(index, deltas),
             "finish_reason": reason,
         }
+        if self._style.confidence and deltas[-1].finish_reason is not None:
+            # Two digits say how sure an answer is; more would help those who copy a model from its answers.
+            choice["confidence"] = round(math.exp(self._weights[index]), 2)
         if self._style.token_ids:
             choice["token_ids"] = [token for delta in deltas for token in delta.token_ids]
         return choice
@@ -117,13 +145,13 @@ class CompletionFormat(Format):
         self._offsets: dict[int, TextOffsets] = {}
         self._echoed: set[int] = set()
 
-    def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
+    def _event(self, index: int, delta: Delta) -> dict[str, Any] | None:
         text = self._echo(index) + delta.text
         if not text and not self._says_something(delta):
             return None
         return self._chunk(self._choice(index, [delta], _reason(delta.finish_reason), text=text))
 
-    def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+    def _answer(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
         written = []
         for index, deltas in enumerate(choices):
             text = self._echo(index) + "".join(delta.text for delta in deltas)
@@ -195,7 +223,7 @@ class ChatFormat(Format):
         super().__init__(request_id, model, tokenizer, style)
         self._said: dict[int, _Said] = {}
 
-    def chunk(self, index: int, delta: Delta) -> dict[str, Any] | None:
+    def _event(self, index: int, delta: Delta) -> dict[str, Any] | None:
         said = self._choice_said(index)
         message = self._message(said, self._events(said, delta))
         if not said.opened:
@@ -205,7 +233,7 @@ class ChatFormat(Format):
             return None
         return self._chunk(self._choice(index, [delta], self._reason(said, delta), delta=message))
 
-    def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+    def _answer(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
         written = []
         for index, deltas in enumerate(choices):
             said = self._choice_said(index)

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from serving.core import LatencyClass
 from serving.engine import Engine
+from serving.speculation import Source
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 
@@ -70,6 +71,7 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._numbers()
+        yield from self._drafts()
         yield from self._classes()
         yield from self._adapters()
         for gauge in self._gauges:
@@ -106,6 +108,17 @@ class _EngineCollector(Collector):
             ("busy_seconds", "Time spent in steps", stats.busy_seconds),
         ):
             yield CounterMetricFamily(f"intarsia_{name}", text, value)
+
+    def _drafts(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        drafted = CounterMetricFamily("intarsia_drafted_tokens", "Guessed tokens verified", labels=["source"])
+        accepted = CounterMetricFamily("intarsia_accepted_tokens", "Guesses the model agreed with", labels=["source"])
+        for source in Source:
+            drafted.add_metric([source.value], stats.drafted.get(source, 0))
+            accepted.add_metric([source.value], stats.accepted.get(source, 0))
+        yield from (drafted, accepted)
+        yield GaugeMetricFamily("intarsia_answer_books", "Books of past answers", stats.answer_books)
+        yield GaugeMetricFamily("intarsia_answer_book_bytes", "Memory of past answers", stats.answer_book_bytes)
 
     def _classes(self) -> Iterator[Metric]:
         stats = self._engine.stats

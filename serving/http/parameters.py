@@ -37,7 +37,7 @@ def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constrain
         seed=body.seed,
         stop=tuple(stop),
         ignore_eos=bool(body.ignore_eos),
-        logprobs=_logprob_count(body),
+        logprobs=_reported(body),
         prompt_logprobs=body.logprobs if isinstance(body, CompletionBody) and body.echo else None,
         top_k=top_k,
         min_p=_number(body.min_p, 0.0, "min_p", 0, 1),
@@ -98,7 +98,14 @@ def _biases(body: GenerationBody, vocab_size: int) -> tuple[tuple[int, float], .
     return tuple(out)
 
 
-def _logprob_count(body: GenerationBody) -> int | None:
+def _reported(body: GenerationBody) -> int | None:
+    """Return how many alternatives the engine reports: a confidence is made of the chosen tokens' probabilities."""
+    asked = logprob_count(body)
+    return 0 if asked is None and body.confidence else asked
+
+
+def logprob_count(body: GenerationBody) -> int | None:
+    """Return how many alternatives a body asks for; None: no log-probabilities. Raises ApiError 400."""
     if isinstance(body, CompletionBody):
         count, name = body.logprobs, "logprobs"
     else:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -84,6 +85,8 @@ class Work:
             sum(usage.prompt_tokens for usage in self._usages[:: self._each]),
             sum(usage.completion_tokens for usage in self._usages),
             sum(usage.cached_tokens for usage in self._usages[:: self._each]),
+            sum(usage.drafted_tokens for usage in self._usages),
+            sum(usage.accepted_tokens for usage in self._usages),
         )
 
     @property
@@ -105,7 +108,7 @@ class Work:
         cut = sum(
             one.completion_tokens for one, why in zip(self._usages, self._reasons, strict=True) if why == "length"
         )
-        return Usage(usage.prompt_tokens, usage.completion_tokens - cut, usage.cached_tokens)
+        return replace(usage, completion_tokens=usage.completion_tokens - cut)
 
     @property
     def finish_reason(self) -> str:
@@ -232,6 +235,7 @@ class Work:
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
+            accepted_tokens=usage.accepted_tokens,
             finish_reason=finish_reason,
             ttft_ms=None if self._ttft is None else round(self._ttft * 1000, 1),
             duration_ms=round(seconds * 1000, 1),

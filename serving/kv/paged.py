@@ -7,6 +7,7 @@ because 0 · NaN is NaN. The runner zeroes blocks when they are allocated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -71,6 +72,14 @@ class PagedKV:
         _bytes(self.data).index_fill_(2, index, 0)
         if self.scales is not None:
             self.scales.index_fill_(2, index, 0)
+
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy the first block of each pair to the second in every layer, in order."""
+        for source, target in pairs:
+            data = _bytes(self.data)
+            data[:, :, target] = data[:, :, source]
+            if self.scales is not None:
+                self.scales[:, :, target] = self.scales[:, :, source]
 
     def attend(
         self,

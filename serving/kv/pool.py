@@ -14,11 +14,17 @@ from dataclasses import dataclass
 PAD_BLOCK = 0
 
 
+# Blocks behind one prefix that are compared with a prompt, token by token; the latest published come first.
+_COMPARED = 16
+
+
 @dataclass(slots=True)
 class _Block:
     users: int = 0
     key: bytes | None = None
     digest: str | None = None
+    parent: bytes | None = None
+    tokens: tuple[int, ...] = ()
 
 
 class BlockPool:
@@ -33,6 +39,8 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._by_key: dict[bytes, int] = {}
         self._by_digest: defaultdict[str | None, set[int]] = defaultdict(set)
+        # Blocks by the key before theirs and their first token, latest last.
+        self._siblings: dict[tuple[bytes, int], dict[int, None]] = {}
         self.limit = num_blocks - 1
         self.hits = self.evictions = 0
         # Keys that were reclaimed, latest last; `recomputed` counts those that had to be computed once more.
@@ -43,6 +51,11 @@ class BlockPool:
     def available(self) -> int:
         """Number of blocks that `allocate` can return: free or cached, within the limit."""
         return max(0, self.limit - self.used)
+
+    @property
+    def free(self) -> int:
+        """Number of blocks that `allocate` returns without evicting any."""
+        return max(0, min(len(self._free), self.limit - self.held))
 
     @property
     def used(self) -> int:
@@ -88,6 +101,22 @@ class BlockPool:
             out.append(block)
         return out
 
+    def nearest(self, parent: bytes, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """Return the published block behind the key `parent` that begins most like `tokens`, and how many tokens agree;
+        None where not even the first does."""
+        if not tokens:
+            return None
+        best = None
+        for block in list(reversed(self._siblings.get((parent, tokens[0]), {})))[:_COMPARED]:
+            agreeing = 0
+            for one, other in zip(self._blocks[block].tokens, tokens, strict=False):
+                if one != other:
+                    break
+                agreeing += 1
+            if best is None or agreeing > best[1]:
+                best = block, agreeing
+        return best
+
     def idle(self, blocks: Iterable[int]) -> int:
         """Return how many of these blocks count as available now (cached and not used)."""
         return sum(block in self._cached for block in blocks)
@@ -100,8 +129,13 @@ class BlockPool:
             self._blocks[block].users += 1
         self.hits += len(blocks)
 
-    def publish(self, block: int, key: bytes, digest: str | None) -> None:
-        """Make a full, computed block findable. A second block of the same content stays private to its user."""
+    def publish(
+        self, block: int, key: bytes, digest: str | None, parent: bytes | None = None, tokens: tuple[int, ...] = ()
+    ) -> None:
+        """Make a full, computed block findable. A second block of the same content stays private to its user.
+
+        parent, tokens: the key before its own and its tokens, by which `nearest` finds it
+        """
         if not self.caching or key in self._by_key or self._blocks[block].key is not None:
             return
         if key in self._reclaimed:
@@ -110,6 +144,9 @@ class BlockPool:
         self._blocks[block].key, self._blocks[block].digest = key, digest
         self._by_key[key] = block
         self._by_digest[digest].add(block)
+        if parent is not None and tokens:
+            self._blocks[block].parent, self._blocks[block].tokens = parent, tokens
+            self._siblings.setdefault((parent, tokens[0]), {})[block] = None
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop one user of each block. Later blocks are evicted before earlier ones: prefixes outlive their tails."""
@@ -169,7 +206,13 @@ class BlockPool:
             self._by_digest.get(state.digest, set()).discard(block)
             if not self._by_digest.get(state.digest):
                 self._by_digest.pop(state.digest, None)
-        state.key = state.digest = None
+        if state.parent is not None:
+            place = state.parent, state.tokens[0]
+            del self._siblings[place][block]
+            if not self._siblings[place]:
+                del self._siblings[place]
+        state.key = state.digest = state.parent = None
+        state.tokens = ()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is exactly one of free, cached or used, and every key finds its
@@ -187,3 +230,6 @@ class BlockPool:
             assert block.key is None or self._by_key[block.key] == index
         assert len(self._by_key) == sum(block.key is not None for block in self._blocks)
         assert sum(map(len, self._by_digest.values())) == len(self._by_key)
+        known = {block for siblings in self._siblings.values() for block in siblings}
+        assert known == {index for index, block in enumerate(self._blocks) if block.parent is not None}
+        assert all(self._blocks[index].key is not None for index in known)

@@ -42,6 +42,11 @@ class BlockedKV:
         if len(index):
             self.data.index_fill_(0, index, 0)
 
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy the first block of each pair to the second, in order."""
+        for source, target in pairs:
+            self.data[target].copy_(self.data[source])
+
     def give_back(self, blocks: Iterable[int]) -> None:
         """Return the memory of free blocks to the system, which provides zeros when they are written again."""
         size = self.data[0].nbytes

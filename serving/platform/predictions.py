@@ -90,6 +90,7 @@ class PredictionDesk:
             weight=ticket.weight,
             latency_class=ticket.latency_class,
             stop_at_grant=ticket.stop_at_grant,
+            teaches=ticket.teaches,
             contract=ticket.contract,
             stopped=known.stopped,
         )

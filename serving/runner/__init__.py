@@ -52,6 +52,7 @@ class RunnerSettings:
     max_rows: int
     max_sequences: int
     threads: int
+    max_draft_rows: int = 0
 
 
 def has_kernels(device: torch.device) -> bool:
@@ -119,6 +120,7 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
             adapters,
             max_rows=s.max_rows,
             max_samples=s.max_sequences,
+            max_draft_rows=s.max_draft_rows,
             max_len=s.max_len,
             threads=s.threads,
         )

@@ -19,7 +19,7 @@ from serving.models.rope import rope_halves
 from serving.ports import ResidentAdapters
 from serving.runner.adapters import StepBatches
 from serving.runner.packing import PackedStep, pack_step
-from serving.sampling import embed, sample, score
+from serving.sampling import embed, score, verify
 from serving.steps import ComputedStep, SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
@@ -31,7 +31,7 @@ _CPU = torch.device("cpu")
 class CpuRunner:
     """`serving.ports.Runner` over packed weights: `launch` returns when the step is computed.
 
-    max_rows: the most tokens of a step; max_samples: the most sequences
+    max_rows: the most tokens of a step; max_samples: the most sequences; max_draft_rows: the most tokens of drafts
     trace: receives the times of a step's parts
     """
 
@@ -49,12 +49,15 @@ class CpuRunner:
         *,
         max_rows: int,
         max_samples: int,
+        max_draft_rows: int = 0,
         max_len: int,
         threads: int,
     ) -> None:
         self.config, self.kv, self.adapters = model.config, kv, adapters
         self._library, self._threads, self._weights = library, threads, model
         self._batches = StepBatches(adapters)
+        self.max_draft_rows = max_draft_rows
+        max_samples += max_draft_rows
         self._buffers = _buffers(model.config, max_rows)
         self._ropes = {rope: rope_halves(rope, max_len) for rope in model.config.ropes}
         self._logits = lazy_zeros((max_samples, model.config.vocab_size), torch.float32, _CPU)
@@ -93,6 +96,7 @@ class CpuRunner:
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
         span = self.trace.span
+        self.kv.copy(plan.copies)
         with span("pack"):
             step = pack_step(plan.chunks, self.kv.block_size)
             batch = self._batches.of(plan.chunks)
@@ -105,12 +109,12 @@ class CpuRunner:
         with span("sample"):
             answers = dict(zip(map(id, step.sampling), self._sample(step), strict=True))
         if step.embedding:
-            first = len(step.sampling)
+            first = step.samples
             vectors = embed(self._final[first : first + len(step.embedding)])
             answers.update(zip(map(id, step.embedding), vectors, strict=True))
         if step.scoring:
             with span("score"):
-                first = len(step.sampling) + len(step.embedding)
+                first = step.samples + len(step.embedding)
                 score(step.scoring, self._final[first : len(step.sample_rows)], self._head)
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
@@ -137,10 +141,10 @@ class CpuRunner:
         timed: return the milliseconds that the first thread spent on each part, otherwise an empty dict
         """
         times = CTimes() if timed else None
-        self._samples = samples = len(step.sampling)
+        self._samples = samples = step.samples
         embeds = len(step.embedding)
         if samples + embeds > len(self._best):
-            raise ValueError(f"{samples + embeds} sequences sample in one step, room is for {len(self._best)}")
+            raise ValueError(f"{samples + embeds} rows are sampled in one step, room is for {len(self._best)}")
         if len(step.sample_rows) > len(self._final):
             raise ValueError(f"{len(step.sample_rows)} rows are wanted in one step, room is for {len(self._final)}")
         c = self._step
@@ -161,14 +165,7 @@ class CpuRunner:
 
     def _sample(self, step: PackedStep) -> list[SampledToken]:
         """Return the kernel's argmax for plain greedy rows and the sampler's answers for the others."""
-        out = [SampledToken(token if token >= 0 else None) for token in self._best[: len(step.sampling)]]
-        rest = step.special()
-        if rest:
-            logits = self.logits if len(rest) == len(out) else self.logits[rest]
-            chosen = sample(logits, [step.sampling[row] for row in rest])
-            for row, token in zip(rest, chosen, strict=True):
-                out[row] = token
-        return out
+        return verify(self._best[: step.samples], self.logits, step.sampling, step.drafts, step.special())
 
     def _describe(self, max_rows: int, max_len: int) -> CModel:
         config, weights, kv, pool = self.config, self._weights, self.kv, self.adapters.pool

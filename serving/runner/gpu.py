@@ -42,6 +42,7 @@ class GpuRunner:
     trace: Tracer = NO_TRACE
     paces_loads = False
     elastic_memory = False
+    max_draft_rows = 0
     depth = 1  # the host plans a step and commits the last while the device computes
 
     def __init__(
@@ -101,6 +102,7 @@ class GpuRunner:
         """Do nothing: memory is not elastic here."""
 
     def _launch(self, plan: StepPlan) -> GpuStep:
+        self.kv.copy(plan.copies)
         step = pack_rows(plan.chunks)
         slots = [self.adapters.slot(chunk.sequence.digest) for chunk in step.chunks]
         shape = self._graphs.shape_of(

@@ -25,12 +25,19 @@ class Wanted:
 
     sample_rows: first the rows of `sampling`, then of `embedding`, then of `scoring`
     scoring: sequences that report log-probabilities of their prompts, and the positions to report
+    drafts: one for each of `sampling`: it has a row for each token of its draft behind its first
     """
 
     sample_rows: array[int]
     sampling: tuple[Running, ...]
     embedding: tuple[Running, ...]
     scoring: tuple[tuple[Running, range], ...]
+    drafts: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """Return how many of `sample_rows` belong to `sampling`."""
+        return len(self.sampling) + sum(map(len, self.drafts))
 
     def special(self) -> list[int]:
         """Return the places in `sampling` that the sampler decides on: a runner takes the argmax of the others."""
@@ -65,11 +72,13 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
     tables, blocks = array("i", (0,)), array("i")
     sample_rows, embed_rows, score_rows = array("i"), array("i"), array("i")
     sampling: list[Running] = []
+    drafts: list[tuple[int, ...]] = []
     embedding: list[Running] = []
     scoring: list[tuple[Running, range]] = []
     for chunk in chunks:
         sequence, start, end = chunk.sequence, chunk.start, chunk.start + chunk.count
-        tokens.extend(sequence.tokens[start:end])
+        tokens.extend(sequence.tokens[start : chunk.known_end])
+        tokens.extend(chunk.draft)
         rows.append(rows[-1] + chunk.count)
         if len(tokens) < rows[-1]:
             tokens.extend([IN_FLIGHT] * (rows[-1] - len(tokens)))
@@ -77,8 +86,13 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
         blocks.extend(sequence.blocks[: -(-end // block_size)])
         tables.append(len(blocks))
         if chunk.samples:
-            (embed_rows if sequence.request.embed else sample_rows).append(rows[-1] - 1)
-            (embedding if sequence.request.embed else sampling).append(sequence)
+            if sequence.request.embed:
+                embed_rows.append(rows[-1] - 1)
+                embedding.append(sequence)
+            else:
+                sample_rows.extend(range(rows[-1] - 1 - len(chunk.draft), rows[-1]))
+                sampling.append(sequence)
+                drafts.append(chunk.draft)
         if positions := sequence.unscored(start, end):
             score_rows.extend(rows[-1] - end + position for position in positions)
             scoring.append((sequence, positions))
@@ -94,4 +108,5 @@ def pack_step(chunks: Sequence[Chunk], block_size: int) -> PackedStep:
         sampling=tuple(sampling),
         embedding=tuple(embedding),
         scoring=tuple(scoring),
+        drafts=tuple(drafts),
     )

@@ -24,6 +24,7 @@ class TorchRunner:
     depth = 0
     paces_loads = False
     elastic_memory = False
+    max_draft_rows = 0
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
@@ -44,7 +45,9 @@ class TorchRunner:
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
-        self.kv.zero(plan.fresh_blocks)
+        self.kv.copy(plan.copies)
+        copied = {target for _, target in plan.copies}
+        self.kv.zero([block for block in plan.fresh_blocks if block not in copied])
         # Single tokens first, both decodes and ends of prefills: attention computes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
         hidden = self.model.forward(self._inputs(chunks), self.kv, self._batches.of(chunks))

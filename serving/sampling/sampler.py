@@ -14,10 +14,13 @@ from serving.sampling.state import Adjustments
 from serving.steps import SampledToken
 
 
-def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[SampledToken]:
+def sample(
+    logits: torch.Tensor, sequences: Sequence[core.Sequence], ahead: Sequence[Sequence[int]] = ()
+) -> list[SampledToken]:
     """Sample one token per row of float32 logits [rows, vocab], which are overwritten.
 
     sequences: the rows' sequences; their `tokens`, `uniform`, `sampler` and settings are used
+    ahead: for each row, tokens that its sequence gets before this one and does not have yet; none where it is empty
 
     A row with NaN or +inf gets token_id None; a row whose grammar fails gets its ConstraintFailed.
     """
@@ -31,14 +34,15 @@ def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[Sam
     reported = [i for i, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
     # Log-probabilities are the model's own, before any setting changes the row.
     raw = torch.log_softmax(logits[reported], -1) if reported else None
+    ahead = ahead or ((),) * len(sequences)
     for index, sequence in enumerate(sequences):
         if index not in errors:
             try:
-                _adjust(logits[index], sequence)
+                _adjust(logits[index], sequence, ahead[index])
             except ConstraintFailed as error:
                 errors[index] = error
                 logits[index] = 0.0
-    tokens = _choose(logits, sequences)
+    tokens = _choose(logits, sequences, ahead)
     out = [SampledToken(token) for token in tokens]
     if raw is not None:
         out = _with_logprobs(out, raw, reported, sequences)
@@ -47,23 +51,23 @@ def sample(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[Sam
     return out
 
 
-def _adjust(row: torch.Tensor, sequence: core.Sequence) -> None:
+def _adjust(row: torch.Tensor, sequence: core.Sequence, ahead: Sequence[int]) -> None:
     if sequence.sampler is None:
         if not Adjustments.needed(sequence.request.sampling):
             return
         sequence.sampler = Adjustments(sequence.request, row.numel())
     assert isinstance(sequence.sampler, Adjustments)
-    sequence.sampler.apply(row, sequence.tokens)
+    sequence.sampler.apply(row, sequence.tokens, ahead)
 
 
-def _choose(logits: torch.Tensor, sequences: Sequence[core.Sequence]) -> list[int]:
+def _choose(logits: torch.Tensor, sequences: Sequence[core.Sequence], ahead: Sequence[Sequence[int]]) -> list[int]:
     """Return the argmax for temperature 0 and a draw otherwise. Each draw uses the sequence's number for that token."""
     drawn = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
     tokens: list[int] = [0] * len(sequences) if len(drawn) == len(sequences) else logits.argmax(-1).tolist()
     if drawn:
         rows = logits if len(drawn) == len(sequences) else logits[drawn]
         params = [sequences[i].request.sampling for i in drawn]
-        uniforms = [sequences[i].uniform(sequences[i].output_tokens) for i in drawn]
+        uniforms = [sequences[i].uniform(sequences[i].output_tokens + len(ahead[i])) for i in drawn]
         for index, token in zip(drawn, draw(rows, params, uniforms), strict=True):
             tokens[index] = token
     return tokens

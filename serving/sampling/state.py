@@ -30,13 +30,14 @@ class Adjustments:
         """Return whether these settings change logits at all."""
         return has_penalties(params) or bool(params.logit_bias) or params.constraint is not None
 
-    def apply(self, row: torch.Tensor, tokens: Sequence[int]) -> None:
+    def apply(self, row: torch.Tensor, tokens: Sequence[int], ahead: Sequence[int] = ()) -> None:
         """Change float32 logits [vocab] in place. Raises ConstraintFailed.
 
-        tokens: the prompt and all generated tokens
+        tokens: the prompt and all generated tokens; ahead: generated tokens that come behind them
         """
-        fresh = tokens[self._seen :]
-        self._seen = len(tokens)
+        known = len(tokens)
+        fresh = [*tokens[self._seen :], *ahead[max(0, self._seen - known) :]]
+        self._seen = known + len(ahead)
         if self._counts is not None:
             self._counts.add(fresh, 1)
             self._penalize(row, self._counts)

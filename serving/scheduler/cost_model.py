@@ -12,11 +12,23 @@ from collections.abc import Mapping
 
 from serving.steps import StepShape
 
-FEATURES = ("step", "decode_row", "prefill_row", "context_token", "prefill_pair", "adapter", "rank_row")
+FEATURES = (
+    "step",
+    "decode_row",
+    "prefill_row",
+    "context_token",
+    "prefill_pair",
+    "adapter",
+    "rank_row",
+    "draft_row",
+    "late_draft_row",
+)
 
 # Seconds each on a two-core CPU with a model of 135 M parameters. Only the proportions matter for long: the common
 # speed follows the first few measured steps.
-DEFAULTS = (8e-3, 2e-3, 1e-3, 1e-6, 5e-8, 2e-4, 4e-6)
+DEFAULTS = (8e-3, 2e-3, 1e-3, 1e-6, 5e-8, 2e-4, 4e-6, 2e-4, 9e-4)
+# Rows of a step up to which reading the weights takes longer than their products; a runner that measures it says so.
+KNEE = 16
 
 _FORGET = 0.98  # a window of about fifty steps
 _PULL = 0.05  # weight of the defaults, in steps
@@ -27,13 +39,17 @@ _REFIT_STEPS = 8
 
 
 class CostModel:
-    """Predicts a step's seconds from its `StepShape`; learns from `observe`."""
+    """Predicts a step's seconds from its `StepShape`; learns from `observe`.
 
-    def __init__(self, defaults: tuple[float, ...] = DEFAULTS) -> None:
+    knee: rows of a step up to which one more row of a draft is nearly free
+    """
+
+    def __init__(self, defaults: tuple[float, ...] = DEFAULTS, *, knee: int = KNEE) -> None:
         size = len(FEATURES)
         if len(defaults) != size or not all(math.isfinite(c) and c > 0 for c in defaults):
             raise ValueError(f"{size} positive coefficients, one for each of {', '.join(FEATURES)}")
         self.defaults = self.coefficients = defaults
+        self.knee = knee
         self.observed = 0
         self.relative_error = 0.0  # running mean of |predicted - measured| / measured
         self._log_speed = 0.0
@@ -42,7 +58,7 @@ class CostModel:
 
     def predict(self, shape: StepShape) -> float:
         """Return the predicted duration of the step, in seconds."""
-        step, decode, prefill, context, pair, adapter, rank = self.coefficients
+        step, decode, prefill, context, pair, adapter, rank, draft, late = self.coefficients
         return (
             step
             + decode * shape.decode_rows
@@ -51,12 +67,20 @@ class CostModel:
             + pair * shape.prefill_pairs
             + adapter * len(shape.adapters)
             + rank * shape.rank_rows
+            + draft * shape.draft_rows
+            + late * shape.late_draft_rows
         )
+
+    @property
+    def draft_row_seconds(self) -> tuple[float, float]:
+        """Return the seconds that a row of a draft adds to a step: below the knee, and beyond."""
+        near, late = self.coefficients[-2:]
+        return near, max(near, late)
 
     def prefill_rows_within(self, shape: StepShape, seconds: float, start: int, digest: str | None, rank: int) -> int:
         """Return how many prompt tokens from position `start` on fit into a step of `seconds` that already computes
         `shape`."""
-        _, _, row, _, pair, adapter, rank_row = self.coefficients
+        _, _, row, _, pair, adapter, rank_row, *_ = self.coefficients
         left = seconds - self.predict(shape)
         if digest is not None and digest not in shape.adapters:
             left -= adapter
@@ -68,7 +92,7 @@ class CostModel:
 
     def prefill_seconds(self, tokens: int, rank: int, chunk: int) -> float:
         """Return the seconds that a prompt takes alone, in steps of `chunk` tokens."""
-        step, _, row, _, pair, _, rank_row = self.coefficients
+        step, _, row, _, pair, _, rank_row, *_ = self.coefficients
         return step * math.ceil(tokens / chunk) + tokens * (row + rank_row * rank) + pair * tokens * tokens / 2
 
     def observe(self, shape: StepShape, seconds: float) -> None:
@@ -122,6 +146,8 @@ def _features(shape: StepShape) -> tuple[float, ...]:
         shape.prefill_pairs,
         len(shape.adapters),
         shape.rank_rows,
+        shape.draft_rows,
+        shape.late_draft_rows,
     )
 
 

@@ -1,9 +1,9 @@
 """The plan of the next step.
 
 Order: expired sequences are removed → decodes (those at risk of missing their target first, where not all fit) →
-prefills until the predicted step time reaches the tightest slack of the running decodes. When KV or seats run out, the
-sequence with the largest slack is preempted and recomputed later, mostly from the prefix cache. It keeps its tokens and
-its random state, so its output does not change.
+prefills until the predicted step time reaches the tightest slack of the running decodes → drafts that pay. When KV or
+seats run out, the sequence with the largest slack is preempted and recomputed later, mostly from the prefix cache. It
+keeps its tokens and its random state, so its output does not change.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from serving.kv.pool import BlockPool
 from serving.scheduler.accounts import Accounts
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.counts import ClassCounts
-from serving.scheduler.draft import Draft, can_decode
+from serving.scheduler.drafts import DraftPlanner
 from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
+from serving.scheduler.open_step import OpenStep, can_decode
 from serving.scheduler.preemption import victim_order, victims_for
 from serving.scheduler.queues import Deadlines, WaitQueue
 from serving.scheduler.slo import Targets
 from serving.scheduler.tables import BlockTables
+from serving.speculation import Drafter
 from serving.steps import Chunk, Residency, StepPlan, StepShape
 
 # While a class has waited too long, every fourth sequence that starts is one of its own.
@@ -42,11 +44,15 @@ class Planner:
         targets: Targets | None = None,
         prices: Prices | None = None,
         costs: CostModel | None = None,
+        drafter: Drafter | None = None,
+        max_draft_rows: int = 0,
     ) -> None:
         self.limits, self.pool, self.residency = limits, pool, residency
         self.targets, self.costs = targets or Targets(), costs or CostModel()
         self.accounts = Accounts(prices or Prices(), residency)
         self.tables = BlockTables(pool, fingerprint)
+        drafter = drafter or Drafter()
+        self.drafts = DraftPlanner(drafter, self.tables, pool, self.costs, max_draft_rows)
         self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
         self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0
@@ -79,24 +85,33 @@ class Planner:
     def plan(self, now: float) -> StepPlan:
         """Decide one step. `expired` lists sequences past their deadline, which the caller finishes."""
         plan = StepPlan(expired=self._deadlines.passed(now))
-        draft = Draft(plan, now, self.limits, self.costs, self.pool.block_size, set(plan.expired))
+        step = OpenStep(plan, now, self.limits, self.costs, self.pool.block_size, set(plan.expired))
         if self._blocked is not None and len(self.running) < self.limits.max_num_seqs:
             self.kv_wait_seconds += now - self._planned_at
         self._planned_at = now
         self.accounts.settle(self.running, now)
         self.waiting.age(now)
-        self._preempt_for_blocked(draft)
-        self._plan_decodes(draft)
-        self._plan_prefills(draft)
-        plan.wanted = self._wanted(draft)
-        plan.predicted_seconds = self.costs.predict(draft.shape)
+        self._preempt_for_blocked(step)
+        self._plan_decodes(step)
+        self._plan_prefills(step)
+        self.drafts.extend(step)
+        plan.wanted = self._wanted(step)
+        plan.predicted_seconds = self.costs.predict(step.shape)
         return plan
 
-    def commit(self, chunk: Chunk, now: float) -> bool:
-        """Record a computed chunk before its token is appended. Returns False if its sequence has ended meanwhile."""
+    def commit(self, chunk: Chunk, now: float, accepted: int = 0) -> bool:
+        """Record a computed chunk before its tokens are appended. Returns False if its sequence has ended meanwhile.
+
+        accepted: how many tokens of the chunk's draft the model chose itself
+        """
         sequence = chunk.sequence
         if sequence.status is Status.FINISHED:
             return False
+        if chunk.draft:
+            self.drafts.verified(chunk, accepted, now)
+            chunk = chunk.accepted(accepted)
+            self.accounts.charge(chunk)  # an accepted token is a token like any other
+            sequence.planned = chunk.end
         if chunk.samples:
             sequence.in_flight -= 1
             if sequence.first_token_at is None:
@@ -108,21 +123,22 @@ class Planner:
         return True
 
     def drop_prefixes(self, digest: str | None) -> list[int]:
-        """Forget all KV of a revoked adapter; returns the block ids to zero."""
+        """Forget all KV and all answers of a revoked adapter; returns the block ids to zero."""
+        self.drafts.drafter.forget((digest,))
         return self.pool.drop(digest)
 
     # -- decodes ----------------------------------------------------------------------------------------------------
 
-    def _plan_decodes(self, draft: Draft) -> None:
-        decodes = [s for s in self.running if s not in draft.skipped and s.pending == 1 and can_decode(s)]
-        decodes = self._in_time(decodes, draft)[: draft.rows]
+    def _plan_decodes(self, step: OpenStep) -> None:
+        decodes = [s for s in self.running if s not in step.skipped and s.pending == 1 and can_decode(s)]
+        decodes = self._in_time(decodes, step)[: step.rows]
         if sum(map(self.tables.missing, decodes)) > self.pool.available:
-            decodes.sort(key=lambda s: victim_order(s, self.targets, draft.now))
+            decodes.sort(key=lambda s: victim_order(s, self.targets, step.now))
         for sequence in decodes:
-            if self._grow(sequence, draft):
-                self._add_chunk(sequence, 1, draft)
+            if self._grow(sequence, step):
+                self._add_chunk(sequence, 1, step)
 
-    def _in_time(self, decodes: list[Sequence], draft: Draft) -> list[Sequence]:
+    def _in_time(self, decodes: list[Sequence], step: OpenStep) -> list[Sequence]:
         """Set the step's time; where the decodes exceed it, leave out those of lower classes that can wait."""
         if not decodes:
             return decodes
@@ -130,43 +146,43 @@ class Planner:
         for sequence in decodes:
             shape.add_decode(sequence.length, sequence.digest, self.accounts.rank(sequence.digest))
         whole = self.costs.predict(shape)
-        slacks = {sequence: self.targets.slack(sequence, draft.now) for sequence in decodes}
-        draft.seconds = min(slacks.values())
-        if whole <= draft.seconds:
+        slacks = {sequence: self.targets.slack(sequence, step.now) for sequence in decodes}
+        step.seconds = min(slacks.values())
+        if whole <= step.seconds:
             return decodes
         rank = min(s.request.latency_class.value for s in decodes)
         return [s for s in decodes if s.request.latency_class.value <= rank or slacks[s] < 2 * whole]
 
-    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
+    def _grow(self, sequence: Sequence, step: OpenStep) -> bool:
         """Make room for the pending token. Returns False if `sequence` itself had to be preempted."""
         if sequence.status is not Status.RUNNING:
             return False
         if self.tables.missing(sequence) <= 0:  # 15 of 16 decodes
             return True
         while self.tables.missing(sequence) > self.pool.available:
-            candidates = (s for s in reversed(self.running) if s not in draft.scheduled)
-            victim = max(candidates, key=lambda s: victim_order(s, self.targets, draft.now))
-            self._preempt(victim, draft)
-            draft.preempted_for_kv = True
+            candidates = (s for s in reversed(self.running) if s not in step.scheduled)
+            victim = max(candidates, key=lambda s: victim_order(s, self.targets, step.now))
+            self._preempt(victim, step)
+            step.preempted_for_kv = True
             if victim is sequence:
                 return False
-        draft.plan.fresh_blocks += self.tables.grow(sequence)
+        step.plan.fresh_blocks += self.tables.grow(sequence)
         return True
 
     # -- prefills ---------------------------------------------------------------------------------------------------
 
-    def _plan_prefills(self, draft: Draft) -> None:
-        begun = [s for s in self.running if s not in draft.skipped and s.pending > 1]
+    def _plan_prefills(self, step: OpenStep) -> None:
+        begun = [s for s in self.running if s not in step.skipped and s.pending > 1]
         self._blocked = None
         # A step that had to preempt starts no new sequence, which would take the blocks that were just freed.
-        admitting = not draft.preempted_for_kv
-        while draft.rows > 0:
-            running = min(begun, key=lambda s: self._turn(s, draft.now), default=None)
-            waiting = self._next(draft) if admitting else None
-            if waiting is not None and (running is None or self._goes_before(waiting, running, draft.now)):
-                if not draft.has_time_for(waiting, self.accounts.rank(waiting.digest)):
+        admitting = not step.preempted_for_kv
+        while step.rows > 0:
+            running = min(begun, key=lambda s: self._turn(s, step.now), default=None)
+            waiting = self._next(step) if admitting else None
+            if waiting is not None and (running is None or self._goes_before(waiting, running, step.now)):
+                if not step.has_time_for(waiting, self.accounts.rank(waiting.digest)):
                     return
-                if not self._start(waiting, draft):
+                if not self._start(waiting, step):
                     # No other sequence overtakes it, so long prompts do not starve.
                     self._blocked, admitting = waiting, False
                     continue
@@ -176,10 +192,10 @@ class Planner:
                 sequence = running
             else:
                 return
-            count = draft.prefill_tokens(sequence, self.accounts.rank(sequence.digest))
+            count = step.prefill_tokens(sequence, self.accounts.rank(sequence.digest))
             if count == 0:
                 return
-            self._add_chunk(sequence, count, draft)
+            self._add_chunk(sequence, count, step)
 
     def _turn(self, sequence: Sequence, now: float) -> tuple[int, bool, float, float]:
         """Return the sort key of prefills: class, interrupted streams, the tenant's counter, the due time."""
@@ -199,11 +215,11 @@ class Planner:
         """The class whose turn it is because it waited too long."""
         return self.waiting.starving if self._turns_of_others >= _TURNS_OF_OTHERS else None
 
-    def _next(self, draft: Draft) -> Sequence | None:
+    def _next(self, step: OpenStep) -> Sequence | None:
         """Return the first sequence in turn that can start; those that cannot block no other."""
         for sequence in self.waiting.in_turn(self._tenant_key, self._promoted):
             if (
-                sequence not in draft.skipped
+                sequence not in step.skipped
                 and self.residency.is_ready(sequence.digest)
                 and not sequence.in_flight
                 and not self.tables.is_being_computed(sequence)
@@ -214,14 +230,16 @@ class Planner:
     def _tenant_key(self, tenant: str, first: Sequence) -> float:
         return self.accounts.turn_key(tenant, first, self.pool.block_size, self.limits.quantum)
 
-    def _start(self, sequence: Sequence, draft: Draft) -> bool:
+    def _start(self, sequence: Sequence, step: OpenStep) -> bool:
         if len(self.running) >= self.limits.max_num_seqs:
             return False
         # One spare block per running sequence would be safest; a single one keeps the pool full and preemption rare.
-        fresh = self.tables.start(sequence, spare=1 if self.running else 0)
-        if fresh is None:
+        start = self.tables.start(sequence, spare=1 if self.running else 0)
+        if start is None:
             return False
-        draft.plan.fresh_blocks += fresh
+        step.plan.fresh_blocks += start.fresh
+        if start.copy is not None:
+            step.plan.copies.append(start.copy)
         own_turn = self.waiting.starving in (None, sequence.request.latency_class.value)
         self._turns_of_others = 0 if own_turn else self._turns_of_others + 1
         self._unwait(sequence)
@@ -230,28 +248,28 @@ class Planner:
         self.residency.pin(sequence.digest)
         self.accounts.begin_turn(sequence, self.pool.block_size)
         if sequence.admitted_at is None:
-            sequence.admitted_at, sequence.cached_tokens = draft.now, sequence.computed
-            self.counts[sequence.request.latency_class].admitted(sequence, draft.now)
+            sequence.admitted_at, sequence.cached_tokens = step.now, sequence.computed
+            self.counts[sequence.request.latency_class].admitted(sequence, step.now)
         return True
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 
-    def _preempt_for_blocked(self, draft: Draft) -> None:
+    def _preempt_for_blocked(self, step: OpenStep) -> None:
         """Preempt lower classes for a sequence that is late and found no room in the last step."""
         sequence = self._blocked
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
             return
         seats = len(self.running) + 1 - self.limits.max_num_seqs
         blocks = self.pool.blocks_for(sequence.length) + 1 - self.pool.available
-        for victim in victims_for(sequence, self.running, self.targets, draft.now, seats, blocks):
-            self._preempt(victim, draft)
+        for victim in victims_for(sequence, self.running, self.targets, step.now, seats, blocks):
+            self._preempt(victim, step)
 
-    def _preempt(self, victim: Sequence, draft: Draft) -> None:
+    def _preempt(self, victim: Sequence, step: OpenStep) -> None:
         self._stop(victim)
         victim.status = Status.WAITING
         victim.preemptions += 1
         self._wait(victim)
-        draft.plan.preempted.append(victim)
+        step.plan.preempted.append(victim)
         self.preemptions += 1
         self.counts[victim.request.latency_class].preempted += 1
 
@@ -269,23 +287,23 @@ class Planner:
         if not self.waiting.waiting_of(sequence.request.tenant):
             self.accounts.leave(sequence.request.tenant)
 
-    def _add_chunk(self, sequence: Sequence, count: int, draft: Draft) -> None:
+    def _add_chunk(self, sequence: Sequence, count: int, step: OpenStep) -> None:
         chunk = Chunk(sequence, sequence.planned, count)
         self.recomputed_tokens += max(0, min(chunk.end, sequence.charged) - chunk.start)
-        draft.add(chunk, self.accounts.charge(chunk))
+        step.add(chunk, self.accounts.charge(chunk))
         sequence.planned = chunk.end
         self.tables.launch(chunk)
         if chunk.samples:
             sequence.in_flight += 1
 
-    def _wanted(self, draft: Draft) -> list[str]:
+    def _wanted(self, step: OpenStep) -> list[str]:
         """Return the adapters that the next sequences wait for. Adapters of later ones would evict them."""
         wanted: dict[str, None] = {}
         if not self.waiting:
             return []
         for sequence in itertools.islice(self.waiting.preview(self._tenant_key), self.limits.max_num_seqs):
             digest = sequence.digest
-            if digest is not None and sequence not in draft.skipped and not self.residency.is_ready(digest):
+            if digest is not None and sequence not in step.skipped and not self.residency.is_ready(digest):
                 self.accounts.expect_load(digest, sequence.request.tenant)
                 wanted[digest] = None
         return list(wanted)

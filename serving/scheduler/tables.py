@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from serving.core import Sequence
 from serving.kv.pool import BlockPool
 from serving.kv.prefix import block_key, root_key, scoped_key, shared_root_key
 from serving.steps import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The blocks of a sequence that starts.
+
+    fresh: hold stale KV
+    copy: (cached block, fresh block): the second begins as the first, whose KV is copied before the step
+    """
+
+    fresh: list[int]
+    copy: tuple[int, int] | None
 
 
 class BlockTables:
@@ -17,9 +31,13 @@ class BlockTables:
         # instead of computing the same prompt at the same time.
         self._filling: set[bytes] = set()
 
-    def missing(self, sequence: Sequence) -> int:
-        """Return how many blocks to add until all known or expected tokens have a place."""
-        return self.pool.blocks_for(sequence.length) - len(sequence.blocks)
+    def missing(self, sequence: Sequence, drafted: int = 0) -> int:
+        """Return how many blocks to add until all known or expected tokens have a place.
+
+        drafted: tokens of a draft behind the last token whose KV is planned
+        """
+        tokens = sequence.planned + drafted if drafted else sequence.length
+        return self.pool.blocks_for(tokens) - len(sequence.blocks)
 
     def prefix(self, sequence: Sequence) -> list[int]:
         """Return the cached blocks of the sequence's longest `reusable` prefix, without taking them."""
@@ -36,24 +54,42 @@ class BlockTables:
         found = len(self.prefix(sequence))
         return found < sequence.reusable // self.pool.block_size and (sequence.block_keys[found] in self._filling)
 
-    def start(self, sequence: Sequence, spare: int) -> list[int] | None:
-        """Give a sequence its cached prefix and fresh blocks for the rest.
+    def start(self, sequence: Sequence, spare: int) -> Start | None:
+        """Give a sequence its cached prefix and fresh blocks for the rest, the first of them begun with a copy of the
+        cached block that agrees with it longest.
 
-        Returns the fresh blocks, or None if fewer than `spare` blocks would be left.
+        Returns None if fewer than `spare` blocks would be left.
         """
         known = self.prefix(sequence)
         missing = self.pool.blocks_for(len(sequence.tokens)) - len(known)
         if missing + spare > self.pool.available - self.pool.idle(known):
             return None
         self.pool.take(known)
+        begun = self._begun(sequence, len(known)) if missing else None
+        if begun is not None and missing > self.pool.available - self.pool.idle(begun[:1]):
+            begun = None
+        held = [] if begun is None else [begun[0]]
+        self.pool.take(held)  # or it might be what is allocated
         fresh = self.pool.allocate(missing)
+        self.pool.release(held)
         sequence.blocks = known + fresh
-        sequence.computed = sequence.planned = len(known) * self.pool.block_size
-        return fresh
+        agreeing = 0 if begun is None else begun[1]
+        sequence.computed = sequence.planned = len(known) * self.pool.block_size + agreeing
+        return Start(fresh, None if begun is None else (begun[0], fresh[0]))
 
-    def grow(self, sequence: Sequence) -> list[int]:
+    def _begun(self, sequence: Sequence, count: int) -> tuple[int, int] | None:
+        """Return the cached block that begins as block `count` of the sequence, and how many tokens need not be
+        computed."""
+        size = self.pool.block_size
+        most = min(size, sequence.reusable - count * size)
+        if not self.pool.caching or most <= 0:
+            return None
+        tokens = sequence.tokens[count * size : count * size + most]
+        return self.pool.nearest(self._parent(sequence, count), tokens)
+
+    def grow(self, sequence: Sequence, drafted: int = 0) -> list[int]:
         """Allocate the `missing` blocks, which the caller has made available, and return them."""
-        fresh = self.pool.allocate(self.missing(sequence))
+        fresh = self.pool.allocate(self.missing(sequence, drafted))
         sequence.blocks += fresh
         return fresh
 
@@ -63,16 +99,18 @@ class BlockTables:
             self._filling.update(chunk.sequence.block_keys[slice(*self._span(chunk))])
 
     def commit(self, chunk: Chunk) -> None:
-        """Publish the blocks that a computed chunk has filled."""
+        """Publish the blocks that a computed chunk has filled; its draft holds what was accepted alone."""
         sequence = chunk.sequence
         sequence.computed = chunk.end
         if not self.pool.caching:
             return
         first, last = self._span(chunk)
         if last > first:
-            self._extend_keys(sequence, last)
+            self._extend_keys(sequence, last, chunk.draft)
         for index in range(first, last):
-            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest)
+            tokens = self._tokens(sequence, index, chunk.draft)
+            parent = self._parent(sequence, index)
+            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest, parent, tokens)
             self._filling.discard(sequence.block_keys[index])
 
     def release(self, sequence: Sequence) -> None:
@@ -87,23 +125,30 @@ class BlockTables:
         size = self.pool.block_size
         return chunk.start // size, chunk.end // size
 
-    def _extend_keys(self, sequence: Sequence, count: int) -> None:
-        keys, size = sequence.block_keys, self.pool.block_size
-        if len(keys) >= count:
-            return
-        request = sequence.request
-        shared = request.shared_tokens // size  # blocks that hold nothing but what every tenant's prompt begins with
-        if keys:
-            parent = keys[-1]
+    def _extend_keys(self, sequence: Sequence, count: int, accepted: tuple[int, ...] = ()) -> None:
+        """Make the keys of the first `count` blocks. accepted: tokens that the sequence is about to get."""
+        for index in range(len(sequence.block_keys), count):
+            tokens = self._tokens(sequence, index, accepted)
+            sequence.block_keys.append(block_key(self._parent(sequence, index), tokens))
+
+    def _parent(self, sequence: Sequence, index: int) -> bytes:
+        """Return the key that stands for all before block `index`, whose key need not be known."""
+        request, keys = sequence.request, sequence.block_keys
+        # Blocks that hold nothing but what every tenant's prompt begins with.
+        shared = request.shared_tokens // self.pool.block_size
+        if index:
+            parent = keys[index - 1]
         elif shared:
             parent = shared_root_key(sequence.digest, self._fingerprint)
         else:
             parent = root_key(request.cache_scope, sequence.digest, self._fingerprint)
-        for index in range(len(keys), count):
-            if index == shared and shared:
-                parent = scoped_key(parent, request.cache_scope)
-            parent = block_key(parent, sequence.tokens[index * size : (index + 1) * size])
-            keys.append(parent)
+        return scoped_key(parent, request.cache_scope) if shared and index == shared else parent
+
+    def _tokens(self, sequence: Sequence, index: int, accepted: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the tokens of block `index`. accepted: those that the sequence is about to get."""
+        size, known = self.pool.block_size, len(sequence.tokens)
+        start, end = index * size, (index + 1) * size
+        return (*sequence.tokens[start:end], *accepted[max(0, start - known) : max(0, end - known)])
 
     def check_integrity(self, running: list[Sequence]) -> None:
         """Raise AssertionError when sequences and pool disagree about the blocks that are held."""

@@ -46,6 +46,9 @@ _USAGE = object_of(
     {
         "completion_tokens": INTEGER,
         "prompt_tokens_details": object_of({"cached_tokens": INTEGER}),
+        "completion_tokens_details": object_of(
+            {"accepted_prediction_tokens": INTEGER, "rejected_prediction_tokens": INTEGER}
+        ),
         "cost_nano_usd": COST,
     },
 )
@@ -63,6 +66,7 @@ _MESSAGE = object_of(
     {"refusal": or_null(TEXT), "tool_calls": list_of(_CALL)},
 )
 _FINISH: Schema = {"type": "string", "enum": ["stop", "length", "tool_calls", "content_filter", "budget"]}
+_ON_REQUEST = {"logprobs": _LOGPROBS, "confidence": {"type": "number", "minimum": 0, "maximum": 1}}
 _CHOICE = {"index": INTEGER, "finish_reason": _FINISH}
 _PRICE = object_of(
     {
@@ -93,7 +97,12 @@ ANSWERS: dict[str, Schema] = {
         {
             **_HEAD,
             "object": always("chat.completion"),
-            "choices": list_of(object_of({**_CHOICE, "message": _MESSAGE}, {"logprobs": _LOGPROBS})),
+            "choices": list_of(
+                object_of(
+                    {**_CHOICE, "message": _MESSAGE},
+                    _ON_REQUEST,
+                )
+            ),
             "usage": _USAGE,
             "intarsia": _EXTRA,
         },
@@ -103,7 +112,12 @@ ANSWERS: dict[str, Schema] = {
         {
             **_HEAD,
             "object": always("text_completion"),
-            "choices": list_of(object_of({**_CHOICE, "text": TEXT}, {"logprobs": _LOGPROBS})),
+            "choices": list_of(
+                object_of(
+                    {**_CHOICE, "text": TEXT},
+                    _ON_REQUEST,
+                )
+            ),
             "usage": _USAGE,
             "intarsia": _EXTRA,
         },

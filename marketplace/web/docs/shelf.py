@@ -33,7 +33,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "How it is built",
         (
             *("structure", "words", "protocol", "package-format", "ledger", "throughput", "scheduling"),
-            "adapter-memory",
+            *("speculation", "adapter-memory"),
         ),
     ),
 )

@@ -134,7 +134,8 @@ def test_nobody_but_the_platform_makes_tokens_of_a_run() -> None:
     key = ApiKey(prefix="a" * 12)
     assert verify_run_token(issue_run_token(key=key, bare_base=True)).bare_base is True
     assert verify_run_token(issue_run_token(key=key)).bare_base is False
-    claims = {"aud": "run", "key": "a" * 12, "bare": True, "exp": 2**33}
+    assert verify_run_token(issue_run_token(key=key, teaches=True)).teaches is True
+    claims = {"aud": "run", "key": "a" * 12, "bare": True, "teaches": False, "exp": 2**33}
     secret = settings.SECRET_KEY
     for forged in (
         "ikr_",

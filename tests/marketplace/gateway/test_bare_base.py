@@ -55,3 +55,11 @@ async def test_no_caller_can_ask_for_it(world: World, more: dict[str, dict[str, 
     await world.http.post("/v1/chat/completions", json=body, headers=more.get("headers"))
     assert world.replica.served[-1]["adapter"] == world.version.package_digest
     assert "contract" not in world.replica.served[-1] and CONTRACT["instruction_tokens"] == 100
+
+
+async def test_answers_teach_every_scope_only_where_the_platform_itself_asks(world: World) -> None:
+    asks = {"authorization": f"Bearer {issue_run_token(key=world.key, teaches=True)}"}
+    answer = await world.http.post("/v1/chat/completions", json=world.body(), headers=asks)
+    assert answer.status == 200 and world.replica.served[-1]["teaches"] is True
+    await world.http.post("/v1/chat/completions", json=world.body() | {"teaches": True})
+    assert "teaches" not in world.replica.served[-1]

@@ -177,6 +177,9 @@ def test_a_forbidden_token_is_never_drawn_and_a_failing_grammar_fails_alone() ->
         def forbidden(self) -> np.ndarray:
             return np.arange(300) % 2 == 1
 
+        def forced(self) -> tuple[int, ...]:
+            return ()
+
     logits = torch.zeros(300).repeat(400, 1)
     rows = [sequence(seed, constraint=Even(), logprobs=1) for seed in range(398)]
     broken, free = sequence(output=(99,), constraint=Even()), sequence(7)

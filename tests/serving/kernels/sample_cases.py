@@ -32,6 +32,11 @@ class Multiples:
     def begin(self) -> Multiples:
         return self
 
+    begin_draft = begin
+
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
     def accept(self, token_ids: Sequence[int]) -> None:
         if 99 in token_ids:
             raise ConstraintFailed("the grammar is exhausted")

@@ -143,3 +143,21 @@ def test_keys_differ_in_every_part_and_where_parts_are_cut() -> None:
         block_key(block_key(roots[0], [1]), [2]),
     ]
     assert len(set(keys)) == len(keys)
+
+
+def test_the_nearest_block_behind_a_prefix_is_found_until_it_is_evicted_or_dropped() -> None:
+    pool = BlockPool(6, 4)
+    one, two, other = pool.allocate(3)
+    pool.publish(one, b"1", "a", b"root", (1, 2, 3, 4))
+    pool.publish(two, b"2", "a", b"root", (1, 2, 9, 9))
+    pool.publish(other, b"3", "b", b"elsewhere", (1, 2, 9, 8))
+    assert pool.nearest(b"root", [1, 2, 9, 7]) == (two, 3)
+    assert pool.nearest(b"root", [1, 2, 3]) == (one, 3)
+    assert pool.nearest(b"root", [5]) is None is pool.nearest(b"nowhere", [1]) is pool.nearest(b"root", [])
+    pool.release([one, two, other])
+    pool.check_integrity()
+    pool.drop("a")
+    assert pool.nearest(b"root", [1, 2, 9]) is None and pool.nearest(b"elsewhere", [1, 2, 9]) == (other, 3)
+    pool.allocate(5)
+    assert pool.nearest(b"elsewhere", [1, 2, 9]) is None
+    pool.check_integrity()

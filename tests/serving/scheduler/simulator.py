@@ -22,7 +22,8 @@ from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
-from serving.steps import Chunk, StepPlan
+from serving.speculation import Drafter, Offer, Source
+from serving.steps import StepPlan
 from tests.serving.scheduler.residency import RANKS, SimulatedResidency
 
 GREEDY = SamplingParams(temperature=0)
@@ -45,6 +46,19 @@ class _Text:
 _TEXT = _Text()
 
 
+class _Guesses(Drafter):
+    """Drafts of any length and promise, right or wrong."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def offer(self, sequence: Sequence, most: int, now: float) -> Offer:
+        count = min(max(0, most), self._rng.randint(0, 8))
+        reached = sorted((self._rng.random() for _ in range(count)), reverse=True)
+        return Offer((7,) * count, tuple(reached), self._rng.choice(tuple(Source)))
+
+
 @dataclass(slots=True)
 class Outcome:
     """The fate of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
@@ -59,6 +73,8 @@ class Outcome:
     preempted: int = 0
     aged: int = 0
     steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
     cached_tokens: int = 0
     largest_gap_share: float = 0.0
     probes: list[tuple[float, float]] = field(default_factory=list)
@@ -99,6 +115,8 @@ class Trace:
                 Target(3.0 * speed, 0.1 * speed, 4.0 * speed),
                 Target(8.0 * speed, 0.5 * speed, 10.0 * speed),
             ),
+            drafter=_Guesses(rng),
+            max_draft_rows=0 if self.depth else rng.choice((0, 4, 40)),
         )
         self.tenants = {f"t{i}": rng.choice((0.5, 1.0, 1.0, 2.0)) for i in range(rng.randint(2, 4))}
         self.adapters = [f"a{i}" for i in range(rng.randint(1, 6))]
@@ -275,12 +293,15 @@ class Trace:
                     self.outcome.failed += 1
             return
         for chunk in plan.chunks:
-            samples = chunk.samples
-            if self.planner.commit(chunk, self.now) and samples:
-                self._append(chunk)
+            samples, accepted = chunk.samples, self.rng.randint(0, len(chunk.draft)) if chunk.draft else 0
+            if self.planner.commit(chunk, self.now, accepted) and samples:
+                self.outcome.drafted += len(chunk.draft)
+                self.outcome.accepted += accepted
+                for _ in range(1 + accepted):
+                    if chunk.sequence.status is not Status.FINISHED:
+                        self._append(chunk.sequence)
 
-    def _append(self, chunk: Chunk) -> None:
-        sequence = chunk.sequence
+    def _append(self, sequence: Sequence) -> None:
         sequence.tokens.append(7)
         if sequence.output_tokens == 1 and sequence in self._probes:
             self.outcome.probes.append((self._probes.pop(sequence), self.now - sequence.arrival))
@@ -307,13 +328,14 @@ class Trace:
 
     def _check_plan(self, plan: StepPlan) -> None:
         planner = self.planner
-        assert plan.tokens <= planner.limits.max_batched_tokens
+        assert plan.rows <= planner.limits.max_batched_tokens
         assert len({chunk.sequence for chunk in plan.chunks}) == len(plan.chunks)
         late = set(plan.expired)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             assert sequence.status is Status.RUNNING and sequence not in late and chunk.count > 0
-            assert chunk.end == sequence.planned <= sequence.length
+            assert chunk.known_end == sequence.planned <= sequence.length
+            assert not chunk.draft or sequence.output_tokens + len(chunk.draft) < sequence.request.max_tokens
             assert len(sequence.blocks) * planner.pool.block_size >= chunk.end
             assert sequence.digest is None or self.residency.pins[sequence.digest] > 0
         assert len(set(plan.fresh_blocks)) == len(plan.fresh_blocks)
@@ -324,7 +346,9 @@ class Trace:
         weights = self.tenants
         for chunk in plan.chunks:
             rank = self.residency.cost(chunk.sequence.digest).rank
-            self._service += Prices().tokens(0, chunk.count, rank) / weights[chunk.sequence.request.tenant]
+            self._service += (
+                Prices().tokens(0, chunk.known_end - chunk.start, rank) / weights[chunk.sequence.request.tenant]
+            )
 
     def _check_after(self) -> None:
         self.planner.check_integrity()

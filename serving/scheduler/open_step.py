@@ -8,7 +8,7 @@ from serving.scheduler.limits import Limits
 from serving.steps import Chunk, StepPlan, StepShape
 
 
-class Draft:
+class OpenStep:
     """The state of one call of `Planner.plan`.
 
     rows: how many more rows fit

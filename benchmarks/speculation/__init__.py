@@ -1,0 +1,1 @@
+"""What speculation brings: tokens a step, and predictions a second beside the same replica without it."""
