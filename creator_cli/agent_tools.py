@@ -109,7 +109,7 @@ class RunTerms:
 
 
 class AgentTools:
-    """What an agent may do at one platform, with one person's key, within one run. Thread-safe; all raise CliError."""
+    """The acts of an agent at one platform, with one person's key, within one run. Thread-safe; all raise CliError."""
 
     def __init__(self, session: Session, terms: RunTerms) -> None:
         """Open nothing yet."""

@@ -1,1 +1,1 @@
-"""What speculation brings: tokens a step, and predictions a second beside the same replica without it."""
+"""Gains of speculation: tokens a step, and predictions a second beside the same replica without it."""

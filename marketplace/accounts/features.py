@@ -82,7 +82,7 @@ FEATURES: Mapping[str, Feature] = MappingProxyType({feature.name: feature for fe
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How far a feature is on: for `percent` of the organizations, and for those named, which count first."""
+    """The reach of a feature: on for `percent` of the organizations, and for those named, which count first."""
 
     percent: int = 100
     on_for: Collection[UUID] = frozenset()

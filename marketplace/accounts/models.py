@@ -150,7 +150,7 @@ class ApiKey(models.Model):
 
 
 class FeatureSwitch(models.Model):
-    """How far staff switched one of the declared features (`features.py`); without a row it is on for everybody."""
+    """The reach that staff gave one of the declared features (`features.py`); without a row it is on for everybody."""
 
     name = models.CharField(max_length=40, primary_key=True)
     percent = models.PositiveSmallIntegerField()  # of the organizations

@@ -28,7 +28,7 @@ _REFUSALS = {
 }
 
 
-# Of every answer of both APIs; the rate is that of a known caller.
+# Headers of every answer of both APIs; the rate is that of a known caller.
 _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "X-Request-Id": ("names the request, also in a refusal", {"type": "string"}),
     "RateLimit-Limit": ("requests that the caller may send at once", {"type": "integer", "minimum": 0}),

@@ -18,7 +18,7 @@ _TEXTS = (serializers.CharField, serializers.UUIDField, serializers.DateTimeFiel
 def require_types(field: serializers.Field, value: Any, path: str = "") -> None:
     """Raise InvalidInput, which names the place, where `value` or a part of it is of another type than `field` says.
 
-    What is not there, null and unknown fields are left to the serializer.
+    Fields that are absent, null or unknown are left to the serializer.
     """
     if value is None or isinstance(field, serializers.ModelField):
         return

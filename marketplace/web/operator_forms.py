@@ -127,7 +127,7 @@ class UpdateForm(PlainForm):
 
 
 class FeatureForm(PlainForm):
-    """How far a feature is on. Its prefix is the feature's name: one page has the forms of all."""
+    """The reach of a feature. Its prefix is the feature's name: one page has the forms of all."""
 
     percent = forms.IntegerField(label="Percent switched on", min_value=0, max_value=100)
     on_for = forms.CharField(

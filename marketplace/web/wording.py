@@ -67,7 +67,7 @@ DISPUTE_REASONS = {
     "credit_not_processed": "it says that a refund was promised and did not arrive",
 }
 
-# How an answer ended, as receipts name it.
+# Ends of answers, as receipts name them.
 ENDS = {
     "stop": "at its own end (stop)",
     "length": "at its limit of tokens (length)",

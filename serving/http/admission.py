@@ -68,7 +68,7 @@ class RequestAuthorizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known of a request that ended, beside its tokens; None: it is not known, or there is no such thing.
+    """Facts of a request that ended, beside its tokens; None: it is not known, or there is no such thing.
 
     answer: its place in the closed set of its contract
     queue_seconds: until the engine took its first completion up

@@ -1,4 +1,4 @@
-"""How one layer makes scores of queries and keys."""
+"""The scores of queries and keys in one layer."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _GELU_TANH = ("gelu_pytorch_tanh", "gelu_tanh")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Of one layer what its neighbours may not share.
+    """The settings of one layer that its neighbours may not share.
 
     rope: how queries and keys are turned; None: they are not
     window: how many keys a token sees, its own included; None: all before it

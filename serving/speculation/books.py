@@ -16,7 +16,7 @@ BOOK_BYTES = 64 << 10
 ALL_BYTES = 64 << 20
 IDLE_SECONDS = 900.0
 
-# How much one verified draft moves a rate, and where rates begin.
+# The weight of one verified draft in a rate, and where rates begin.
 _STEP = 0.1
 FIRST_RATE = {Source.SCHEMA: 0.9, Source.LOOKUP: 0.4}
 _LEAST, _MOST = 0.05, 0.98
@@ -25,7 +25,7 @@ Key = tuple[str | None, str | None]
 
 
 class Book:
-    """What is known of one adapter's answers in one scope.
+    """Knowledge of one adapter's answers in one scope.
 
     rates: for sources that do not count answers, the share of their tokens that the model chose
     """

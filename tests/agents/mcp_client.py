@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters
 
 
 def seen(result: Any) -> Any:
-    """What an agent sees of a tool's result: the values, or the text of its refusal."""
+    """A tool's result as an agent sees it: the values, or the text of its refusal."""
     return result.content[0].text if result.is_error else result.structured_content
 
 

@@ -43,7 +43,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @member_page()
 def _overview(request: HttpRequest, acting: Acting) -> HttpResponse:
-    """What a person has, and what to do next."""
+    """A person's things, and the next step."""
     organization = acting.organization
     daily = queries.daily_usage(organization=organization, days=DAYS) if acting.may_read else None
     context = {

@@ -44,7 +44,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def complaints() -> list[str]:
-    """What the consoles of all pages complained of."""
+    """The complaints of all pages' consoles."""
     return []
 
 

@@ -64,7 +64,7 @@ def _session(user: User, organization: str) -> dict[str, Any]:
 
 
 def known(victim: Victim, path: str) -> dict[str, Any]:
-    """What exists, by the names of parameters and fields."""
+    """The things that exist, by the names of parameters and fields."""
     run = f"run_{victim.run.node_id.hex}" if path.startswith("/api/v1/runs") else victim.eval_run.id
     return {
         "org": victim.organization.slug,

@@ -56,7 +56,7 @@ def _replica_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Things:
-    """What exists below `/v1`: the thing of a path anew for each operation, some of which end it."""
+    """The things that exist below `/v1`: the one of a path anew for each operation, some of which end it."""
 
     def __init__(self, world: World, client: openai.OpenAI) -> None:
         self._world, self._client = world, client

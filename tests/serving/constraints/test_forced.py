@@ -1,4 +1,4 @@
-"""What a grammar forces: the tokens of a draft that nothing was learned for."""
+"""Tokens that a grammar forces: those of a draft that nothing was learned for."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_an_embedding_tied_to_the_head_is_not_held_twice(name: str, weights: tor
     assert driver.generate(driver.start([5, 6, 7]), 12) == tokens
 
 
-# What a config says beside SIZES, and words of the refusal: the key, and what to do or what is served.
+# Entries of a config beside SIZES, and words of the refusal: the key, and what to do or what is served.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"model_type": "gpt2"}, r"model_type 'gpt2': only llama, .*choose another base"),
     "vision": ({"model_type": "gemma3", "vision_config": {}}, "gemma3.*serve the text model alone"),
