@@ -22,8 +22,8 @@ from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
-from serving.speculation import Drafter, Offer, Source
 from serving.steps import StepPlan
+from tests.serving.scheduler.guesses import Guesses
 from tests.serving.scheduler.residency import RANKS, SimulatedResidency
 
 GREEDY = SamplingParams(temperature=0)
@@ -44,19 +44,6 @@ class _Text:
 
 
 _TEXT = _Text()
-
-
-class _Guesses(Drafter):
-    """Drafts of any length and promise, right or wrong."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._rng = rng
-
-    def offer(self, sequence: Sequence, most: int, now: float) -> Offer:
-        count = min(max(0, most), self._rng.randint(0, 8))
-        reached = sorted((self._rng.random() for _ in range(count)), reverse=True)
-        return Offer((7,) * count, tuple(reached), self._rng.choice(tuple(Source)))
 
 
 @dataclass(slots=True)
@@ -115,7 +102,7 @@ class Trace:
                 Target(3.0 * speed, 0.1 * speed, 4.0 * speed),
                 Target(8.0 * speed, 0.5 * speed, 10.0 * speed),
             ),
-            drafter=_Guesses(rng),
+            drafter=Guesses(rng),
             max_draft_rows=0 if self.depth else rng.choice((0, 4, 40)),
         )
         self.tenants = {f"t{i}": rng.choice((0.5, 1.0, 1.0, 2.0)) for i in range(rng.randint(2, 4))}
