@@ -80,8 +80,8 @@ class EngineStats:
         self.step_prediction_error = planner.costs.relative_error
         self.preemptions = planner.preemptions
         self.drafted, self.accepted = planner.drafts.drafted, planner.drafts.accepted
-        books = planner.drafts.drafter.books
-        self.answer_books, self.answer_book_bytes = len(books), books.bytes
+        books = (planner.drafts.drafter.books, planner.drafts.drafter.seeds)
+        self.answer_books, self.answer_book_bytes = sum(map(len, books)), sum(one.bytes for one in books)
         if not planner.running:
             self.batch_size = self.adapters_in_batch = 0
 

@@ -23,10 +23,12 @@ class Drafter:
     """Guesses what sequences say next, and learns from what they said.
 
     eos_token_ids: end-of-sequence tokens; no draft holds one, as the row before it already yields it
+    books: of tenants' answers, by scope; seeds: of the platform's own, for every scope, which do not expire: the first
+        caller of a model may come days after it was measured
     """
 
     def __init__(self, eos_token_ids: Collection[int] = ()) -> None:
-        self._eos, self.books = frozenset(eos_token_ids), Books()
+        self._eos, self.books, self.seeds = frozenset(eos_token_ids), Books(), Books()
 
     def offer(self, sequence: Sequence, most: int, now: float) -> Offer:
         """Return the best draft for a sequence whose tokens are all known, of at most `most` tokens."""
@@ -35,7 +37,7 @@ class Drafter:
             return NOTHING
         best, book = NOTHING, self.books.find(_own(sequence), now)
         output = sequence.tokens[sequence.prompt_tokens :]
-        for one in (book, self.books.find(_seeded(sequence), now)):
+        for one in (book, self.seeds.find(_of_all(sequence), now)):
             if one is not None and not best.tokens:
                 best = one.trie.ahead(output, most)
         if best.expected < _ENOUGH:
@@ -55,11 +57,12 @@ class Drafter:
             answer.pop()
         self.books.open(_own(sequence), now).trie.learn(answer)
         if sequence.request.teaches:
-            self.books.open(_seeded(sequence), now).trie.learn(answer)
+            self.seeds.open(_of_all(sequence), now).trie.learn(answer)
 
     def forget(self, digests: Collection[str | None]) -> None:
         """Forget what these adapters answered, in every scope."""
         self.books.forget(digests)
+        self.seeds.forget(digests)
 
     def expire(self, now: float) -> None:
         """Forget what nobody used for a while."""
@@ -110,7 +113,7 @@ def _own(sequence: Sequence) -> Key:
     return sequence.request.cache_scope, sequence.digest
 
 
-def _seeded(sequence: Sequence) -> Key:
+def _of_all(sequence: Sequence) -> Key:
     return None, sequence.digest
 
 
