@@ -15,7 +15,7 @@ MAX_TOKENS = 18  # the longest right answer has 16; the base model would ramble 
 
 @dataclass(frozen=True)
 class Answer:
-    """One delivered and charged prediction."""
+    """One delivered and charged prediction. accepted_tokens, rejected_tokens: guessed ahead, right and wrong."""
 
     model: str
     text: str
@@ -24,6 +24,8 @@ class Answer:
     completion_tokens: int
     cost_nano_usd: int
     first_token_seconds: float
+    accepted_tokens: int
+    rejected_tokens: int
 
 
 @dataclass(frozen=True)
@@ -88,4 +90,6 @@ def _answer(model: str, text: str, usage: Any, first: float) -> Answer:
         completion_tokens=usage.completion_tokens,
         cost_nano_usd=usage.cost_nano_usd,
         first_token_seconds=first,
+        accepted_tokens=usage.completion_tokens_details.accepted_prediction_tokens,
+        rejected_tokens=usage.completion_tokens_details.rejected_prediction_tokens,
     )
