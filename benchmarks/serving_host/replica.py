@@ -89,6 +89,18 @@ class Resident:
     def close(self) -> None: ...
 
 
+class _NoKV(PagedKV):
+    """KV that no kernel reads or writes; a copy of a block is a launch."""
+
+    def __init__(self, device: Device, config: ModelConfig) -> None:
+        super().__init__(config, 1, BLOCK, torch.float32, CPU)
+        self._device = device
+
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for pair in pairs:
+            self._device.launch(pair)
+
+
 def make_engine(
     device: Device, *, layers: int, max_rows: int, max_sequences: int, max_len: int, adapters: int, blocks: int
 ) -> Engine:
@@ -109,7 +121,7 @@ def make_engine(
         tied_embeddings=True,
     )
     resident = Resident(config, adapters)
-    kv = PagedKV(config, 1, BLOCK, torch.float32, CPU)  # no kernel reads or writes it
+    kv = _NoKV(device, config)
     llama = GpuLlama(config, _weights(config), max_len, max_sequences)
     runner = GpuRunner(
         llama,

@@ -32,6 +32,7 @@ The sums of models in use have their mark (`watch.locks.lock_mark`), under which
 `watch.locks.lock_uncounted_thumbs` are taken.
 Workers choose the calls of jobs under a lock of their own (`jobs.locks.lock_queue`): only these are written then.
 The places of models have one as well (`standing.locks.lock_places`): under it only their own rows are written.
+The switch of a feature (`accounts.locks.lock_feature_switch`) is locked alone; the audit log is only added to.
 Days of the audit log are sealed under `accounts.locks.lock_audit_seals`, under which only seals are added.
 Outbox rows are claimed with SKIP LOCKED (`billing.locks.claim_outbox_rows`), which never waits.
 """
@@ -42,7 +43,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.accounts.models import ApiKey, FeatureSwitch, Organization, User
 
 SEALS_LOCK = 0x61756469  # any fixed number: the name of the advisory lock
 
@@ -60,6 +61,12 @@ def lock_organization(organization_id: UUID) -> Organization:
 def lock_api_key(key_id: UUID) -> ApiKey:
     """Lock the key while its successor is made, so that rotating it twice at once makes two successors in turn."""
     return ApiKey.objects.select_for_update().get(pk=key_id)
+
+
+def lock_feature_switch(name: str) -> FeatureSwitch:
+    """Lock the switch of a feature, made where there is none: of two who change it at once, both stand in the log."""
+    row, _ = FeatureSwitch.objects.select_for_update().get_or_create(pk=name, defaults={"percent": 100})
+    return row
 
 
 def lock_audit_seals() -> None:

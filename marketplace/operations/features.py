@@ -12,6 +12,7 @@ from django.db import transaction
 from marketplace.accounts.audit import Value
 from marketplace.accounts.errors import InvalidInput, NotFound
 from marketplace.accounts.features import FEATURES, Feature
+from marketplace.accounts.locks import lock_feature_switch
 from marketplace.accounts.models import FeatureSwitch, Organization, User
 from marketplace.accounts.selectors import organization_named
 from marketplace.operations.acts import record_act
@@ -71,7 +72,7 @@ def switch_feature(
     on, off = _ids(on_for, "on_for"), _ids(off_for, "off_for")
     if set(on) & set(off):
         raise InvalidInput("an organization is in one of the lists alone", field="off_for")
-    row, _ = FeatureSwitch.objects.select_for_update().get_or_create(pk=name, defaults={"percent": 100})
+    row = lock_feature_switch(name)
     if (row.percent, row.on_for, row.off_for) != (percent, on, off):
         row.percent, row.on_for, row.off_for = percent, on, off
         row.save()

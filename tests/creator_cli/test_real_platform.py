@@ -26,7 +26,6 @@ def key_text(transactional_db: None, settings: Any, tmp_path: Path) -> str:
 
     settings.ROOT_URLCONF = "tests.marketplace.api.urls"
     settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     vault.bootstrap_platform_keys()
     owner = User.objects.create_user("ada@acme.example", PASSWORD)
     acme = accounts.create_organization(owner=owner, slug="acme", name="Acme")

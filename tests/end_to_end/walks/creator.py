@@ -38,7 +38,7 @@ def invite(owner: Person, colleague: Person) -> None:
     owner.sees(f"The invite is on its way to {colleague.address}.")
     colleague.open_link_of(colleague.mail(f"Join {NAME}"))
     colleague.follow("Sign up", within=colleague.page.locator("main"))
-    colleague.fill(Email=colleague.address, Password=colleague.password)
+    colleague.fill(**{"E-mail": colleague.address, "Password": colleague.password})
     colleague.press("Create account")
     colleague.sees(f"You joined {NAME}, as developer.")
 

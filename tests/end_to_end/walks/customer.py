@@ -39,7 +39,7 @@ class Bill:
 def sign_up(person: Person) -> None:
     """Sign up from the page that is open, and verify the address from the mail."""
     person.follow("Sign up")
-    person.fill(Email=person.address, Password=person.password)
+    person.fill(**{"E-mail": person.address, "Password": person.password})
     person.press("Create account")
     person.sees("Verify your e-mail address.")
     person.open_link_of(person.mail("erify"))

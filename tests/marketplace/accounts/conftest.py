@@ -8,7 +8,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _quick_and_separate(settings, tmp_path) -> None:
-    """A package store of the test's own, and passwords hashed quickly."""
+def _separate(settings, tmp_path) -> None:
+    """A package store of the test's own."""
     settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -10,8 +10,7 @@ from django.core.cache import cache
 
 @pytest.fixture(autouse=True)
 def _api_alone(settings, tmp_path) -> None:
-    """URLs of the control API alone, a package store of the test's own, quick passwords, no throttle used up."""
+    """URLs of the control API alone, a package store of the test's own, no throttle used up."""
     cache.clear()
     settings.ROOT_URLCONF = "tests.marketplace.api.urls"
     settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -292,4 +292,6 @@ STAFF_ONLY = {
     "refund-prediction",
     "refund-payment",
     "platform-billing-profile",
+    "platform-features",
+    "platform-feature",
 }

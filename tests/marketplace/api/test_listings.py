@@ -72,6 +72,6 @@ def test_filters_are_those_of_the_page_and_nonsense_is_refused(model: Model) -> 
 def test_a_logo_that_is_none_is_refused(model: Model) -> None:
     api = Api.of(model.organization, "publish")
     assert error_of(api.put_bytes("models/acme/example/logo", b"<svg/>", 0), 400)["code"] == "not_a_picture"
-    assert api.put_bytes("models/acme/example/logo", bytes(256 * 1024 + 1), 0).status_code == 413
+    assert api.put_bytes("models/acme/example/logo", bytes(2**20 + 1), 0).status_code == 413
     assert api.get("models/acme/example").json()["logo_url"] is None
     error_of(Api.of(model.organization, "predict").call("DELETE", "models/acme/example/logo"), 403)

@@ -97,7 +97,6 @@ def callers(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     settings.ROOT_URLCONF = "tests.marketplace.api.urls"
     settings.ALLOWED_HOSTS = ["*"]
     settings.ENV = dataclasses.replace(settings.ENV, blob_dir=tmp_path / "blobs")
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     double = StripeDouble(api_key=live.ENV.stripe_api_key, webhook_secret=live.ENV.stripe_webhook_secret)
     monkeypatch.setattr(stripe, "RequestsClient", lambda **options: DoubleHTTPClient(double))
     monkeypatch.setattr(CallerThrottle, "limit", 10**9)

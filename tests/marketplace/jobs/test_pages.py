@@ -40,7 +40,6 @@ def rows(count: int, model: str = "acme/triage") -> bytes:
 
 @pytest.fixture
 def buyer(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Organization:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     monkeypatch.setattr(queue, "_send", lambda: None)
     vault.bootstrap_platform_keys()
     organization = make_organization("buyer")

@@ -42,7 +42,6 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def world(settings: Any) -> World:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     return build_world()
 
 

@@ -26,7 +26,6 @@ PERSONAL = {"organization", "organization_id", "creator_organization_id", "user"
 
 @pytest.fixture
 def world(settings: Any) -> World:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     return build_world()
 
 

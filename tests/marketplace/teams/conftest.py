@@ -8,11 +8,6 @@ from marketplace.accounts.models import Organization, User
 from tests.marketplace.catalog.factories import make_organization
 
 
-@pytest.fixture(autouse=True)
-def _quick_passwords(settings) -> None:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
-
 @pytest.fixture
 def acme() -> Organization:
     return make_organization("acme")

@@ -126,6 +126,9 @@ live: get_platform_summary list_replicas
 fleet: list_replicas allow_replica
 change_replica: drain_replica undrain_replica revoke_replica
 post_status: post_status_incident
+platform_billing_profile: get_platform_billing_profile put_platform_billing_profile
+features: list_features
+switch_feature: switch_feature
 update_status: update_status_incident
 ledger_health: get_ledger_health list_incidents
 resolve_incident: clear_incident

@@ -109,7 +109,11 @@ def a_row_has_the_same_bits_alone_and_among_others() -> None:
 
 def checkpoints_in_8_bits_run_beside_a_cache_in_8_bits() -> None:
     with tempfile.TemporaryDirectory() as root:
-        build("llama").eval().save_pretrained(Path(root) / "plain")
+        plain = build("llama")
+        for name, parameter in plain.named_parameters():
+            if "norm" in name:  # norms far from 1 make the rounding of activations count for more
+                parameter.fill_(1.0)
+        plain.save_pretrained(Path(root) / "plain")
         for kind, kv_dtype, allowed in (("block", FP8, 0.1), ("channel, weights alone", torch.float32, 1e-4)):
             folder = quantised(Path(root) / "plain", Path(root) / kind, kind)
             ours, truth = drivers(folder, kv_dtype)
