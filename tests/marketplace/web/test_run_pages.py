@@ -53,7 +53,7 @@ def test_a_runs_page_shows_each_call_as_the_api_does_and_closes_the_run(world: W
     ]
     assert calls[0]["cost_nano_usd"] == shown["spent_nano_usd"] > 0 and calls[0]["prompt_tokens"] == 100
     assert [(one["queue_ms"], one["tool_arguments"]) for one in calls] == [(4, "invalid"), (None, None)]
-    assert len(re.findall(r'<span class="tag bad">\s*invalid\s*</span>', text)) == 1
+    assert len(re.findall(r'<span class="tag bad">\s*arguments invalid\s*</span>', text)) == 1
     assert [one["id"] for one in api.get("runs").json()["results"]] == [shown["id"]]
 
     for user in (world.creator, world.stranger):
