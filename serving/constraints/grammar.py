@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -118,7 +119,8 @@ def _compact(spec: GrammarSpec, tokenizer: llguidance.LLTokenizer) -> llguidance
     """Return the schema without optional white space, which leaves the fewest choices; None for other grammars."""
     if spec.kind != "json_schema":
         return None
-    grammar = llguidance.LLMatcher.grammar_from_json_schema(spec.text, overrides={"whitespace_flexible": False})
+    schema = {**json.loads(spec.text), "x-guidance": {"whitespace_flexible": False}}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
     compact = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     return None if compact.is_error() else compact
 

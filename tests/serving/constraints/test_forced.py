@@ -6,22 +6,24 @@ import asyncio
 import random
 from pathlib import Path
 
-from serving.constraints import GrammarCompiler, GrammarSpec
+from serving.constraints import GrammarCompiler, json_spec
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.speculation import Drafter, Source
 from tests.serving.scheduler.fakes import PlainText
 from tests.serving.tiny import write_tokenizer
 
-SCHEMA = (
-    '{"type": "object", "properties": {"name": {"enum": ["one", "two"]}}, "required": ["name"], '
-    '"additionalProperties": false}'
-)
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["one", "two"]}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
 
 
 def test_a_schema_drafts_its_compact_form_and_stops_where_an_answer_leaves_it(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     compiler = GrammarCompiler((tmp_path / "tokenizer.json").read_text, 259, [2])
-    grammar = asyncio.run(compiler.compile(GrammarSpec("json_schema", SCHEMA)))
+    grammar = asyncio.run(compiler.compile(json_spec(SCHEMA)))
     compiler.close()
     from tokenizers import Tokenizer
 
