@@ -13,6 +13,7 @@ from benchmarks.kernels import report as kernels
 from benchmarks.machine import RESULTS
 from benchmarks.serving import gpu
 from benchmarks.serving import report as serving
+from benchmarks.speculation import report as speculation
 
 PAGE = RESULTS / "RESULTS.md"
 HEAD = """# Results
@@ -145,6 +146,11 @@ def _serving_host(file: Path) -> str:
     return _table([f"steps of {rows[0]['rows']} rows", "kernels launched", "ms of a step", *parts[1:]], lines)
 
 
+def _speculation(file: Path) -> str:
+    lines, _ = speculation.report(_load(file))
+    return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+
+
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
 
@@ -189,6 +195,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_linear": _linear,
     "serving_quality": _quality,
     "residency": _residency,
+    "speculation": _speculation,
     "pages": _pages,
     "search": _search,
     "kernels_cpu": _kernels_cpu,

@@ -141,7 +141,7 @@ class Request:
     at_limit: the finish reason when max_tokens have come: "budget" where they are fewer than were asked for
     family: id of the HTTP request that this one is part of (as one of its choices or inputs)
     shared_tokens: leading tokens of the prompt that come from the adapter's contract alone: their KV is every tenant's
-    speculate: whether drafts are tried; they change no answer
+    speculate: whether drafts are tried, which change no answer, and later ones may come from this answer
     teaches: the platform's own request, no tenant's: every scope's drafts may come from its answer
     """
 

@@ -1,10 +1,10 @@
 """Predictions per second of one replica with drafts and without, taking turns, and the tokens that a step yields.
 
-    python -m benchmarks.speculation [--dtype bfloat16] [--rounds 3] [--out FILE]
+    python -m benchmarks.speculation [--dtype bfloat16] [--rounds 3] [--out FOLDER]
 
 Each sample model first answers its 72 held-out rows, as the platform asks them when a version is published. Then new
-rows are asked, by 1, 4 and 16 clients in turn, with `speculation` and without; every pair of turns asks the same rows,
-and an answer that differs ends the run. The ratio of a number of clients is the median over the pairs. Chats of the
+rows are asked, by 1, 4 and 16 clients in turn, with `speculation` and without, and those with it once more without: an
+answer that differs ends the run. The ratio of a number of clients is the median over the pairs. Chats of the
 bare base ask for texts that repeat parts of their prompt, which prompt lookup finds.
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import itertools
+import random
 import statistics
 import sys
 import time
@@ -26,18 +27,14 @@ import httpx
 from benchmarks import machine
 from benchmarks.contracts import replica
 from benchmarks.serving.__main__ import DEFAULT_BASE
+from benchmarks.speculation.report import report
 from examples.data import TASKS, heldout_rows
 from examples.score import read_heldout
 
 CLIENTS = (1, 4, 16)
-# Ratios to reach, by clients: of the samples, and of chats by lookup.
-LEAST = {1: 2.2, 4: 1.35, 16: 1.0}
-LEAST_CHAT = {1: 1.15, 16: 0.98}
-LEAST_TOKENS_A_STEP = 3.2
-# Steps an answer may take that nothing was learned for.
-MOST_STEPS_OF_A_SCHEMA = {"finance": 2.2, "health": 3.2, "telecom": 3.2}
 PER_CLIENT = {1: 24, 4: 12, 16: 6}
-NEW_ROWS = 96
+# Of each task; no row and no chat is asked in two rounds, or the second would find its own answer in the books.
+NEW_ROWS = 336
 NEW_SEED = 41
 
 Messages = list[dict[str, str]]
@@ -93,17 +90,16 @@ def new_rows(task: str) -> list[Messages]:
     return [[{"role": "user", "content": text}] for text in rows if text not in known][:NEW_ROWS]
 
 
-def chats() -> list[Messages]:
-    """Return chats whose answers repeat what they were given."""
+def chats(count: int) -> list[Messages]:
+    """Return different chats whose answers repeat what they were given."""
     texts = [row["messages"][-1]["content"] for task in TASKS for row in read_heldout(task)]
     orders = (
         "Repeat this list, one item a line:\n- {0}\n- {1}\n- {2}",
         "Correct the spelling of this text and change nothing else:\n{0} {1} {2}",
         "Write these three messages as a numbered list, word for word.\n{0}\n{1}\n{2}",
     )
-    return [
-        [{"role": "user", "content": orders[at % 3].format(*texts[at : at + 3])}] for at in range(0, len(texts) - 3, 3)
-    ]
+    rng = random.Random(NEW_SEED)
+    return [[{"role": "user", "content": orders[at % 3].format(*rng.sample(texts, 3))}] for at in range(count)]
 
 
 async def pairs(
@@ -111,14 +107,17 @@ async def pairs(
 ) -> dict[str, Any]:
     """Measure with drafts and without, turn by turn. Raises SystemExit where an answer differs."""
     out: dict[str, Any] = {}
+    unasked = iter(asked)
     for clients in CLIENTS:
         ratios, tokens, rates = [], [], []
         count = clients * PER_CLIENT[clients]
         for number in range(rounds):
-            some = [asked[(number * count + place) % len(asked)] for place in range(count)]
+            # Other rows in each turn: prompts that were just asked would be cached.
+            rows = {on: list(itertools.islice(unasked, count)) for on in (True, False)}
             order = (True, False) if number % 2 else (False, True)
-            turns = {on: await turn(client, some, clients, drafts=on, most=most) for on in order}
-            if turns[True].texts != turns[False].texts:
+            turns = {on: await turn(client, rows[on], clients, drafts=on, most=most) for on in order}
+            again = await turn(client, rows[True], clients, drafts=False, most=most)
+            if turns[True].texts != again.texts:
                 raise SystemExit("an answer differs with drafts and without: that must never be")
             ratios.append(turns[True].a_second / turns[False].a_second)
             tokens.append(turns[True].tokens_a_step)
@@ -153,49 +152,25 @@ async def measure(url: str, rounds: int) -> dict[str, Any]:
             for task, messages in zip(TASKS, group, strict=True)
         ]
         out["samples"] = await pairs(client, mixed, rounds)
-        out["chat"] = await pairs(client, [("base", messages) for messages in chats()], rounds, most=48)
+        out["chat"] = await pairs(client, [("base", messages) for messages in chats(len(mixed))], rounds, most=48)
         return out
-
-
-def report(measured: dict[str, Any]) -> tuple[list[str], bool]:
-    """Return the lines of the table, and whether every bar is reached."""
-    lines, fine = [], True
-
-    def line(name: str, value: float, bar: float, *, most: bool = False) -> None:
-        nonlocal fine
-        reached = value <= bar if most else value >= bar
-        fine = fine and reached
-        lines.append(
-            f"{name:<52}{value:>8.2f}  {'at most' if most else 'at least'} {bar}  {'' if reached else 'MISSED'}"
-        )
-
-    for task, steps in measured["schema"].items():
-        line(f"{task}: steps of an answer, nothing learned", steps, MOST_STEPS_OF_A_SCHEMA[task], most=True)
-    for task, one in measured["tasks"].items():
-        line(f"{task}: tokens a step after 72 answers", one["tokens_a_step"], LEAST_TOKENS_A_STEP)
-    for name, bars in (("samples", LEAST), ("chat", LEAST_CHAT)):
-        for clients, bar in bars.items():
-            one = measured[name][str(clients)]
-            spread = f"{min(one['ratios']):.2f} to {max(one['ratios']):.2f}"
-            line(f"{name}, {clients} clients: {one['with']:.1f} a second ÷ without ({spread})", one["ratio"], bar)
-    return lines, fine
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", type=Path, default=DEFAULT_BASE, help="Hugging Face folder of the base model")
     parser.add_argument("--dtype", default="bfloat16", help="weights of the replica: bfloat16, int8 or float32")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, choices=(1, 2, 3))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="folder of the results")
     arguments = parser.parse_args()
     about = machine.describe()
     with replica(arguments.base, arguments.threads, "--dtype", arguments.dtype) as url:
         measured = asyncio.run(measure(url, arguments.rounds))
     lines, fine = report(measured)
     print("\n".join(lines))
-    if arguments.out:
-        arguments.out.write_text(json.dumps({"machine": about, "dtype": arguments.dtype, **measured}, indent=1) + "\n")
+    folder = arguments.out or machine.RESULTS / machine.cpu_kind(about)
+    print(machine.write_suite(folder, f"speculation_{arguments.dtype}", {"machine": about, **measured}))
     return 0 if fine else 1
 
 

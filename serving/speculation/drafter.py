@@ -51,7 +51,9 @@ class Drafter:
         self.books.open(_own(sequence), now).verified(source, drafted, accepted)
 
     def learn(self, sequence: Sequence, now: float) -> None:
-        """Learn from a sequence that ended by itself or at its limit."""
+        """Learn from a sequence that ended by itself or at its limit, unless its request wants no part in drafts."""
+        if not sequence.request.speculate:
+            return
         answer = sequence.tokens[sequence.prompt_tokens :]
         if answer and answer[-1] in self._eos:
             answer.pop()

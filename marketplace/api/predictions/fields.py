@@ -26,7 +26,7 @@ MEANINGS = {
     "stop": "up to 16 texts that end the answer",
     "ignore_eos": "go on after the end-of-sequence token",
     "return_token_ids": "token ids beside the text",
-    "speculation": "false: no tokens are guessed ahead; the answer is the same, and slower",
+    "speculation": "false: no tokens are guessed ahead, now or later from this answer; it is the same, and slower",
     "confidence": "true: each choice has the probability of its whole answer, 0 to 1",
     "presence_penalty": "-2 to 2",
     "frequency_penalty": "-2 to 2",

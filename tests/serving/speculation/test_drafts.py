@@ -66,6 +66,7 @@ def test_answers_are_learned_in_their_scope_and_of_their_adapter_alone() -> None
         drafter.learn(sequence([5, 6, 7, END]), 0.0)
     assert drafter.offer(sequence([5]), 8, 0.0).tokens == (6, 7), "the end is no part of a draft"
     assert drafter.offer(sequence([5]), 1, 0.0).tokens == (6,)
+    drafter.learn(sequence([5, 8, END], scope="other", speculate=False), 0.0)
     assert drafter.offer(sequence([5], scope="other"), 8, 0.0).tokens == ()
     assert drafter.offer(sequence([5], digest="other"), 8, 0.0).tokens == ()
 
