@@ -64,6 +64,9 @@ class EarningsDay(models.Model):
                 name="billing_earningsday_unique",
             )
         ]
+        indexes: ClassVar = [  # versions of some models of a creator of thousands
+            models.Index(fields=["organization_id", "model_id", "day"], name="billing_earningsday_model"),
+        ]
 
 
 class SpanTotal(models.Model):

@@ -7,6 +7,7 @@ those that its ends touch.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
 from uuid import UUID
@@ -17,7 +18,7 @@ from django.utils import timezone
 from billing.models import Account, RollupQueue, SpanCustomer, SpanTotal
 from billing.models.rollups import NO_SUBJECT
 from billing.rollups import sums
-from billing.rollups.spans import Period
+from billing.rollups.spans import ALL_TIME, Period
 from billing.rollups.sums import Sums
 from marketplace.accounts.models import Organization
 
@@ -39,6 +40,7 @@ class EarningsLine:
     completion_tokens: int
     charged_nano_usd: int
     creator_nano_usd: int
+    model_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,14 @@ def by_model(
     return lines, rows[0].groups if rows else 0
 
 
+def customers_ever(organization: Organization, model_ids: Collection[UUID]) -> dict[UUID, int]:
+    """Return how many organizations ever paid for each of these models, of those that earned something."""
+    totals = SpanTotal.objects.filter(
+        facet=_Facet.EARNINGS_MODEL, organization_id=organization.pk, span=ALL_TIME, subject__in=model_ids
+    )
+    return dict(totals.values_list("subject", "customers"))
+
+
 def earnings_total(
     organization: Organization, *, since: date | datetime | None = None, until: date | datetime | None = None
 ) -> EarningsLine:
@@ -179,4 +189,5 @@ def _line(row: Sums, customers: int | None) -> EarningsLine:
         completion_tokens=row.completion_tokens,
         charged_nano_usd=row.charged,
         creator_nano_usd=row.earned,
+        model_id=row.subject if row.label else None,
     )

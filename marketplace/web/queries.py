@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Q, Sum
 from django.utils import timezone
 
-from billing.models import Dispute, Incident, LedgerTransaction, TopUp, TopUpRefund, Usage, UsageDay
+from billing.models import Dispute, Incident, LedgerTransaction, TopUp, TopUpRefund, Usage
 from billing.rollups.filtered import PLAYGROUND, UsageFilter, filtered_sums
 from billing.rollups.usage import UsageTotal, top_models, usage_summary
 from billing.selectors import top_ups
@@ -19,6 +19,7 @@ from marketplace.vault.models import Replica
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
 MOST_MODELS = 50  # on one page
+MOST_CHOICES = 200  # of a list to choose from
 REFUND_PATIENCE = timedelta(hours=1)  # Stripe answers within seconds
 
 
@@ -81,16 +82,11 @@ def usage_overview(*, organization: Organization, wanted: UsageFilter) -> UsageO
 
 
 def usage_choices(*, organization: Organization) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the models that the organization used in the last 90 days, and its lines of keys by id and name."""
-    models = (
-        UsageDay.objects.filter(organization_id=organization.pk, day__gte=_first_day(90))
-        .order_by("model_name")
-        .values_list("model_name", flat=True)
-        .distinct()[:200]
-    )
-    lines = ApiKey.objects.filter(organization=organization, first_key=None).order_by("name", "id")[:200]
+    """Return the models that the organization spent most on in 90 days, and its lines of keys by id and name."""
+    models, _ = top_models(organization, since=_first_day(90), limit=MOST_CHOICES)
+    lines = ApiKey.objects.filter(organization=organization, first_key=None).order_by("name", "id")[:MOST_CHOICES]
     keys = [(str(key.pk), f"{key.name} ({key.prefix})") for key in lines]
-    return list(models), [(str(PLAYGROUND), "Playground"), *keys]
+    return sorted(one.model_name or "" for one in models), [(str(PLAYGROUND), "Playground"), *keys]
 
 
 def last_days(days: int) -> UsageFilter:

@@ -177,10 +177,10 @@ class VersionEarningsView(ControlView):
     def get(self, request: Request) -> Response:
         """The organization's earnings by version, the best first, or by day and version."""
         asked = self.parse(self.Asked, query=True)
-        slug, model_id = asked.pop("model", None), None
+        slug, model_ids = asked.pop("model", None), None
         if slug is not None:
-            model_id = self.owned_model(self.organization.slug, slug).pk
-        found = by_version(self.organization, model_id=model_id, each_day=asked.pop("by_day"), **asked)
+            model_ids = [self.owned_model(self.organization.slug, slug).pk]
+        found = by_version(self.organization, model_ids=model_ids, each_day=asked.pop("by_day"), **asked)
         return Response(self.show(self.VersionGroup, found, many=True))
 
 

@@ -92,8 +92,9 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
     by_day = billing.by_day(acting.organization, since=since, until=end)
     values = {line.day: max(0, line.creator_nano_usd) for line in by_day if line.day is not None}
     models, count = billing.by_model(acting.organization, limit=MOST_MODELS, since=since, until=end)
-    ever = {line.model_name: line.consumers for line in billing.by_model(acting.organization)[0]}
-    versions = by_version(acting.organization, limit=MOST_VERSIONS, since=since, until=end)
+    shown = [line.model_id for line in models if line.model_id is not None]
+    ever = billing.customers_ever(acting.organization, shown)
+    versions = by_version(acting.organization, model_ids=shown, limit=MOST_VERSIONS, since=since, until=end)
     context = {
         "form": form,
         "since": since,
@@ -102,7 +103,7 @@ def earnings(request: HttpRequest, acting: Acting) -> HttpResponse:
         "total": billing.earnings_total(acting.organization),
         "recent": billing.earnings_total(acting.organization, since=since, until=end),
         "by_day": by_day,
-        "by_model": [(line, ever.get(line.model_name)) for line in models],
+        "by_model": [(line, line.model_id and ever.get(line.model_id)) for line in models],
         "more_models": count - len(models),
         "by_version": list(zip(versions, _numbers(versions), strict=True)),
         "chart": build_day_chart(values, last=until, days=(until - since).days + 1),
