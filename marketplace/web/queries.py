@@ -19,7 +19,7 @@ from marketplace.vault.models import Replica
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
 MOST_MODELS = 50  # on one page
-MOST_CHOICES = 200  # of a list to choose from
+MOST_CHOICES = 60  # of a list to choose from; each is rendered
 REFUND_PATIENCE = timedelta(hours=1)  # Stripe answers within seconds
 
 
