@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from devstack.errors import LocalStackError
 from devstack.state import State
+from tests.package_folder import install_folder
 
 GROUPS = ("agents", "llama-index")
-INSTALL_SECONDS = 1200
 _STAMP = "installed-from"
 
 
@@ -51,26 +47,13 @@ def install(group: str) -> None:
     """Install one group unless it is there. An interruption leaves nothing behind. Raises LocalStackError."""
     if _is_installed(group):
         return
-    started = time.monotonic()
-    print(f"  agent frameworks for the tests, {group} …", flush=True)
-    target = folder(group)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
-        made = Path(temporary) / group
-        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        # Not compiled: most modules of these packages are never imported.
-        options = ["--progress-bar=off", "--no-deps", "--no-compile", f"--target={made}"]
-        command = [*pip, *options, f"--requirement={requirements(group)}"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise LocalStackError(f"{group}: pip took more than {INSTALL_SECONDS} s") from error
-        if done.returncode != 0:
-            raise LocalStackError(f"{group}: pip failed\n{(done.stderr or done.stdout)[-2000:]}")
-        (made / _STAMP).write_text(_wanted(group))
-        shutil.rmtree(target, ignore_errors=True)
-        made.rename(target)
-    print(f"  agent frameworks for the tests, {group}: {time.monotonic() - started:.0f} s", flush=True)
+    # Not compiled: most modules of these packages are never imported.
+    install_folder(
+        folder(group),
+        f"agent frameworks for the tests, {group}",
+        ["--no-compile", f"--requirement={requirements(group)}"],
+        lambda made: (made / _STAMP).write_text(_wanted(group)),
+    )
 
 
 def _wanted(group: str) -> str:

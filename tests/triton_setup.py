@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 from devstack.errors import LocalStackError
 from devstack.state import State
+from tests.package_folder import install_folder
 
 # 3.9.0 comes with new installs, 3.6.0 with torch 2.11, the oldest in use. The interpreter of 3.6 takes
 # one-element arrays for integers, which numpy 2.4 refuses.
 VERSIONS = {"3.9.0": ("triton==3.9.0",), "3.6.0": ("triton==3.6.0", "numpy==2.3.5")}
 # AMD's libraries and NVIDIA's profiler: neither interprets nor compiles for NVIDIA. Half of the installed size.
 UNUSED = ("backends/amd/lib", "backends/nvidia/lib/cupti", "backends/nvidia/lib/cupti-blackwell")
-INSTALL_SECONDS = 1200
 
 
 def folder(version: str) -> Path:
@@ -48,25 +45,13 @@ def install(version: str) -> None:
     """Install one version unless it is there. An interruption leaves nothing behind. Raises LocalStackError."""
     if _is_installed(version):
         return
-    started = time.monotonic()
-    print(f"  Triton {version} for the kernel tests (about 200 MB) …", flush=True)
-    target = folder(version)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
-        made = Path(temporary) / version
-        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        command = [*pip, "--progress-bar=off", "--no-deps", f"--target={made}", *VERSIONS[version]]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise LocalStackError(f"Triton {version}: pip took more than {INSTALL_SECONDS} s") from error
-        if done.returncode != 0:
-            raise LocalStackError(f"Triton {version}: pip failed\n{(done.stderr or done.stdout)[-2000:]}")
-        for part in UNUSED:
-            shutil.rmtree(made / "triton" / part, ignore_errors=True)
-        shutil.rmtree(target, ignore_errors=True)
-        made.rename(target)
-    print(f"  Triton {version}: {time.monotonic() - started:.0f} s", flush=True)
+    note = " for the kernel tests (about 200 MB)"
+    install_folder(folder(version), f"Triton {version}", VERSIONS[version], _remove_unused, note)
+
+
+def _remove_unused(made: Path) -> None:
+    for part in UNUSED:
+        shutil.rmtree(made / "triton" / part, ignore_errors=True)
 
 
 def _is_installed(version: str) -> bool:

@@ -33,7 +33,7 @@ from examples.score import read_heldout
 
 CLIENTS = (1, 4, 16)
 PER_CLIENT = {1: 24, 4: 12, 16: 6}
-# Of each task; no row and no chat is asked in two rounds, or the second would find its own answer in the books.
+# Rows of each task; no row and no chat is asked in two rounds, or the second would find its own answer in the books.
 NEW_ROWS = 336
 NEW_SEED = 41
 
