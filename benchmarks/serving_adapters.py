@@ -53,9 +53,11 @@ class LocalKeys:
         self.dek = os.urandom(32)
         self.creator, self.model = uuid.uuid4(), uuid.uuid4()
         self.packages: dict[str, SealedPackage] = {}
+        self.base = ""  # fingerprint of the base that they were sealed for
 
     def seal(self, adapter: Path, folder: Path, base: BaseSpec) -> str:
         """Seal `adapter` into the package store at `folder`; returns its digest."""
+        self.base = base.fingerprint.hex()
         package = seal_package(
             adapter,
             folder / "package",
@@ -75,7 +77,7 @@ class LocalKeys:
         asked = self.leases.now()
         release = str(uuid.uuid4())
         self.leases.grant(release, digest, 3600.0, asked_at=asked)
-        identity = PackageIdentity(self.creator, self.model, 1)
+        identity = PackageIdentity(self.creator, self.model, 1, self.base)
         size = self.packages[digest].size
         return HeldKey(release, digest, bytearray(self.dek), self.identity.public_bytes(), identity, size)
 

@@ -98,12 +98,16 @@ async def place_hold(conn: AsyncConnection[Any], request: HoldRequest) -> HoldPl
     return placed_or_raise(await _one_row(conn, PLACE_HOLDS, place_parameters([request])), request)
 
 
-async def next_attempt(conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
-    """Give the prediction from `attempt` to another replica. Ask that replica only when this returned True.
+async def next_attempt(
+    conn: AsyncConnection[Any], prediction_id: UUID, *, attempt: int, replica_id: UUID, base: str
+) -> bool:
+    """Give the prediction from `attempt` to another replica, which serves `base`, the fingerprint of a checkpoint.
+
+    Ask that replica only when this returned True.
 
     False: the hold is closed, has a verdict, or is at another attempt.
     """
-    return await _one_row(conn, NEXT_ATTEMPT, (prediction_id, attempt, replica_id)) == (True,)
+    return await _one_row(conn, NEXT_ATTEMPT, (prediction_id, attempt, replica_id, base)) == (True,)
 
 
 async def settle_hold(conn: AsyncConnection[Any], charge: Charge) -> Settlement:

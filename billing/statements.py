@@ -35,7 +35,7 @@ PLACE_HOLDS = f"SELECT {_PLACED} FROM billing_place_holds(%s::jsonb)"
 SETTLE_HOLDS = "SELECT id, outcome, cost FROM billing_settle_holds(%s::jsonb)"
 # Those of idempotency keys with their answers: the arrays are as long as the items, null is no answer.
 SETTLE_KEPT = "SELECT id, outcome, cost FROM billing_settle_kept(%s::jsonb, %s::uuid[], %b::bytea[])"
-NEXT_ATTEMPT = "SELECT billing_next_attempt(%s, %s, %s)"
+NEXT_ATTEMPT = "SELECT billing_next_attempt(%s, %s, %s, %s)"
 RECORD_DELIVERY = "SELECT billing_record_delivery(%s, %s, %s)"
 RECORD_KEPT_DELIVERY = "SELECT billing_record_kept_delivery(%s, %s, %s, %b)"
 FIND_KEPT = """

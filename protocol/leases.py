@@ -26,6 +26,7 @@ class PackageIdentity(Answer, frozen=True):
     creator_id: UUID
     model_id: UUID
     version: int
+    base: Digest  # of the reference that the adapter was made for; the replica may serve another checkpoint of its line
 
 
 class LeaseAnswer(Answer, frozen=True):

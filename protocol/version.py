@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.errors import VersionMismatch
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 # Messages of the first version carried no version at all.
 UNVERSIONED = 1
 

@@ -24,7 +24,8 @@ from benchmarks.gateway.platform import FLAT_MODEL, FLAT_NANO_USD, MODEL  # noqa
 from billing.services import credit_promotion  # noqa: E402
 from marketplace.accounts.models import Organization  # noqa: E402
 from marketplace.accounts.services import create_api_key  # noqa: E402
-from marketplace.catalog.models import BaseModel, Model, Price, Version  # noqa: E402
+from marketplace.catalog.models import Model, Price, Version  # noqa: E402
+from marketplace.catalog.services import register_base  # noqa: E402
 from marketplace.vault.models import Replica  # noqa: E402
 from marketplace.vault.services import bootstrap_platform_keys  # noqa: E402
 
@@ -42,7 +43,7 @@ def seed(*, wallets: int, affordable: int, url: str, public_key: bytes, base: st
 def _platform(url: str, public_key: bytes, base: str) -> None:
     bootstrap_platform_keys()
     creator = Organization.objects.create(slug="maker", name="Maker")
-    stub = BaseModel.objects.create(name="stub", fingerprint=base, config={}, context_length=2048)
+    stub = register_base(name="stub", fingerprint=base, config={}, context_length=2048)
     for name, price in ((MODEL, (1_000_000, 100_000, 3_000_000, 500)), (FLAT_MODEL, (0, 0, 0, FLAT_NANO_USD))):
         slug = name.partition("/")[2]
         model = Model.objects.create(organization=creator, slug=slug, base_model=stub, title=slug)

@@ -23,7 +23,8 @@ from billing.rollups.services import roll_up
 from billing.splits import simple_parts, split_id
 from marketplace.accounts.models import Organization, User
 from marketplace.accounts.services import create_api_key, create_organization
-from marketplace.catalog.models import BaseModel, Model, Price, Version
+from marketplace.catalog.models import Model, Price, Version
+from marketplace.catalog.services import register_base
 
 CREATOR_BPS = 8_000
 KEYS = 20
@@ -50,7 +51,7 @@ def make_market(*, models: int, customers: int) -> Market:
     )
     for number in range(KEYS):
         create_api_key(organization=customer, name=f"key {number}", scopes=["predict"], created_by=buyer)
-    base = BaseModel.objects.create(name="base", fingerprint="ab" * 32, config={}, context_length=4096)
+    base = register_base(name="base", fingerprint="ab" * 32, config={}, context_length=4096)
     listings = [
         Model(
             organization=creator,

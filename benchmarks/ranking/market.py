@@ -19,7 +19,8 @@ from django.db import connection
 from billing.models import CardUse, Lot, TopUp
 from billing.pricing import NANO_PER_CENT
 from marketplace.accounts.models import Membership, Organization
-from marketplace.catalog.models import BaseModel, Evaluation, Model, Standing, Version
+from marketplace.catalog.models import Evaluation, Model, Standing, Version
+from marketplace.catalog.services import register_base
 from marketplace.standing.evidence import monday
 from marketplace.standing.services import rank_models
 
@@ -74,9 +75,7 @@ class Market:
     ) -> uuid.UUID:
         """Add a listing with one version, measured on 200 rows if `correct` says so."""
         published = self.now - timedelta(days=days_ago)
-        base = BaseModel.objects.filter(name="base").first() or BaseModel.objects.create(
-            name="base", fingerprint="ab" * 32, config={}, context_length=4096
-        )
+        base = register_base(name="base", fingerprint="ab" * 32, config={}, context_length=4096)
         slug = f"m-{self.new_id()}"
         row = self.add(
             Model(

@@ -26,6 +26,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
                                          `billing.payouts.books.lock_balances`
 16. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
+A base line (`catalog.locks.lock_line`) is locked alone: under it checkpoints are only added.
 A request for access (`access.locks.lock_request`) is locked alone: under it rows are only added.
 Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.
 The sums of models in use have their mark (`watch.locks.lock_mark`), under which only the sums and

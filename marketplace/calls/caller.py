@@ -39,12 +39,15 @@ class ChatCall:
     `body` is that of `/v1/chat/completions` (model, messages, …); it is sent as it is, and asks for no stream.
     `bare_base`: the contract is applied, and the adapter's weights are not; the receipt says so.
     `teaches`: replicas may draft every customer's answers from this one.
+    `checkpoint`: the fingerprint of the one that is to answer; `measures`: to clear the version for it, for nothing.
     """
 
     name: str
     body: dict[str, Any]
     bare_base: bool = False
     teaches: bool = False
+    checkpoint: str = ""
+    measures: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,7 +100,7 @@ class Caller:
         self._purse = purse
         self._concurrency = concurrency
         self._call_seconds = call_seconds
-        self._tokens: dict[tuple[bool, bool], tuple[str, float]] = {}
+        self._tokens: dict[tuple[bool, bool, str, bool], tuple[str, float]] = {}
         import httpx  # a worker's: the web process knows this module, and stays light
 
         # No proxy of the environment: prompts go to the platform's own address alone.
@@ -159,10 +162,16 @@ class Caller:
             time.sleep(max(pause, wish))
 
     def _headers(self, call: ChatCall) -> dict[str, str]:
-        kind = call.bare_base, call.teaches
+        kind = call.bare_base, call.teaches, call.checkpoint, call.measures
         token, made = self._tokens.get(kind, ("", 0.0))
         if not token or time.monotonic() - made > _RENEW_SECONDS:
-            token = issue_run_token(key=self._purse, bare_base=call.bare_base, teaches=call.teaches)
+            token = issue_run_token(
+                key=self._purse,
+                bare_base=call.bare_base,
+                teaches=call.teaches,
+                checkpoint=call.checkpoint,
+                measures=call.measures,
+            )
             self._tokens[kind] = token, time.monotonic()
         return {"authorization": f"Bearer {token}", "idempotency-key": f"run:{self._purse.pk.hex}:{call.name}"}
 

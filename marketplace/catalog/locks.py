@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog.models import BaseLine, Model, Version
 
 
 def lock_model(model_id: UUID) -> Model:
@@ -21,3 +21,8 @@ def lock_models(model_ids: Collection[UUID]) -> None:
 def lock_version(version_id: UUID) -> Version:
     """Lock the version: chunks of its package, and the end of its upload, take turns."""
     return Version.objects.select_for_update().get(pk=version_id)
+
+
+def lock_line(line_id: UUID) -> BaseLine:
+    """Lock the base line: its checkpoints up to a limit are counted one at a time."""
+    return BaseLine.objects.select_for_update(no_key=True).get(pk=line_id)

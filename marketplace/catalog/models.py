@@ -15,6 +15,9 @@ from django.db.models.functions import Now, Upper
 from billing import pricing
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
+from marketplace.catalog.checkpoints import BaseLine as BaseLine  # tables of this app, too
+from marketplace.catalog.checkpoints import BaseModel as BaseModel
+from marketplace.catalog.checkpoints import Clearance as Clearance
 from marketplace.catalog.licences import MAX_LICENCE_TEXT, terms_digest
 from marketplace.catalog.logos import Logo as Logo  # tables of this app, too
 from marketplace.catalog.rollouts import Rollout as Rollout  # one of this app's tables, as the next
@@ -32,17 +35,6 @@ _at_most_maximum = MaxValueValidator(MAX_PRICE_MICRO_USD_PER_MTOK)
 _at_most_gift = MaxValueValidator(MAX_FREE_NANO_USD)
 _at_most_everything = MaxValueValidator(BASIS_POINTS)
 _multiplier = [MinValueValidator(MIN_CLASS_BPS), MaxValueValidator(MAX_CLASS_BPS)]
-
-
-class BaseModel(models.Model):
-    """A base model that replicas serve; `fingerprint` is sealed_weights.base_fingerprint in hex."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    name = models.CharField(max_length=100)
-    fingerprint = models.CharField(max_length=64, unique=True)
-    config = models.JSONField()  # the Hugging Face config.json, for the strict intake's shapes
-    context_length = models.PositiveIntegerField()
-    created_at = models.DateTimeField(auto_now_add=True)
 
 
 class Model(models.Model):

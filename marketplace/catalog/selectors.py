@@ -192,18 +192,23 @@ def evaluations_of(*, model: Model) -> QuerySet[Evaluation]:
 
 
 def bases() -> QuerySet[BaseModel]:
-    """Return every base model, newest first."""
-    return BaseModel.objects.order_by("-created_at", "-id")
+    """Return the bases that adapters are made for, newest first: the reference of each line."""
+    return BaseModel.objects.filter(is_reference=True).select_related("line").order_by("-created_at", "-id")
 
 
 def bases_named(name: str) -> list[BaseModel]:
-    """Return the base with this fingerprint, or every base with this name (a name may have been used for several)."""
+    """Return the checkpoint with this fingerprint, or every one with this name (it may have been used for several)."""
     return list(BaseModel.objects.filter(Q(fingerprint=name) | Q(name=name)).order_by("-created_at", "-id"))
 
 
 def chosen_base(name: str | None) -> BaseModel:
-    """Return the base of this name or fingerprint, or the only one there is. Raises InvalidInput."""
-    found = bases_named(name) if name else list(bases()[:2])
+    """Return the reference of the line that this names, or is a checkpoint of; or of the only one there is.
+
+    name: of a line or a checkpoint, or the fingerprint of a checkpoint. Raises InvalidInput.
+    """
+    named = Q(fingerprint=name) | Q(name=name) | Q(line__name=name)
+    lines = BaseModel.objects.filter(named).values("line") if name else None
+    found = list((bases() if lines is None else bases().filter(line__in=lines))[:2])
     if len(found) == 1:
         return found[0]
     message = "there is no such base model" if not found else "there are several: give the fingerprint"

@@ -99,6 +99,11 @@ app.conf.update(
         },
         "tell of ends of versions": {"task": "marketplace.publishing.tell_of_ends", "schedule": 3600.0},
         "expire uploads of sets": {"task": "marketplace.evals.tasks.expire_abandoned_uploads", "schedule": 3600.0},
+        "clear versions": {
+            "task": "marketplace.evals.tasks.clear_versions",
+            "schedule": 30.0,
+            "options": {"expires": 25.0},
+        },
         "resume evaluations": {
             "task": "marketplace.evals.tasks.resume_evaluations",
             "schedule": 10.0,

@@ -93,7 +93,9 @@ TABLES = {
     "billing_usage": READ,
     "billing_webhook": WRITE,
     "billing_usageday": READ,
+    "catalog_baseline": "SELECT, INSERT, UPDATE",  # locked, never changed
     "catalog_basemodel": WRITE,
+    "catalog_clearance": WRITE,
     "catalog_evaluation": APPEND,
     "catalog_logo": "SELECT, INSERT, DELETE",
     "catalog_model": WRITE,

@@ -39,7 +39,8 @@ class GuardOdds:
         for number, row in enumerate(self._rows, start=1):
             texts = [str(one["content"]) for one in row.messages if one["role"] != "assistant" and one["content"]]
             for part, piece in enumerate(piece for text in texts for piece in pieces_of(text)):
-                yield ChatCall(f"{number}-{part}", body_of(name, piece) | {"service_tier": SERVICE_TIER})
+                body = body_of(name, piece) | {"service_tier": SERVICE_TIER}
+                yield ChatCall(f"{number}-{part}", body, checkpoint=self._guard.model.base_model.fingerprint)
 
     @property
     def done(self) -> int:

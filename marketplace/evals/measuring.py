@@ -1,7 +1,8 @@
 """The measuring of one run, from sealed rows to a figure. Rows are in the clear in this process's memory alone.
 
 The calls are those of any customer: to `/v1`, metered, charged to the run's purse. Each row is asked twice, once of the
-version and once of its base under the same contract; where a guard's threshold is set, it is asked of the guard. A
+version and once of its base under the same contract; where a guard's threshold is set, it is asked of the guard, and
+where a version is cleared for a checkpoint, of the version there and on the reference (`comparing`), for nothing. A
 worker that goes on where another was killed makes the same calls under the same names, and pays for none twice.
 """
 
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from marketplace.calls import Caller, CallRefused, CallsEnded, ChatAnswer, ChatCall
 from marketplace.catalog import blobs
 from marketplace.catalog.models import Version
+from marketplace.evals.comparing import Comparison
 from marketplace.evals.guard_odds import GuardOdds, NoThreshold
 from marketplace.evals.models import EvalRun
 from marketplace.evals.quotes import SERVICE_TIER, answer_limit
 from marketplace.evals.runs import (
     JudgedCall,
     fail_run,
+    finish_comparison,
     finish_guard_run,
     finish_run,
     give_back_claim,
@@ -41,7 +44,7 @@ def measure(run: EvalRun) -> None:
     scorer = read_scorer(run.eval_set.scorer)
     try:
         rows = _rows(run, scorer)
-        measured: _Judged | GuardOdds = GuardOdds(run.guard, rows) if run.guard else _Judged(run.version, scorer, rows)
+        measured = _measured(run, scorer, rows)
         with Caller(purse_of(run), concurrency=CONCURRENCY) as caller:
             told = time.monotonic()
             for outcome in caller.run(measured.to_ask()):
@@ -69,9 +72,18 @@ def measure(run: EvalRun) -> None:
         _finish(run, measured)
 
 
-def _finish(run: EvalRun, measured: _Judged | GuardOdds) -> None:
+def _measured(run: EvalRun, scorer: Scorer, rows: list[EvalRow]) -> _Judged | GuardOdds | Comparison:
+    if run.checkpoint is not None:
+        return Comparison(run, scorer, rows)
+    return GuardOdds(run.guard, rows) if run.guard else _Judged(run.version, scorer, rows)
+
+
+def _finish(run: EvalRun, measured: _Judged | GuardOdds | Comparison) -> None:
     if isinstance(measured, _Judged):
         finish_run(run, measured.calls, macro_f1=measured.macro_f1())
+        return
+    if isinstance(measured, Comparison):
+        finish_comparison(run, measured.figure())
         return
     try:
         finish_guard_run(run, measured.threshold())
@@ -116,14 +128,14 @@ class _Judged:
         self.calls: list[JudgedCall] = []
 
     def to_ask(self) -> Iterator[ChatCall]:
-        """Yield both calls of each row, the base's beside the version's."""
-        version = self._version
+        """Yield both calls of each row, the base's beside the version's: on the reference, whatever else serves it."""
+        version, reference = self._version, self._version.model.base_model.fingerprint
         model = f"{version.model.full_name}@{version.number}"
         limit = {} if version.contract else {"max_tokens": answer_limit(version), "temperature": 0}
         for number, row in enumerate(self._rows, start=1):
             body = {"model": model, "messages": row.messages, "service_tier": SERVICE_TIER, **limit}
-            yield ChatCall(f"{number}-version", body, teaches=True)
-            yield ChatCall(f"{number}-base", body, bare_base=True)
+            yield ChatCall(f"{number}-version", body, teaches=True, checkpoint=reference)
+            yield ChatCall(f"{number}-base", body, bare_base=True, checkpoint=reference)
 
     @property
     def done(self) -> int:

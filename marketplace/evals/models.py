@@ -10,8 +10,10 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from marketplace.accounts.models import ApiKey, Organization
-from marketplace.catalog.models import Model, Version
+from marketplace.catalog.models import BaseModel, Model, Version
 from marketplace.vault.models import SigningKey
+
+MOST_COMPARED = 1_000  # rows of a set that a run on a checkpoint asks
 
 
 class EvalSet(models.Model):
@@ -62,6 +64,8 @@ class EvalRun(models.Model):
     version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="eval_runs")
     # The version of a guard: the run asks it about each row, to set the threshold of a guard of this version's model.
     guard = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, related_name="+")
+    # The platform's own run, which costs nothing: it asks the version on this checkpoint and on the reference.
+    checkpoint = models.ForeignKey(BaseModel, on_delete=models.PROTECT, null=True, related_name="+")
     state = models.CharField(max_length=8, choices=State, default=State.WAITING)
     reason = models.CharField(max_length=300, blank=True, default="")  # of a failure: a sentence without a row's text
     budget_nano_usd = models.BigIntegerField()
@@ -77,8 +81,13 @@ class EvalRun(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["eval_set", "version"],
-                condition=Q(state__in=("waiting", "running")),
+                condition=Q(state__in=("waiting", "running"), checkpoint__isnull=True),
                 name="evals_one_open_run",
+            ),
+            models.UniqueConstraint(
+                fields=["version", "checkpoint"],
+                condition=Q(state__in=("waiting", "running"), checkpoint__isnull=False),
+                name="evals_one_open_measurement",
             ),
             models.CheckConstraint(
                 condition=Q(spent_nano_usd__gte=0, budget_nano_usd__gte=F("spent_nano_usd")),
@@ -93,8 +102,11 @@ class EvalRun(models.Model):
     def calls(self) -> int:
         """Return how many calls the run makes: each row is asked of the adapter and of the base, or of a guard.
 
-        A guard reads a long row in pieces, so its calls are counted by rows.
+        A guard reads a long row in pieces, so its calls are counted by rows. The platform's own run on a checkpoint
+        asks the first rows twice.
         """
+        if self.checkpoint_id:
+            return 2 * min(self.eval_set.rows, MOST_COMPARED)
         return self.eval_set.rows if self.guard_id else 2 * self.eval_set.rows
 
 

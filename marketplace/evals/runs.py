@@ -23,6 +23,7 @@ from marketplace.accounts.models import ApiKey
 from marketplace.calls import close_purse, open_purse, spent_nano_usd
 from marketplace.catalog.locks import lock_version
 from marketplace.catalog.models import Evaluation, Model, Version
+from marketplace.evals.clearances import Compared, put_off, record_figure
 from marketplace.evals.guard_odds import Threshold
 from marketplace.evals.models import EvalCall, EvalRun, EvalSet, ModelGuard
 from marketplace.evals.quotes import worst_case
@@ -73,9 +74,8 @@ def start_run(
     if not 1 <= budget <= MAX_BUDGET_NANO_USD:
         raise InvalidInput(f"must be from 1 to {MAX_BUDGET_NANO_USD}", field="budget_nano_usd")
     lock_organization(eval_set.organization_id)
-    if EvalRun.objects.filter(eval_set__organization=eval_set.organization, state__in=EvalRun.OPEN).count() >= (
-        MAX_OPEN_RUNS
-    ):
+    own = EvalRun.objects.filter(eval_set__organization=eval_set.organization, checkpoint=None, state__in=EvalRun.OPEN)
+    if own.count() >= MAX_OPEN_RUNS:
         raise NotAllowed(f"{MAX_OPEN_RUNS} runs may be open; wait until one ends", code="too_many_runs")
     available = wallet(eval_set.organization).available
     if available < min(budget, quote):
@@ -116,8 +116,10 @@ def claim_run(run_id: UUID) -> EvalRun | None:
     EvalRun.objects.filter(pk=run_id, started_at=None).update(started_at=now)
     return EvalRun.objects.select_related(
         "purse",
+        "checkpoint",
         "eval_set__signing_key",
         "guard__model__organization",
+        "guard__model__base_model",
         "version__model__organization",
         "version__model__base_model",
     ).get(pk=run_id)
@@ -139,7 +141,7 @@ def give_back_claim(run: EvalRun) -> None:
 def purse_of(run: EvalRun) -> ApiKey:
     """Return the key that the run pays with, which is made once: a worker that goes on pays out of the same budget."""
     if run.purse is None:
-        kind = "guard" if run.guard else "evaluation"
+        kind = "guard" if run.guard else f"checkpoint {run.checkpoint.name}" if run.checkpoint else "evaluation"
         name = f"{kind} of {run.version.model.full_name}@{run.version.number}, set {run.eval_set.number}"
         run.purse = open_purse(
             organization=run.version.model.organization, name=name[:100], budget_nano_usd=run.budget_nano_usd
@@ -151,7 +153,8 @@ def purse_of(run: EvalRun) -> ApiKey:
 def fail_run(run: EvalRun, reason: str) -> None:
     """End a run without a figure; what it spent stays spent. `reason` is a sentence without a row's text."""
     with transaction.atomic():
-        _end(run, State.FAILED, reason=reason[:300])
+        if _end(run, State.FAILED, reason=reason[:300]) and run.checkpoint_id:
+            put_off(run, reason)
     _close(run)
 
 
@@ -165,6 +168,17 @@ def finish_run(run: EvalRun, calls: Sequence[JudgedCall], *, macro_f1: tuple[flo
             withdrawn = False
             if _end(run, State.DONE, calls_done=len(calls)):
                 _record(run, calls, receipts, macro_f1)
+    if withdrawn:
+        fail_run(run, "the version was withdrawn while it was measured")
+    _close(run)
+
+
+def finish_comparison(run: EvalRun, found: Compared) -> None:
+    """End a run on a checkpoint: its version is cleared for it, or not. Fails the run if the version was withdrawn."""
+    with transaction.atomic():
+        withdrawn = lock_version(run.version_id).state not in MEASURED
+        if not withdrawn and _end(run, State.DONE, calls_done=2 * found.rows):
+            record_figure(run, found)
     if withdrawn:
         fail_run(run, "the version was withdrawn while it was measured")
     _close(run)

@@ -11,6 +11,7 @@ from django.db import Error
 from django.db.models import Q
 from django.utils import timezone
 
+from marketplace.evals.clearing import clear_versions
 from marketplace.evals.measuring import measure
 from marketplace.evals.models import EvalRun
 from marketplace.evals.runs import MAX_AGE, QUEUED_SECONDS, RUN_TASK, claim_run, fail_run
@@ -53,6 +54,12 @@ def run_evaluation(run_id: str) -> None:
 def expire_abandoned_uploads() -> int:
     """End uploads of sets that nobody completed; return how many."""
     return expire_abandoned_sets()
+
+
+@shared_task(name="marketplace.evals.tasks.clear_versions")
+def clear_versions_for_checkpoints() -> int:
+    """Start runs of versions on checkpoints that they are not cleared for; return how many."""
+    return clear_versions()
 
 
 @shared_task(name="marketplace.evals.tasks.resume_evaluations")

@@ -84,11 +84,14 @@ class Books:
         except AWAY as error:
             logger.warning("budget %s: its refusal is not noted: %s", node_id, type(error).__name__)
 
-    async def next_attempt(self, prediction_id: UUID, *, attempt: int, replica_id: UUID) -> bool:
-        """Bind the hold to another replica, in place of `attempt`. False: it is not, so that replica is not asked."""
+    async def next_attempt(self, prediction_id: UUID, *, attempt: int, replica_id: UUID, base: str) -> bool:
+        """Bind the hold to another replica, which serves `base`, in place of `attempt`.
+
+        False: it is not, so that replica is not asked.
+        """
         try:
             async with self.database.connection() as connection:
-                return await next_attempt(connection, prediction_id, attempt=attempt, replica_id=replica_id)
+                return await next_attempt(connection, prediction_id, attempt=attempt, replica_id=replica_id, base=base)
         except AWAY as error:
             logger.error("hold %s not moved to another replica: %s", prediction_id, type(error).__name__)
             return False

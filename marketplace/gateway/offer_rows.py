@@ -13,6 +13,7 @@ from psycopg import AsyncCursor
 
 from billing.pricing import BASIS_POINTS, Price
 from marketplace.accounts.errors import NotFound
+from marketplace.catalog.checkpoints import CLEARED_SQL
 from marketplace.catalog.rollouts import DEFAULT_FIRST_SQL, takes_part
 from marketplace.catalog.shares import Royalty
 from marketplace.guards.policies import Policy
@@ -30,6 +31,7 @@ _OFFER_SQL = f"""
 SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
        m.gated OR m.licence_required AS conditional,
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
+       {CLEARED_SQL} AS cleared,
        g.logprobs_open, g.calls_per_day, g.on_copying,
        a.threshold_milli, av.number AS guard_number, am.slug AS guard_slug, ao.slug AS guard_organization,
        o.slug AS creator_slug, o.suspended_at IS NOT NULL AS is_suspended,

@@ -33,7 +33,7 @@ WHERE f.slug = %s AND f.kept_until > now()
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
-SELECT id, name, url, receipt_public_key FROM vault_replica r
+SELECT id, name, url, base_fingerprint, receipt_public_key FROM vault_replica r
 WHERE gone_at IS NULL AND base_fingerprint = %s AND last_seen_at > now() - make_interval(secs => %s)
   AND NOT EXISTS (SELECT 1 FROM vault_enrolledreplica e WHERE e.name = r.name AND e.drained_at IS NOT NULL)
 """
@@ -57,7 +57,8 @@ class Offer:
     created: int  # unix seconds of its publication
     digest: str | None  # None: the bare base
     creator_organization_id: uuid.UUID
-    base_fingerprint: str
+    base_fingerprint: str  # of the reference of its base line
+    cleared: tuple[str, ...]  # the other checkpoints of the line that it may be served on
     context_length: int
     price_id: int
     terms: Terms
@@ -77,11 +78,12 @@ class Offer:
 
 @dataclass(frozen=True)
 class ReplicaAddress:
-    """A live replica: where it is, and the key its receipts are signed with."""
+    """A live replica: where it is, the checkpoint that it serves, and the key its receipts are signed with."""
 
     id: uuid.UUID
     name: str
     url: str
+    base_fingerprint: str
     receipt_public_key: bytes
 
 
@@ -141,6 +143,7 @@ class Offers:
             digest=row["package_digest"],
             creator_organization_id=row["creator_organization_id"],
             base_fingerprint=row["fingerprint"],
+            cleared=tuple(row["cleared"]),
             context_length=row["context_length"],
             price_id=row["price_id"],
             terms=row["terms"],
@@ -184,18 +187,27 @@ class Offers:
         assert found is not None
         return int(found[0])
 
-    async def replicas(self, database: AsyncConnectionPool[Any], offer: Offer) -> list[ReplicaAddress]:
-        """Live replicas of the offer's base, best first. Raises Refusal 503 when there is none.
+    async def replicas(
+        self, database: AsyncConnectionPool[Any], offer: Offer, principal: Principal | None = None
+    ) -> list[ReplicaAddress]:
+        """Live replicas that may answer, best first. Raises Refusal 503 when there is none.
 
-        Rendezvous hashing on the adapter keeps its requests, and so its weights and prefix cache, on one replica.
+        They serve the reference of the base line, or a checkpoint that the version is cleared for, and no other; the
+        platform's own calls name one. Rendezvous hashing on the adapter keeps its requests, and so its weights and
+        prefix cache, on one replica.
         """
-        found = await self._replicas.get(
-            offer.base_fingerprint, lambda: self._load_replicas(database, offer.base_fingerprint)
-        )
+        checkpoints = (offer.base_fingerprint, *offer.cleared)
+        if principal is not None and principal.checkpoint:
+            named = principal.checkpoint
+            checkpoints = (named,) if principal.measures or named in checkpoints else ()
+        found = [one for checkpoint in checkpoints for one in await self._of_checkpoint(database, checkpoint)]
         if not found:
             raise unavailable("No replica is serving this model's base right now. Nothing was charged; try again.")
         adapter = (offer.digest or "base").encode()
         return sorted(found, key=lambda one: hashlib.sha256(adapter + one.name.encode()).digest())
+
+    async def _of_checkpoint(self, database: AsyncConnectionPool[Any], fingerprint: str) -> list[ReplicaAddress]:
+        return await self._replicas.get(fingerprint, lambda: self._load_replicas(database, fingerprint))
 
     async def _load_replicas(self, database: AsyncConnectionPool[Any], fingerprint: str) -> list[ReplicaAddress]:
         async with (

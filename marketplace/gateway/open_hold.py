@@ -79,9 +79,9 @@ class OpenHold:
         """Note that the books granted less than was asked of them."""
         self._request = replace(self._request, max_tokens=max_tokens, amount_nano_usd=amount_nano_usd)
 
-    async def next_attempt(self, replica_id: UUID) -> bool:
-        """Bind it to another replica. False: that replica must not be asked."""
-        if not await self._books.next_attempt(self._id, attempt=self.attempt, replica_id=replica_id):
+    async def next_attempt(self, replica_id: UUID, *, base: str) -> bool:
+        """Bind it to another replica and its checkpoint. False: that replica must not be asked."""
+        if not await self._books.next_attempt(self._id, attempt=self.attempt, replica_id=replica_id, base=base):
             return False
         self.attempt += 1
         self.handed_over(0)

@@ -25,6 +25,7 @@ from protocol.tickets import Ticket, prediction_ticket
 
 DEADLINE_SECONDS = 300  # of one prediction
 HOLD_GRACE_SECONDS = 30  # after the deadline the sweeper takes over
+FREE = Price(0, 0, 0, 0)  # of the platform's own measurement of a checkpoint, which nobody ordered
 
 
 def _deadline() -> float:
@@ -69,8 +70,10 @@ class Order:
         """Return the order as a call of the run, whose deadline becomes its own where it comes sooner."""
         return replace(self, run_id=run.id, deadline=min(self.deadline, run.deadline.timestamp()))
 
-    def hold_request(self, *, idempotency_key: str | None, replica_id: uuid.UUID, gateway_id: uuid.UUID) -> HoldRequest:
-        """Return the hold of a first attempt at this replica."""
+    def hold_request(
+        self, *, idempotency_key: str | None, replica_id: uuid.UUID, base: str, gateway_id: uuid.UUID
+    ) -> HoldRequest:
+        """Return the hold of a first attempt at this replica, which serves the checkpoint `base`."""
         return HoldRequest(
             prediction_id=self.id,
             organization_id=self.principal.organization_id,
@@ -92,7 +95,7 @@ class Order:
             expires_at=datetime.fromtimestamp(self.deadline, UTC) + timedelta(seconds=HOLD_GRACE_SECONDS),
             gateway_id=gateway_id,
             adapter=self.adapter,
-            base=self.offer.base_fingerprint,
+            base=base,
             max_prompt_tokens=self.max_prompt_tokens,
             max_tokens=self.max_tokens,
             end_user=self.request.end_user,
@@ -118,14 +121,14 @@ class Order:
             contract=self.offer.digest if self.principal.bare_base and self.offer.contract is not None else None,
         )
 
-    def grant(self, *, attempt: int, replica_id: uuid.UUID) -> Grant:
+    def grant(self, *, attempt: int, replica_id: uuid.UUID, base: str) -> Grant:
         """Return what a receipt of this attempt is held against."""
         return Grant(
             prediction_id=self.id,
             attempt=attempt,
             replica_id=replica_id,
             adapter=self.adapter,
-            base=self.offer.base_fingerprint,
+            base=base,
             max_prompt_tokens=self.max_prompt_tokens,
             max_tokens=self.max_tokens,
             latency_class=self.request.latency_class,
@@ -139,6 +142,8 @@ def order_of(principal: Principal, offer: Offer, outgoing: Outgoing, *, came: by
     """
     request = outgoing.request
     price = offer.terms.price(request.latency_class, embedding=request.embedding)
+    if principal.measures:
+        price = FREE
     max_prompt_tokens, max_tokens = worst_tokens(request, offer)
     digest = hashlib.sha256(came).digest()
     return Order(

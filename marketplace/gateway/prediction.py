@@ -88,6 +88,7 @@ class Prediction:
         request = self.order.hold_request(
             idempotency_key=None if key is None else key.text,
             replica_id=replica.id,
+            base=replica.base_fingerprint,
             gateway_id=self.parts.books.gateway_id,
         )
         self.keeper = None if key is None else Keeper(self.id, key)
@@ -106,7 +107,7 @@ class Prediction:
 
     async def next_attempt(self, replica: ReplicaAddress) -> bool:
         """Bind the hold to `replica`, whose turn it is. False: it must not be asked."""
-        return await self._hold.next_attempt(replica.id)
+        return await self._hold.next_attempt(replica.id, base=replica.base_fingerprint)
 
     def trace_headers(self, replica: ReplicaAddress) -> dict[str, str]:
         """Return the header of this attempt's span; nothing where nothing is traced."""
@@ -119,7 +120,9 @@ class Prediction:
     def receipt(self, token: str) -> SignedReceipt:
         """Judge the receipt that came with the answer. Raises ReceiptRejected: call `refuse_receipt` then."""
         assert self.replica is not None
-        self._grant = self.order.grant(attempt=self._hold.attempt, replica_id=self.replica.id)
+        self._grant = self.order.grant(
+            attempt=self._hold.attempt, replica_id=self.replica.id, base=self.replica.base_fingerprint
+        )
         self._token = token
         keys = {self.replica.id: bytes(self.replica.receipt_public_key)}
         receipt = verify_receipt(token, self._grant, keys)

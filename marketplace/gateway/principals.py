@@ -54,6 +54,7 @@ class Principal:
 
     `bare_base`: the platform itself asks, for the contract without the adapter's weights (`accounts.run_tokens`).
     `teaches`: the platform itself asks, and replicas may draft every customer's answers from this one.
+    `checkpoint`: the platform itself asks, on this one alone; `measures`: to clear the version for it, free of charge.
     """
 
     organization_id: uuid.UUID
@@ -63,6 +64,8 @@ class Principal:
     guards: Policy = NO_POLICY  # of the key
     models: frozenset[str] = frozenset()  # `org/slug` that the key may call; empty: all
     teaches: bool = False
+    checkpoint: str = ""
+    measures: bool = False
 
     def require_model(self, name: ModelName) -> None:
         """Raise Refusal 403 for a model that the key may not call, whether or not it exists."""
@@ -132,7 +135,13 @@ class Authenticator:
         row = await self._keys.get(claims.key_prefix, lambda: self._load(database, claims.key_prefix))
         if row is None:
             raise unauthorized("The key of this run does not exist.")
-        return replace(_principal_of(row), bare_base=claims.bare_base, teaches=claims.teaches)
+        return replace(
+            _principal_of(row),
+            bare_base=claims.bare_base,
+            teaches=claims.teaches,
+            checkpoint=claims.checkpoint,
+            measures=claims.measures,
+        )
 
     async def keep_fresh(self, database: AsyncConnectionPool[Any]) -> None:
         """Load the keys that are in use every second, in one statement, until cancelled: no request waits for that."""

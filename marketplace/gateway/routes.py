@@ -197,7 +197,7 @@ class Routes:
         await self.features.require_on(database, "predictions", principal.organization_id)
         run = await self.calls.of_call(database, principal, headers_of(scope))
         offer = await self._offer(asking, scope, headers)
-        candidates = await self.offers.replicas(database, offer)
+        candidates = await self.offers.replicas(database, offer, principal)
         order = await self._order(asking, offer, scope)
         if run is not None:
             order = order.in_run(run)
@@ -207,7 +207,7 @@ class Routes:
         call = _Call(prediction, asking.path, candidates, key, admission, asking.outgoing.body, asking.stopwatch)
         call.stopwatch.end("admit")
         with client_of(prediction.id) as client:
-            if offer.attack_guard is not None:
+            if offer.attack_guard is not None and not call.prediction.order.principal.measures:
                 await self._judge(call, client, headers)
             await self._carry_out(call, client, headers)
 

@@ -78,7 +78,7 @@ async def moderate(routes: Routes, scope: Scope, receive: Receive, send: Send, h
     offer = await routes.offers.find(database, request.guard, consumer=principal)
     headers |= {} if offer.ending is None else offer.ending.headers()
     require_guard(offer, request.guard)
-    candidates = await routes.offers.replicas(database, offer)
+    candidates = await routes.offers.replicas(database, offer, principal)
     orders = guard_orders(principal, offer, request.guard, request.pieces)
     asking = asked(routes.parts, orders, candidates, headers[REQUEST_ID_HEADER], log_odds)
     with Client(receive, send) as client:

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from marketplace.vault.addresses import checked_origin
 from marketplace.vault.attestation import verify_evidence
+from marketplace.vault.clearance import not_cleared
 from marketplace.vault.errors import BadRequest, NotEnrolled, SessionRefused
 from marketplace.vault.locks import lock_enrolled_replica
 from marketplace.vault.models import EnrolledReplica, Lease, Release, Replica, ReplicaChallenge
@@ -115,7 +116,10 @@ def _check_terms(known: EnrolledReplica, registration: Registration, *, nonce: b
     except SealError:
         raise NotEnrolled("the registration is not signed by the replica's identity") from None
     if registration.base != known.base_model.fingerprint:
-        raise NotEnrolled(f"this replica may serve the base model {known.base_model.name}, and has loaded another")
+        raise NotEnrolled(
+            f"this replica may serve {known.base_model.name}, and has loaded another base model, or computes it in "
+            "another precision (--dtype, --kv-dtype, --adapter-dtype): add that as a checkpoint (add_base_model)"
+        )
     verify_evidence(registration.evidence, nonce=nonce, hpke_public_key=hpke_key)
     if known.builds and registration.evidence.get("digest") not in known.builds:
         raise NotEnrolled("this build of the serving program is not one that staff allowed for this replica")
@@ -149,7 +153,10 @@ def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Ma
     now = timezone.now()
     figures = {**stats, TOKEN_RATE: _token_rate(replica, stats, now)}
     Replica.objects.filter(pk=replica.pk, gone_at__isnull=True).update(last_seen_at=now, stats=figures)
-    held = Release.objects.filter(pk__in=list(release_ids), replica=replica).select_related("version", "lease")
+    held = Release.objects.filter(pk__in=list(release_ids), replica=replica).select_related(
+        "version__model__base_model", "lease"
+    )
+    barred = not_cleared(versions=[release.version for release in held], replica=replica)
     renewed: list[UUID] = []
     revoked: set[str] = set()
     for release in held:
@@ -159,6 +166,7 @@ def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Ma
             release.lease.revoked_at is None
             and release.lease.expires_at > now
             and release_allowed(release.version.state, release.purpose)
+            and release.version_id not in barred
         ):
             renewed.append(release.pk)
     if renewed:

@@ -68,6 +68,12 @@ class ReleaseDenied(VaultError):
     status = 403
 
 
+class NotCleared(ReleaseDenied):
+    """The version is not cleared for the checkpoint that this replica serves, and is not being measured there."""
+
+    code = "not_cleared"
+
+
 class NoDemand(ReleaseDenied):
     """Nobody needs this key on the replica that asks: it is refused, and staff are told."""
 

@@ -22,9 +22,10 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import keys
 from marketplace.vault.attestation import evidence_hash
+from marketplace.vault.clearance import require_checkpoint
 from marketplace.vault.demand import alarm, require_budget, require_demand
 from marketplace.vault.enrolment import LEASE_SECONDS
-from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
+from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPackage, VersionRevoked
 from marketplace.vault.locks import lock_bootstrap, lock_creator_key, lock_version_of_package
 from marketplace.vault.models import CreatorKey, DataKey, Lease, PlatformKey, Release, Replica, SigningKey
 from marketplace.vault.policies import ENDED_STATES, release_allowed
@@ -171,7 +172,7 @@ def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
     it cannot be written, nothing leaves.
 
     Raises UnknownPackage, ReleaseDenied or VersionRevoked (the version's state forbids it), NoDemand and
-    ReleaseBudgetSpent (staff are told), WrongBase, NotBootstrapped. Must not be called inside a transaction.
+    ReleaseBudgetSpent (staff are told), WrongBase, NotCleared, NotBootstrapped. Must not be called in a transaction.
     """
     vault_key = keys.signing_pair(PlatformKey.Purpose.VAULT).private
     try:
@@ -223,8 +224,7 @@ def _check_release(version: Version, replica: Replica, purpose: str) -> None:
         raise VersionRevoked("this version was withdrawn")
     if not release_allowed(version.state, purpose):
         raise ReleaseDenied(f"a version that is {version.state} is not released to {purpose}")
-    if version.model.base_model.fingerprint != replica.base_fingerprint:
-        raise WrongBase("this version is for another base model than the replica serves")
+    require_checkpoint(version=version, replica=replica, purpose=purpose)
     require_demand(version=version, replica=replica, purpose=purpose)
     require_budget(replica=replica)
 

@@ -169,14 +169,19 @@ def lease(request: HttpRequest) -> HttpResponseBase:
         LeaseAnswer(
             lease=sealed.to_json(),
             creator_public_key=encode_base64url(creator_public_key),
-            identity=PackageIdentity(version.model.organization_id, version.model_id, version.number),
+            identity=PackageIdentity(
+                version.model.organization_id,
+                version.model_id,
+                version.number,
+                version.model.base_model.fingerprint,
+            ),
             package_size=version.package_size,
         )
     )
 
 
 def _version(digest: str) -> tuple[Version, bytes]:
-    version = Version.objects.select_related("model", "signing_key").filter(package_digest=digest).first()
+    version = Version.objects.select_related("model__base_model", "signing_key").filter(package_digest=digest).first()
     if version is None or version.signing_key is None:
         raise UnknownPackage("no version has this package")
     return version, bytes(version.signing_key.public_key)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.checkpoints import ComputedIn, checkpoint_fingerprint
 from serving.config import ServingConfig
 from serving.engine import Engine
 from serving.http.app import create_app, grammar_compiler
@@ -77,7 +78,8 @@ def _build(
     config: ServingConfig, platform: PlatformConfig, journal: UsageJournal, fingerprint: Future[bytes] | None
 ) -> PlatformReplica:
     base = Base.from_dir(config.model, fingerprint)
-    signer, tickets, leases = ReceiptSigner(base.fingerprint), TicketVerifier(), LeaseTable()
+    checkpoint = _checkpoint(config, base)
+    signer, tickets, leases = ReceiptSigner(checkpoint), TicketVerifier(), LeaseTable()
     identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
     client = VaultClient(platform.platform_url)
     packages = PackageStore(platform.package_dir, client)
@@ -129,7 +131,7 @@ def _build(
             ),
         ],
     )
-    description = _describe(platform, base)
+    description = _describe(platform, checkpoint)
     return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description, verifier)
 
 
@@ -164,10 +166,16 @@ def run(
     return 0 if started else 1
 
 
-def _describe(platform: PlatformConfig, base: Base) -> Description:
+def _checkpoint(config: ServingConfig, base: Base) -> str:
+    """Return the fingerprint of what is served: the files, and the precision that these flags compute them in."""
+    computed = ComputedIn.of_flags(dtype=config.dtype, kv_dtype=config.kv_dtype, adapter_dtype=config.adapter_dtype)
+    return checkpoint_fingerprint(base.fingerprint, computed)
+
+
+def _describe(platform: PlatformConfig, checkpoint: str) -> Description:
     return Description(
         url=platform.advertise_url,
-        base=base.fingerprint,
+        base=checkpoint,
         evidence={"kind": "build-digest", "digest": build_digest()},
     )
 

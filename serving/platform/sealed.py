@@ -42,7 +42,7 @@ class SealedAdapterSource:
         """Make a source of adapters for `base` only; with `must_lock`, of none whose plaintext could reach swap."""
         self._must_lock = must_lock
         self.seconds = LevelSeconds()
-        self._link, self._packages, self._base = link, packages, base
+        self._link, self._packages = link, packages
         self._reader = PeftReader(base)
         self.contracts = ContractShelf()
         self._opened: dict[str, OpenedPackage] = {}
@@ -145,7 +145,7 @@ class SealedAdapterSource:
             over_chunks(decrypt, opening.header)
             opened = opening.finish()
         try:
-            check_identity(opened, key, self._base)
+            check_identity(opened, key)
             sealed = opened.contract
             self.contracts.put(key.digest, None if sealed is None else parse_contract(sealed))
         except BaseException:
@@ -230,14 +230,17 @@ class SealedAdapterSource:
             return sum(len(opened.tensors) for opened in packages if opened.locked)
 
 
-def check_identity(opened: OpenedPackage, key: HeldKey, base: BaseSpec) -> None:
-    """Raise `SealError` unless the package is the creator's, model and version that the vault names, for this base."""
+def check_identity(opened: OpenedPackage, key: HeldKey) -> None:
+    """Raise `SealError` unless the package is the creator's, model and version that the vault names, for its reference.
+
+    The replica may serve another checkpoint of the line; that the adapter fits is checked when it is read.
+    """
     header, identity = opened.header, key.identity
     pairs = (
         ("creator", header.creator_id, identity.creator_id),
         ("model", header.model_id, identity.model_id),
         ("version", header.version, identity.version),
-        ("base model", header.base_fingerprint, base.fingerprint),
+        ("base model", header.base_fingerprint.hex(), identity.base),
     )
     for what, found, expected in pairs:
         if found != expected:

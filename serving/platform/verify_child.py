@@ -94,7 +94,7 @@ def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, 
     header, identity = opened.header, job.identity
     if (header.creator_id, header.model_id) != (identity.creator_id, identity.model_id):
         raise SealError("package creator or model: is not the one the vault names")
-    if header.version != identity.version or header.base_fingerprint != base.fingerprint:
+    if header.version != identity.version or header.base_fingerprint.hex() != identity.base:
         raise SealError("package version or base model: is not the one the vault names")
     if (contract := opened.contract) is not None:
         parse_contract(contract)

@@ -48,7 +48,7 @@ ENROLMENT = {
     "identity_public_key": KEY,
     "signature": SIGNATURE,
 }
-IDENTITY = {"creator_id": ID, "model_id": ID, "version": 1}
+IDENTITY = {"creator_id": ID, "model_id": ID, "version": 1, "base": DIGEST}
 JOB = {
     "path": "/tmp/package",
     "digest": DIGEST,

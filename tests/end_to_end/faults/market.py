@@ -17,12 +17,13 @@ import json
 from django.conf import settings
 from django.utils import timezone
 from marketplace.accounts.models import Organization
-from marketplace.catalog.models import BaseModel, Model, Price, Version
+from marketplace.catalog.models import Model, Price, Version
+from marketplace.catalog.services import register_base
 from marketplace.vault.identities import Terms, issue_credential
 maker, _ = Organization.objects.get_or_create(slug="faults", defaults={"name": "Fault run"})
 credentials = {}
 for slug, fingerprint in BASES:
-    base = BaseModel.objects.create(fingerprint=fingerprint, name=slug, config={}, context_length=CONTEXT_LENGTH)
+    base = register_base(fingerprint=fingerprint, name=slug, config={}, context_length=CONTEXT_LENGTH)
     model = Model.objects.create(organization=maker, slug=slug, base_model=base, kind="base", title=slug)
     Version.objects.create(model=model, number=1, state="published", published_at=timezone.now())
     Price.objects.create(model=model, input_micro_usd_per_mtok=1_000_003, cached_input_micro_usd_per_mtok=100_001,

@@ -28,7 +28,8 @@ from billing.selectors import platform_summary
 from billing.splits import simple_parts, split_id
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
-from marketplace.catalog.models import BaseModel, Model, Price, Version
+from marketplace.catalog.models import Model, Price, Version
+from marketplace.catalog.services import register_base
 from marketplace.gateway.app import Gateway
 from marketplace.vault.models import Replica
 from marketplace.vault.services import bootstrap_platform_keys
@@ -147,7 +148,7 @@ def build(replica: ScriptedReplica) -> World:
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(uuid.uuid4()),
     )
-    base = BaseModel.objects.create(name="tiny", fingerprint=FINGERPRINT, config={}, context_length=2048)
+    base = register_base(name="tiny", fingerprint=FINGERPRINT, config={}, context_length=2048)
     model = Model.objects.create(organization=creator, slug="thing", base_model=base, title="Thing")
     version = Version.objects.create(
         model=model, number=1, state="published", package_digest="cd" * 32, published_at=timezone.now()

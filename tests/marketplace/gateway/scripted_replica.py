@@ -49,6 +49,7 @@ class ScriptedReplica:
 
     def __init__(self) -> None:
         self.id = uuid.uuid4()
+        self.base = "ab" * 32
         self.key = Ed25519PrivateKey.generate()
         self.mode = "normal"
         self.script: list[str] = []
@@ -98,7 +99,7 @@ class ScriptedReplica:
             "attempt": claims.get("attempt", 1),
             "replica_id": claims["replica_id"],
             "adapter": claims.get("adapter"),
-            "base": "ab" * 32,
+            "base": self.base,
             "prompt_tokens": 10,
             "cached_tokens": 4,
             "completion_tokens": completion_tokens,

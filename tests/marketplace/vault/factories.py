@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import BaseModel, Model, Version
+from marketplace.catalog.services import register_base
 from marketplace.vault import demand, keys, services
 from marketplace.vault.models import EnrolledReplica, ReleaseOrder, Replica, SigningKey
 from sealed_weights import CreatorIdentity, ReplicaKeypair, generate_key, wrap_dek_for_platform
@@ -22,8 +23,7 @@ FINGERPRINT = "ab" * 32
 
 def make_base(fingerprint: str = FINGERPRINT) -> BaseModel:
     """Find or make a base model."""
-    defaults = {"name": "tiny", "config": {"model_type": "llama"}, "context_length": 64}
-    return BaseModel.objects.get_or_create(fingerprint=fingerprint, defaults=defaults)[0]
+    return register_base(name="tiny", fingerprint=fingerprint, config={"model_type": "llama"}, context_length=64)
 
 
 @dataclass

@@ -148,6 +148,7 @@ def test_a_replica_leases_a_key_over_http(client: Client) -> None:
         "creator_id": str(sold.organization.pk),
         "model_id": str(sold.version.model_id),
         "version": 1,
+        "base": FINGERPRINT,
     }
     assert lease["package_size"] == 1234
     assert bytes(sold.dek) not in answer.content

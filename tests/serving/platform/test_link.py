@@ -100,7 +100,7 @@ class Vault:
         grant = LeaseGrant(**(facts | self.lease_changes))
         public = decode_base64url(self.registrations[-1].hpke_public_key)
         sealed = seal_lease(grant, DEK, public, self.key)
-        identity = PackageIdentity(uuid.uuid4(), grant.model_id, 1)
+        identity = PackageIdentity(uuid.uuid4(), grant.model_id, 1, "ab" * 32)
         return LeaseAnswer(sealed.to_json(), encode_base64url(bytes(32)), identity, 100)
 
     def close(self) -> None:

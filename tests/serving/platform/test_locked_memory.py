@@ -53,7 +53,7 @@ import resource, sys
 from pathlib import Path
 from serving.platform.confinement.namespaces import drop_capabilities
 from serving.platform.verify_process import check_in_child
-from tests.sealed_weights.factories import BASE, IDENTITY, MODEL_ID, CREATOR_ID, DEK
+from tests.sealed_weights.factories import BASE, BASE_FINGERPRINT, IDENTITY, MODEL_ID, CREATOR_ID, DEK
 from protocol.leases import PackageIdentity
 from sealed_weights import verify_signature
 from serving.platform.link import HeldKey
@@ -62,7 +62,7 @@ resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 drop_capabilities()
 path = Path(sys.argv[1])
 key = HeldKey("r", verify_signature(path, IDENTITY.public_bytes()), bytearray(DEK), IDENTITY.public_bytes(),
-              PackageIdentity(CREATOR_ID, MODEL_ID, 1), path.stat().st_size)
+              PackageIdentity(CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT.hex()), path.stat().st_size)
 checked = check_in_child(path, key, BASE, must_lock=True)
 print(checked.verification)
 print(checked.missing[-1])

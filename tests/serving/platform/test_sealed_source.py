@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.server
 import os
 import threading
@@ -24,7 +25,16 @@ from serving.platform.link import HeldKey
 from serving.platform.packages import PackageStore
 from serving.platform.sealed import SealedAdapterSource
 from serving.platform.vault_client import VaultClient
-from tests.sealed_weights.factories import BASE, CREATOR_ID, DEK, IDENTITY, MODEL_ID, seal, write_adapter
+from tests.sealed_weights.factories import (
+    BASE,
+    BASE_FINGERPRINT,
+    CREATOR_ID,
+    DEK,
+    IDENTITY,
+    MODEL_ID,
+    seal,
+    write_adapter,
+)
 
 
 class Link:
@@ -35,7 +45,7 @@ class Link:
         self.package, self.refuse = package, None
         self.asked: list[tuple[str, str]] = []
         self.handed_out: list[HeldKey] = []
-        self.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 1)
+        self.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT.hex())
 
     def request_key(self, digest: str, purpose: str) -> HeldKey:
         self.asked.append((digest, purpose))
@@ -198,9 +208,21 @@ def test_a_package_that_does_not_open_is_fetched_anew_the_next_time(
 
 def test_a_package_of_another_model_is_refused_though_it_opens(package: SealedPackage, store: PackageStore) -> None:
     link = Link(package)
-    link.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 2)
+    link.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 2, BASE_FINGERPRINT.hex())
     with pytest.raises(AdapterUnavailable, match="version"):
         source_of(link, store).load(package.digest)
+
+
+def test_a_replica_of_another_checkpoint_opens_the_package_for_the_reference_that_the_vault_names(
+    package: SealedPackage, store: PackageStore
+) -> None:
+    elsewhere = dataclasses.replace(BASE, fingerprint=bytes(32))
+    source = SealedAdapterSource(Link(package), store, elsewhere)  # type: ignore[arg-type]
+    assert source.load(package.digest)
+    link = Link(package)
+    link.identity = PackageIdentity(CREATOR_ID, MODEL_ID, 1, "00" * 32)  # of that checkpoint, not of the reference
+    with pytest.raises(AdapterUnavailable, match="base model"):
+        SealedAdapterSource(link, store, elsewhere).load(package.digest)  # type: ignore[arg-type]
 
 
 def test_the_least_recently_used_packages_make_room(package: SealedPackage, server: Any, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from serving.platform.verify_process import check_in_child
 from tests.sealed_weights import factories
 from tests.sealed_weights.factories import (
     BASE,
+    BASE_FINGERPRINT,
     CREATOR_ID,
     DEK,
     IDENTITY,
@@ -40,7 +41,7 @@ def key_for(package: SealedPackage, **changes: Any) -> HeldKey:
         "digest": package.digest,
         "dek": bytearray(DEK),
         "creator_public_key": IDENTITY.public_bytes(),
-        "identity": PackageIdentity(CREATOR_ID, MODEL_ID, 1),
+        "identity": PackageIdentity(CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT.hex()),
         "package_size": package.size,
     }
     return HeldKey(**(fields | changes))
@@ -125,9 +126,10 @@ def test_an_adapter_over_the_size_limit_is_refused_before_memory_is_taken(sealed
         {"dek": bytearray(32)},
         {"creator_public_key": CreatorIdentity.generate().public_bytes()},
         {"digest": "00" * 32},
-        {"identity": PackageIdentity(MODEL_ID, MODEL_ID, 1)},
-        {"identity": PackageIdentity(CREATOR_ID, CREATOR_ID, 1)},
-        {"identity": PackageIdentity(CREATOR_ID, MODEL_ID, 2)},
+        {"identity": PackageIdentity(MODEL_ID, MODEL_ID, 1, BASE_FINGERPRINT.hex())},
+        {"identity": PackageIdentity(CREATOR_ID, CREATOR_ID, 1, BASE_FINGERPRINT.hex())},
+        {"identity": PackageIdentity(CREATOR_ID, MODEL_ID, 2, BASE_FINGERPRINT.hex())},
+        {"identity": PackageIdentity(CREATOR_ID, MODEL_ID, 1, "00" * 32)},
     ],
 )
 def test_a_package_that_is_not_the_one_the_vault_names_is_refused(
