@@ -45,6 +45,8 @@ class Base(serializers.Serializer):
 
 
 class BaseWithConfig(Base):
+    line = serializers.CharField(source="line.name", help_text="the base line that it is the reference of")
+    precision = serializers.CharField(help_text="in words, or empty")
     config = serializers.DictField()
 
 

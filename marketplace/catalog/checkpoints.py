@@ -115,6 +115,24 @@ class Clearance(models.Model):
             models.Index(fields=["not_before"], condition=Q(state="waiting"), name="clearance_waiting"),
         ]
 
+    @property
+    def accuracy_bps(self) -> int | None:
+        """Return the accuracy on the checkpoint in hundredths of a percent, None if it was not measured."""
+        return self._bps(self.correct)
+
+    @property
+    def reference_bps(self) -> int | None:
+        """Return the accuracy on the reference, on the same rows."""
+        return self._bps(self.reference_correct)
+
+    @property
+    def same_bps(self) -> int | None:
+        """Return the share of the answers that are the same text on both."""
+        return self._bps(self.same_answers)
+
+    def _bps(self, count: int | None) -> int | None:
+        return None if count is None or self.rows is None else round(10_000 * count / self.rows)
+
 
 def is_close(*, rows: int, correct: int, reference_correct: int) -> bool:
     """Return whether a checkpoint lost at most two points of accuracy against the reference, on the same rows."""

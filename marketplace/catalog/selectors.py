@@ -201,6 +201,11 @@ def bases_named(name: str) -> list[BaseModel]:
     return list(BaseModel.objects.filter(Q(fingerprint=name) | Q(name=name)).order_by("-created_at", "-id"))
 
 
+def checkpoint_with(fingerprint: str) -> BaseModel | None:
+    """Return the checkpoint with this fingerprint, which receipts name, with its line."""
+    return BaseModel.objects.filter(fingerprint=fingerprint).select_related("line").first()
+
+
 def chosen_base(name: str | None) -> BaseModel:
     """Return the reference of the line that this names, or is a checkpoint of; or of the only one there is.
 

@@ -1,13 +1,13 @@
-"""Reads: an organization's sets and runs, and what is public of a run that is done."""
+"""Reads: an organization's sets and runs, what is public of a run that is done, and versions on checkpoints."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from marketplace.accounts.models import Organization
-from marketplace.catalog.models import Evaluation, Model, Version
+from marketplace.catalog.models import Clearance, Evaluation, Model, Version
 from marketplace.evals.models import EvalCall, EvalRun, EvalSet, ModelGuard
 
 
@@ -61,5 +61,36 @@ def _runs() -> QuerySet[EvalRun]:
         "version__model__organization",
         "version__model__base_model",
         "eval_set__organization",
+        "checkpoint",
         "guard__model__organization",
     )
+
+
+def clearances(*, line: str = "", state: str = "") -> QuerySet[Clearance]:
+    """Return every version on every checkpoint, of one base line or in one state alone; for the platform's staff."""
+    found = _clearances()
+    if line:
+        found = found.filter(checkpoint__line__name=line)
+    return found.filter(state=state) if state else found
+
+
+def clearances_of(*, model: Model, owner: bool) -> QuerySet[Clearance]:
+    """Return the model's versions on checkpoints, newest first; strangers see where those on sale are served."""
+    found = _clearances().filter(version__model=model)
+    return found if owner else found.filter(version__state=Version.State.PUBLISHED, is_cleared=True)
+
+
+def clearance_of(*, version: Version, checkpoint: str) -> Clearance | None:
+    """Return the version on this checkpoint, by its fingerprint or name. The caller has checked whose it is."""
+    named = Q(checkpoint__fingerprint=checkpoint) | Q(checkpoint__name=checkpoint)
+    return _clearances().filter(named, version=version).first()
+
+
+def clearance_by_id(*, clearance_id: UUID) -> Clearance | None:
+    """Return one version on one checkpoint, for the platform's staff."""
+    return _clearances().filter(pk=clearance_id).first()
+
+
+def _clearances() -> QuerySet[Clearance]:
+    related = ("version__model__organization", "checkpoint__line")
+    return Clearance.objects.select_related(*related).order_by("-version__created_at", "checkpoint__created_at", "id")

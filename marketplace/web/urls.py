@@ -7,6 +7,7 @@ from marketplace.web.views import (
     alerts,
     attack_guards,
     audit_log,
+    bases,
     batches,
     budgets,
     catalogue,
@@ -224,6 +225,12 @@ urlpatterns = [
         name="version_act",
     ),
     re_path(
+        r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/"
+        r"leave/(?P<action>give|refuse|measured)$",
+        bases.leave,
+        name="leave",
+    ),
+    re_path(
         r"^dashboard/models/(?P<slug>[-a-z0-9]{1,40})/versions/(?P<number>[1-9][0-9]{0,8})/(?P<action>publish|retire|revoke)$",
         creator.change_version,
         name="change_version",
@@ -249,6 +256,8 @@ urlpatterns = [
     path("platform/ledger", oversight.ledger, name="ledger_health"),
     path("platform/ledger/<int:incident_id>/resolve", oversight.resolve_incident, name="resolve_incident"),
     path("platform/guards", oversight.guard_events, name="guard_events"),
+    path("platform/bases", bases.bases, name="bases"),
+    path("platform/clearances/<uuid:clearance_id>/measure", bases.measure_again, name="measure_again"),
     path("platform/evaluations", oversight.evaluations, name="platform_evaluations"),
     path("platform/organizations", staff_organizations.search, name="staff_organizations"),
     path("platform/organizations/<slug:slug>", staff_organizations.organization, name="staff_organization"),

@@ -22,6 +22,8 @@ TONES = {
     "active": "good",
     "on": "good",
     "waiting": "warn",
+    "measuring": "accent",
+    "passed": "good",
     "stopped": "bad",
     "transferred": "warn",
     "paying": "warn",

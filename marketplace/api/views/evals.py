@@ -44,6 +44,12 @@ class RunShape(serializers.Serializer):  # shows an EvalRun
     guard = serializers.CharField(
         source="guard.model.full_name", allow_null=True, default=None, help_text="the run sets its threshold; or null"
     )
+    checkpoint = serializers.CharField(
+        source="checkpoint.name",
+        allow_null=True,
+        default=None,
+        help_text="the platform's own run, which is free: the version there and on the reference; or null",
+    )
     state = serializers.CharField(help_text="waiting, running, done or failed")
     reason = serializers.CharField(help_text="of a failed run, or empty")
     calls_done = serializers.IntegerField()

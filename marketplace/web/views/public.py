@@ -17,8 +17,8 @@ from marketplace.access.policies import Admission
 from marketplace.catalog import selectors
 from marketplace.catalog.call_price import example_message, price_of_call
 from marketplace.catalog.logos import logo_of
-from marketplace.catalog.models import Evaluation, Model, ModelFacts, Price
-from marketplace.evals.selectors import guard_of
+from marketplace.catalog.models import Clearance, Evaluation, Model, ModelFacts, Price
+from marketplace.evals.selectors import clearances_of, guard_of
 from marketplace.promises.selectors import promises_of
 from marketplace.protection.selectors import own_standing
 from marketplace.watch.selectors import thumbs_of
@@ -99,6 +99,7 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         "user_message": user_message,
         **settings_of([lane_of(model, facts.newest, name=model.full_name, own_page=True)]),
         "owner": owner,
+        "precisions": _precisions(model, facts),
         "promises": promise_views(promises_of(model=model)),
         "attack_guard": guard_of(model=model),
         "report_form": ReportForm() if viewer and acting and not owner and not acting.scopes <= {"read"} else None,
@@ -111,6 +112,11 @@ def model_page(request: HttpRequest, org: str, slug: str) -> HttpResponse:
         **_calculate(request, facts.price),
     }
     return render(request, "web/model.html", context)
+
+
+def _precisions(model: Model, facts: ModelFacts) -> list[Clearance]:
+    """Return where the default version is served beside the reference."""
+    return list(clearances_of(model=model, owner=False).filter(version=facts.newest)) if facts.newest else []
 
 
 @require_safe

@@ -17,6 +17,7 @@ from billing import selectors as billing
 from billing.retention import is_dropped
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog.models import Version
+from marketplace.catalog.selectors import checkpoint_with
 from marketplace.receipts import selectors
 from marketplace.receipts.charges import charges_of
 from marketplace.receipts.errors import NoReceipt
@@ -49,7 +50,8 @@ def receipt(request: HttpRequest, acting: Acting, prediction_id: UUID) -> HttpRe
         "version": row.version_id
         and Version.objects.filter(pk=row.version_id).values_list("number", flat=True).first(),
         "provable": bool(charges_of([row])),
-        "checked": queries.checked_receipt(row),
+        "checked": (checked := queries.checked_receipt(row)),
+        "base": checked.claims and checkpoint_with(checked.claims.base),
         "lines": cost_lines(row),
     }
     return render(request, "web/receipt.html", context)
@@ -113,5 +115,7 @@ def verify(request: HttpRequest) -> HttpResponse:
                 status = 422
     except NotBootstrapped:
         keys = None
-    context = {"form": form, "checked": checked, "keys": keys, "heads": selectors.latest_heads(SHOWN_DAYS)}
+    base = checked and checked.proven and checkpoint_with(checked.proven.charge.base)
+    heads = selectors.latest_heads(SHOWN_DAYS)
+    context = {"form": form, "checked": checked, "keys": keys, "heads": heads, "base": base}
     return render(request, "web/verify_receipt.html", context, status=status)

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import selectors, services
 from marketplace.catalog.models import Model, Version
+from marketplace.evals.selectors import clearances_of
 from marketplace.publishing import services as publishing
 from marketplace.publishing.endings import earliest_end
 from marketplace.publishing.selectors import review_of, with_reviews
@@ -25,6 +26,8 @@ from marketplace.web.version_forms import ChangelogForm, EndForm, RolloutForm
 
 MOST_EARLIER = 10
 MOST_EVALUATIONS = 20
+# The creator's word about a version on a checkpoint: the act, its button, and the value that it sets.
+LEAVES = (("give", "Serve it there", "given"), ("refuse", "Never there", "refused"), ("measured", "As measured", ""))
 _ON_ITS_WAY = (Version.State.VERIFIED, Version.State.IN_REVIEW, Version.State.PUBLISHED)
 _NEVER_CHANGED = (Version.State.PUBLISHED, Version.State.RETIRED, Version.State.REVOKED)
 
@@ -139,6 +142,8 @@ def _context(model: Model, found: Version, **asked: forms.Form) -> dict[str, obj
         "may_make_default": is_on_sale and found != default,
         "may_change_words": found.published_at is None and found.state not in _NEVER_CHANGED,
         "evaluations": selectors.evaluations_of(model=model).filter(version=found)[:MOST_EVALUATIONS],
+        "clearances": clearances_of(model=model, owner=True).filter(version=found),
+        "leaves": LEAVES,
         "thumbs": thumbs_of(found),
         "customers": customers_at_least([found.pk], creator_id=model.organization_id),
         "changelog_form": asked.get("changelog") or ChangelogForm({"changelog": found.changelog}),

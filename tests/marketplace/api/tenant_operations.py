@@ -37,6 +37,7 @@ OPERATIONS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "models/{org}/{slug}/custody", None),
     ("GET", "models/{org}/{slug}/in-use", None),
     ("GET", "models/{org}/{slug}/rollout", None),
+    ("PUT", "versions/{published}/leave", {"checkpoint": "ab" * 32, "leave": "given"}),
     ("GET", "models/{org}/{slug}/alarms", None),
     ("PUT", "models/{org}/{slug}/alarms", {"drift": 0.5}),
     ("GET", "models/{org}/{slug}/protection", None),
@@ -155,6 +156,7 @@ COVERED = {
     "model-rollout",
     "make-default",
     "deprecate",
+    "leave-on-checkpoint",
     "retire",
     "revoke",
     "top-up",
@@ -259,6 +261,7 @@ OWN_OR_PUBLIC = {
     "sessions",  # of the person alone: tests/marketplace/web/test_security_page.py
     "session",
     "evaluations",
+    "precisions",  # tests/marketplace/api/test_clearances.py
     "evaluation-calls",
     "evaluation-receipt",
     "status",
@@ -292,6 +295,9 @@ STAFF_ONLY = {
     "refund-prediction",
     "refund-payment",
     "platform-billing-profile",
+    "platform-bases",
+    "platform-clearances",
+    "measure-again",
     "platform-features",
     "platform-feature",
 }

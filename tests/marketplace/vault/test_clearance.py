@@ -1,4 +1,4 @@
-"""Keys go to replicas of the reference, and of other checkpoints only while the version is cleared or measured there."""
+"""Keys go to replicas of the reference, and of other checkpoints while the version is cleared or measured there."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ protection: get_protection update_protection list_noted_customers
 answer_customer: answer_customer
 custody: get_custody get_holders
 custody_export: export_custody
-version: get_version get_rollout
+version: get_version get_rollout list_precisions
+leave: set_leave
 version_act: set_rollout make_default change_version deprecate_version keep_version
 change_version: publish_version retire_version revoke_version
 selling: list_models_in_use get_earnings
@@ -134,6 +135,8 @@ ledger_health: get_ledger_health list_incidents
 resolve_incident: clear_incident
 guard_events: get_guard_events
 platform_evaluations: list_platform_evaluations
+bases: list_platform_bases list_clearances
+measure_again: measure_again
 staff_organizations: list_platform_organizations
 staff_organization: get_platform_organization
 change_standing: suspend_organization reinstate_organization

@@ -20,7 +20,7 @@ READ = {
     "account": "audit audit_file budget wallet top_up card_saved payouts payout payout_csv statements "
     "statement_csv statement_pdf papers billing_profile paper_file webhooks webhook",
     "staff": "platform platform_audit reviews review disputes dispute platform_statement fleet post_status "
-    "platform_billing_profile ledger_health guard_events platform_evaluations staff_organizations staff_organization "
+    "platform_billing_profile ledger_health guard_events platform_evaluations bases staff_organizations staff_organization "
     "staff_refunds features",
     "elsewhere": "live",  # a stream, of which browser/test_fleet.py and test_operator_pages.py know
 }
@@ -35,7 +35,7 @@ CHANGE = {
     "predict": "more_calls trials judge_trial cancel_trial delete_trial_rows accept_licence ask_for_access "
     "keep_prompt delete_prompt batches cancel_batch batch_file delete_file",
     "publish": "appeal my_model in_use model_guards remove_attack_guard attack_guard royalties promise protection "
-    "answer_customer change_version version_act listing new_listing preview_card set_model_logo "
+    "answer_customer change_version version_act leave listing new_listing preview_card set_model_logo "
     "answer_access_request",
     "account": "change_name rename_organization set_logo remove_logo offer_ownership invite_member resend_invite "
     "revoke_invite change_role remove_member budgets limit_organization budget limit_key webhooks "
@@ -43,5 +43,5 @@ CHANGE = {
     "top_up cancel_top_up add_card remove_card auto_top_up stop_auto_top_up payouts payout_terms "
     "payout_setup payout_stripe billing_profile close_run",
     "staff": "decide_review dispute fleet change_replica post_status update_status resolve_incident "
-    "change_standing give_refund platform_billing_profile switch_feature",
+    "change_standing measure_again give_refund platform_billing_profile switch_feature",
 }

@@ -43,6 +43,7 @@ OF_ROUTE: dict[str, dict[str, str]] = {
     "docs_page": {"name": "start-consumer"},
     "docs_reference": {"tag": "predictions"},
     "version_act": {"action": "default"},
+    "leave": {"action": "give"},
     "answer_access_request": {"answer": "grant"},
 }
 SCOPES = {name: {name} for name in ("read", "predict", "publish", "account")}
