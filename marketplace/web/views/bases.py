@@ -1,4 +1,4 @@
-"""Base lines and versions on checkpoints: the staff's page, and the creator's word about one version on one checkpoint."""
+"""Base lines and versions on checkpoints: the staff's page, and the creator's word about one."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from marketplace.accounts.models import ApiKey, AuditEntry, User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.models import AuditEntry, User
 from marketplace.catalog.models import BaseModel, Clearance, Version
 from marketplace.web.views.versions import LEAVES
 from tests.marketplace.api.client import Api, error_of
@@ -70,7 +69,7 @@ def test_strangers_see_where_it_is_served_and_its_creator_sees_all(version: Vers
 
 
 def test_a_key_of_another_scope_gives_no_leave(version: Version, clearance: Clearance) -> None:
-    api = Api.of(version.model.organization, scopes=[ApiKey.Scope.PREDICT])
+    api = Api.of(version.model.organization, "predict")
     body = {"checkpoint": SMALLER, "leave": "given"}
     error_of(api.call("put", f"versions/{version.pk}/leave", body), 403)
     clearance.refresh_from_db()
@@ -78,7 +77,6 @@ def test_a_key_of_another_scope_gives_no_leave(version: Version, clearance: Clea
 
 
 def test_staff_see_lines_replicas_and_versions_and_measure_again(staff: Api, clearance: Clearance) -> None:
-    make_organization(PLATFORM_SLUG, allow_reserved=True)
     make_replica("small-1", fingerprint=SMALLER)
     (line,) = staff.get("platform/bases").json()["results"]
     reference, other = line["checkpoints"]

@@ -20,8 +20,8 @@ READ = {
     "account": "audit audit_file budget wallet top_up card_saved payouts payout payout_csv statements "
     "statement_csv statement_pdf papers billing_profile paper_file webhooks webhook",
     "staff": "platform platform_audit reviews review disputes dispute platform_statement fleet post_status "
-    "platform_billing_profile ledger_health guard_events platform_evaluations bases staff_organizations staff_organization "
-    "staff_refunds features",
+    "platform_billing_profile ledger_health guard_events platform_evaluations staff_organizations staff_organization "
+    "bases staff_refunds features",
     "elsewhere": "live",  # a stream, of which browser/test_fleet.py and test_operator_pages.py know
 }
 CHANGE = {
