@@ -12,6 +12,7 @@ from creator_cli.errors import ApiError, CliError
 from creator_cli.eval_records import EvalRun, EvalSet
 from creator_cli.http_client import Answer, Body, HttpClient
 from creator_cli.names import ModelName
+from creator_cli.precisions import Precision
 from creator_cli.reading import Reader
 from creator_cli.records import Base, ListedModel, Me, Price, Version
 from creator_cli.reviews import Review
@@ -191,6 +192,16 @@ class ControlApi:
     def revoke_version(self, version_id: UUID, *, reason: str) -> Version:
         """Pull the kill switch. Idempotent."""
         return self._act(version_id, "revoke", {"reason": reason})
+
+    def precisions(self, name: ModelName) -> Iterator[Precision]:
+        """Iterate over the versions of one of the creator's models on checkpoints, newest first."""
+        return (Precision.parse(item) for item in self.pages(f"models/{name}/precisions"))
+
+    def set_leave(self, version_id: UUID, *, checkpoint: str, leave: str) -> Precision:
+        """Say whether a version may be served on a checkpoint. Idempotent."""
+        payload = {"checkpoint": checkpoint, "leave": leave}
+        answer = self._http.request("PUT", f"versions/{version_id}/leave", payload=payload, repeatable=True)
+        return Precision.parse(answer.json())
 
     def served(self, name: ModelName) -> Served:
         """Return the version that the model's name means, and its rollouts."""

@@ -72,6 +72,11 @@ COMMANDS = (
         "rollouts",
         "Announce the end of a version: its customers are told, and it is retired on that day.",
     ),
+    LazyCommand(
+        "precisions",
+        "precisions",
+        "Show the checkpoints that your versions are served on, and what was measured there; or give and refuse leave.",
+    ),
     LazyCommand("retire", "models", "Take a version off sale for good."),
     LazyCommand(
         "revoke",

@@ -284,13 +284,15 @@ def _read() -> tuple[tuple[str, tuple[tuple[str, int, str], ...]], ...]:
 GROUPS = _read()
 CODES: Mapping[str, int] = MappingProxyType({code: status for _, rows in GROUPS for code, status, _ in rows})
 
-# Between replicas and the platform alone: no customer sees them.
+# Between replicas, or the commands of staff, and the platform alone: no customer sees them.
 INTERNAL = frozenset(
     {
         "chain_broken",
+        "checkpoint_known",
         "data_key_refused",
         "invalid_ticket",
         "no_demand",
+        "not_cleared",
         "not_enrolled",
         "platform_error",
         "protocol_version",
@@ -300,6 +302,7 @@ INTERNAL = frozenset(
         "release_denied",
         "replica_enrolled",
         "session_refused",
+        "too_many_checkpoints",
         "vault_unreachable",
         "verification_failed",
         "wrong_base",

@@ -78,7 +78,7 @@ def _build(
     config: ServingConfig, platform: PlatformConfig, journal: UsageJournal, fingerprint: Future[bytes] | None
 ) -> PlatformReplica:
     base = Base.from_dir(config.model, fingerprint)
-    checkpoint = _checkpoint(config, base)
+    checkpoint = served_checkpoint(config, base.fingerprint)
     signer, tickets, leases = ReceiptSigner(checkpoint), TicketVerifier(), LeaseTable()
     identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
     client = VaultClient(platform.platform_url)
@@ -166,10 +166,10 @@ def run(
     return 0 if started else 1
 
 
-def _checkpoint(config: ServingConfig, base: Base) -> str:
-    """Return the fingerprint of what is served: the files, and the precision that these flags compute them in."""
+def served_checkpoint(config: ServingConfig, files: str) -> str:
+    """Return the fingerprint of what is served: that of the files, and the precision that these flags compute them in."""
     computed = ComputedIn.of_flags(dtype=config.dtype, kv_dtype=config.kv_dtype, adapter_dtype=config.adapter_dtype)
-    return checkpoint_fingerprint(base.fingerprint, computed)
+    return checkpoint_fingerprint(files, computed)
 
 
 def _describe(platform: PlatformConfig, checkpoint: str) -> Description:

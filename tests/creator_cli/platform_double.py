@@ -43,6 +43,7 @@ from tests.creator_cli.platform_bodies import (
     shown,
     version_body,
 )
+from tests.creator_cli.precision_double import Precisions
 from tests.creator_cli.rollout_double import Rollouts
 from tests.protocol.proofs import made
 
@@ -98,6 +99,7 @@ class Platform:
     def __post_init__(self) -> None:
         self.evals = Evals(self)
         self.rollouts = Rollouts(self)
+        self.precisions = Precisions(self)
         self.logins = Logins()
         self.consumption = Consumption()
 

@@ -89,6 +89,8 @@ class Handler(BaseHTTPRequestHandler):
             if isinstance(consumed, bytes):
                 return 200, consumed, {}
             return self._page(consumed) if isinstance(consumed, list) else (*consumed, {})
+        if (clear := platform.precisions.dispatch(method, path, self._body)) is not None:
+            return self._page(clear) if isinstance(clear, list) else (*clear, {})
         if (answer := platform.rollouts.dispatch(method, path, self._body)) is not None:
             return *answer, {}
         if found := re.fullmatch(r"versions/([^/]+)/(publish|retire|revoke)", path):
