@@ -30,14 +30,22 @@ class Precision:
         """Read an item of the API."""
         reader = Reader(value, "precision")
         checkpoint = reader.part("checkpoint")
-        counts = ("rows", "correct", "reference_correct", "same_answers")
+
+        def count(name: str) -> int | None:
+            return reader.integer(name) if reader.has(name) else None
+
         return cls(
-            reader.integer("version"),
-            checkpoint.text("name"),
-            checkpoint.text("precision"),
-            reader.flag("cleared"),
-            *(reader.text(name) for name in ("state", "reason", "leave")),
-            *(reader.integer(name) if reader.has(name) else None for name in counts),
+            version=reader.integer("version"),
+            checkpoint=checkpoint.text("name"),
+            precision=checkpoint.text("precision"),
+            cleared=reader.flag("cleared"),
+            state=reader.text("state"),
+            reason=reader.text("reason"),
+            leave=reader.text("leave"),
+            rows=count("rows"),
+            correct=count("correct"),
+            reference_correct=count("reference_correct"),
+            same_answers=count("same_answers"),
             answer=dict(value),
         )
 

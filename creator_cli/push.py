@@ -241,7 +241,7 @@ class _Push:
         if model is not None:
             found = [base for base in bases if base.fingerprint == model.base_fingerprint]
         elif listing is not None and listing.base:
-            found = [base for base in bases if listing.base in (base.name, base.fingerprint)]
+            found = [base for base in bases if base.is_called(listing.base)]
         else:
             found = bases
         if len(found) == 1:

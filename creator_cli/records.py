@@ -44,11 +44,12 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base model; `fingerprint` is 64 hex digits, `config` a Hugging Face config.json."""
+    """The reference of a base line; `fingerprint` is 64 hex digits, `config` a Hugging Face config.json."""
 
     name: str
     fingerprint: str
     config: Mapping[str, Any]
+    line: str = ""
 
     @classmethod
     def parse(cls, value: Any) -> Base:
@@ -57,7 +58,12 @@ class Base:
         fingerprint = reader.text("fingerprint")
         if not is_digest(fingerprint):
             raise misunderstood("base fingerprint")
-        return cls(reader.text("name"), fingerprint, reader.mapping("config"))
+        line = reader.text("line") if reader.has("line") else ""
+        return cls(reader.text("name"), fingerprint, reader.mapping("config"), line)
+
+    def is_called(self, text: str) -> bool:
+        """Return whether `text` names it, or its line."""
+        return text in {self.name, self.fingerprint, self.line} - {""}
 
 
 @dataclass(frozen=True, slots=True)

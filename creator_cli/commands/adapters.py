@@ -42,7 +42,7 @@ def example(
     """
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
-        bases = [found for found in api.bases() if base in (None, found.name, found.fingerprint)]
+        bases = [found for found in api.bases() if base is None or found.is_called(base)]
         name = parse_model_name(model or f"{api.me().organization}/my-model")
     if not bases:
         raise Refused("the platform has no such base model", field="base")

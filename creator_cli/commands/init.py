@@ -136,7 +136,8 @@ def _require_terminal(question: str) -> None:
 
 def _ask_base(ask: _Questions, given: str | None, bases: list[Base]) -> str:
     """Return the fingerprint of the base: a name may come to mean another model."""
-    named = {base.name: base.fingerprint for base in reversed(bases)}
+    named = {base.line: base.fingerprint for base in bases if base.line}
+    named |= {base.name: base.fingerprint for base in reversed(bases)}
     named |= {base.fingerprint: base.fingerprint for base in bases}
     names = ", ".join(dict.fromkeys(base.name for base in bases))
 

@@ -27,6 +27,7 @@ OPENED_AT_ONCE = 1_000
 
 NO_ROWS = f"the model has no set of {LEAST_ROWS} rows or more"
 NO_REPLICA = "no replica of the checkpoint is there, or none of the reference"
+ITS_TURN = "other runs are open"
 _BUDGET_NANO_USD = 1  # the calls are free, and a purse has a budget
 
 _State = Clearance.State
@@ -42,8 +43,10 @@ def clear_versions() -> int:
     for checkpoint in BaseModel.objects.filter(is_reference=False).order_by("created_at", "id"):
         waiting = _with_rows(checkpoint)
         reference = BaseModel.objects.get(line=checkpoint.line_id, is_reference=True)
-        if not {checkpoint.fingerprint, reference.fingerprint} <= live:
-            waiting.filter(tries=0).exclude(reason=NO_REPLICA).update(reason=NO_REPLICA)
+        served = {checkpoint.fingerprint, reference.fingerprint} <= live
+        reason = ITS_TURN if served else NO_REPLICA
+        waiting.filter(tries=0).exclude(reason=reason).update(reason=reason)
+        if not served:
             continue
         due = waiting.filter(not_before__lte=timezone.now()).select_related("version")
         for clearance in due.order_by("-version__published_at", "id")[: max(0, room - begun)]:

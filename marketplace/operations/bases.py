@@ -22,7 +22,7 @@ MOST = 200  # lines
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLine:
-    """One checkpoint. Of the reference nothing is measured: every version of the line is served there."""
+    """One checkpoint. Nothing is measured of the reference: every version of the line is served there."""
 
     checkpoint: BaseModel
     replicas: tuple[str, ...]  # that are live, by name

@@ -35,8 +35,8 @@ from billing.models import (
 from marketplace.access.models import AccessRequest, LicenceAcceptance
 from marketplace.accounts.models import ApiKey, AuditEntry, AuditSeal, FormerName, Membership, Organization
 from marketplace.alerts.models import Alert, Event, Mute
+from marketplace.catalog.models import Clearance, Price, Rollout, Source, Version
 from marketplace.catalog.models import Model as Listing
-from marketplace.catalog.models import Price, Rollout, Source, Version
 from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.jobs.models import AsyncPrediction, Batch, BatchLine, File, FileChunk
 from marketplace.jobs.sealing import read_call_row, read_chunk_row
@@ -178,6 +178,12 @@ EXPORTED = (
         EvalRun,
         "id eval_set_id version_id state reason budget_nano_usd spent_nano_usd created_at ended_at",
         by="eval_set__organization",
+    ),
+    _of(
+        Clearance,
+        "id version_id checkpoint__name state reason leave leave_at rows correct reference_correct same_answers "
+        "measured_at",
+        by="version__model__organization",
     ),
     _of(Prompt, "id name sealed model_names created_at", opened=in_the_clear),
     _of(SigningKey, "id created_at revoked_at"),

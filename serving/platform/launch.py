@@ -167,7 +167,7 @@ def run(
 
 
 def served_checkpoint(config: ServingConfig, files: str) -> str:
-    """Return the fingerprint of what is served: that of the files, and the precision that these flags compute them in."""
+    """Return the fingerprint of what is served: of the files, and of the precision that these flags compute them in."""
     computed = ComputedIn.of_flags(dtype=config.dtype, kv_dtype=config.kv_dtype, adapter_dtype=config.adapter_dtype)
     return checkpoint_fingerprint(files, computed)
 

@@ -93,6 +93,16 @@ def test_an_attempt_moves_on_once_and_a_receipt_settles_its_own_attempt_alone(op
     assert_books_hold()
 
 
+def test_an_attempt_may_be_on_another_checkpoint_which_nothing_else_changes(open_hold: Hold) -> None:
+    moved = "SELECT billing_next_attempt(%s, %s, %s, %s)"
+    assert one(moved, open_hold.pk, 1, OTHER_REPLICA, "smaller") is True
+    assert Hold.objects.values_list("attempt", "replica_id", "base").get() == (2, OTHER_REPLICA, "smaller")
+    assert move(open_hold, 2, REPLICA) is True, "as gateways of the release before ask"
+    assert Hold.objects.get().base == "smaller"
+    with pytest.raises(DatabaseError, match="next attempt alone"), as_owner(), transaction.atomic():
+        one("UPDATE billing_hold SET base = 'other' WHERE id = %s RETURNING true", open_hold.pk)
+
+
 def test_a_verdict_bounds_the_charge_and_the_first_one_stands(open_hold: Hold) -> None:
     assert record_delivery_sync(prediction_id=open_hold.pk, attempt=2, tokens=9) == "other_attempt"
     assert record_delivery_sync(prediction_id=open_hold.pk, attempt=1, tokens=7) == "recorded"
@@ -210,7 +220,7 @@ async def test_settlement_verdict_release_and_refund_at_once_leave_books_that_ag
                 case 2:
                     await refund_prediction(conn, prediction_id, reason="not sent")
                 case 3:
-                    await next_attempt(conn, prediction_id, attempt=1, replica_id=OTHER_REPLICA)
+                    await next_attempt(conn, prediction_id, attempt=1, replica_id=OTHER_REPLICA, base="base")
 
     async with hot_connection() as conn:
         for request in requests:

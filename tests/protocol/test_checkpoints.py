@@ -27,7 +27,7 @@ def test_every_other_precision_is_a_checkpoint_of_its_own() -> None:
     assert len(found) == 12 and all(is_digest(one) for one in found)
     int8 = ComputedIn.of_flags(dtype="int8", kv_dtype="auto", adapter_dtype="auto")
     assert (int8, str(int8)) == (ComputedIn("int8", "int8"), "weights int8, KV int8")
-    # Of files and precision: replicas of today and of next year must agree on it.
+    # Replicas of today and of next year must agree on it.
     assert checkpoint_fingerprint(FILES, int8) == "58cf26622f1fa1191bc7182131f9d22229b33f0e924e1b0924c275e60b60fa19"
     assert checkpoint_fingerprint("cd" * 32, int8) not in found
 

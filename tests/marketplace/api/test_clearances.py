@@ -1,14 +1,12 @@
-"""Versions on checkpoints, through the API and on the pages: what each reader sees, and what each may say."""
+"""Versions on checkpoints over the API: what each reader sees, and what each may say."""
 
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from marketplace.accounts.models import AuditEntry, User
 from marketplace.catalog.models import BaseModel, Clearance, Version
-from marketplace.web.views.versions import LEAVES
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.api.test_operators import person, staff
 from tests.marketplace.catalog.factories import make_model, make_organization, make_user, make_version
@@ -90,30 +88,3 @@ def test_staff_see_lines_replicas_and_versions_and_measure_again(staff: Api, cle
     assert error_of(staff.post(f"platform/clearances/{clearance.pk}/measure"), 409)["code"] == "run_open"
     error_of(staff.post(f"platform/clearances/{clearance.version_id}/measure"), 404)
     assert AuditEntry.objects.filter(act="clearance.measured_again").count() == 1
-
-
-def test_the_pages_show_it_and_take_the_creators_word(creator: User, version: Version, clearance: Clearance) -> None:
-    browser, page = Client(), "/dashboard/models/triage/versions/1"
-    browser.force_login(creator)
-    shown = browser.get(page).content.decode()
-    assert "tiny-int4" in shown and "not served" in shown and "80 %" in shown and "it loses too much" in shown
-    assert "INT4" not in Client().get("/models/acme/triage").content.decode()
-    for action, _, said in LEAVES:
-        answer = browser.post(f"{page}/leave/{action}", {"checkpoint": SMALLER})
-        assert answer.status_code == 302 and answer["Location"] == page
-        clearance.refresh_from_db()
-        assert clearance.leave == said
-        public = " ".join(Client().get("/models/acme/triage").content.decode().split())
-        assert ("INT4: 80 % right (reference 90 %), 84 % the same answers" in public) is (said == "given")
-
-
-def test_the_staffs_page_lists_lines_and_versions(person: User, clearance: Clearance) -> None:
-    browser = Client()
-    browser.force_login(person)
-    for query in ("", "?state=failed", "?state=made-up&page=9"):
-        shown = browser.get(f"/platform/bases{query}").content.decode()
-        assert "acme/" in shown and "tiny-int4" in shown and SMALLER in shown
-    assert "acme/" not in browser.get("/platform/bases?state=passed").content.decode()
-    assert browser.post(f"/platform/clearances/{clearance.pk}/measure").status_code == 302
-    clearance.refresh_from_db()
-    assert clearance.state == "waiting"

@@ -17,9 +17,10 @@ from django.conf import settings as django_settings
 
 from devstack.memory_lock import can_lock
 from marketplace.catalog.models import BaseModel, Version
-from marketplace.catalog.services import register_base_directory
+from marketplace.catalog.services import add_checkpoint, read_base_folder, register_reference
 from marketplace.vault.identities import Terms, issue_credential
 from marketplace.vault.models import Replica
+from protocol.checkpoints import ComputedIn
 from sealed_weights import CreatorIdentity, generate_key, seal_package
 from tests.marketplace.vault.factories import Sold, make_model, make_sold
 from tests.serving.tiny import Tiny
@@ -119,14 +120,21 @@ def _free_port() -> int:
 
 def _enrol(process: ReplicaProcess) -> None:
     """Let a replica enrol at its first start, as staff do."""
-    base = register_base_directory(name="tiny", directory=process.model)
+    computed = ComputedIn.of_flags(dtype=process.dtype, kv_dtype="auto", adapter_dtype="auto")
+    folder = read_base_folder(process.model, computed)
+    # A second precision of the same files joins the line of the first.
+    first = BaseModel.objects.filter(is_reference=True).exclude(fingerprint=folder.fingerprint).first()
+    if first is None:
+        base = register_reference(name="tiny", folder=folder)
+    else:
+        base = add_checkpoint(line=first.line, name=f"tiny-{process.dtype}", folder=folder)
     credential = issue_credential(name=process.name, terms=Terms(base, "127.0.0.1"))
     (process.state_dir.parent / "credential").write_text(credential)
 
 
 def sell(tiny: Tiny, adapter: str, tmp_path: Path, *, state: str = "published", fake_base: bytes | None = None) -> Sold:
     """Seal an adapter as a creator does, put it where uploads end, and let the vault take in its key."""
-    base = BaseModel.objects.get()
+    base = BaseModel.objects.get(is_reference=True)
     model, identity, dek = make_model(base=base), CreatorIdentity.generate(), generate_key()
     sealed = seal_package(
         tiny.adapters / adapter,

@@ -20,7 +20,8 @@ import msgspec
 import pytest
 from django.db import connection
 
-from marketplace.catalog.models import BaseModel, Version
+from marketplace.catalog.models import BaseModel, Clearance, Version
+from marketplace.catalog.services import register_base_directory
 from marketplace.gateway.journals import ask_journals
 from marketplace.vault import replica_client, selectors, services, tasks
 from marketplace.vault.models import DataKey, Release, Replica
@@ -186,6 +187,26 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
 
     _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica)
     _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(replica, tiny, tmp_path)
+
+
+def test_a_replica_of_another_precision_serves_what_is_cleared_for_it_and_says_so(
+    platform_url: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    reference = register_base_directory(name="tiny", directory=tiny.model)
+    with ReplicaProcess(platform_url, tiny.model, tmp_path / "state", dtype="int8").running() as replica:
+        row = replica.row()
+        checkpoint = BaseModel.objects.get(is_reference=False)
+        assert row.base_fingerprint == checkpoint.fingerprint != reference.fingerprint
+        sold = sell(tiny, "r4", tmp_path)
+        cleared = Clearance.objects.create(version=sold.version, checkpoint=checkpoint)
+        refused = completion(replica, sold.digest).send()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "adapter_unavailable")
+        assert not Release.objects.exists()
+        Clearance.objects.filter(pk=cleared.pk).update(leave="given")
+        ask = completion(replica, sold.digest)
+        answer = ask.send()
+        assert answer.status_code == 200, answer.text
+        assert receipt_of(ask, answer.json()["intarsia"]["receipt"]).base == checkpoint.fingerprint
 
 
 def _an_adapter_may_come_before_anybody_asks_for_it(replica: ReplicaProcess, digest: str) -> None:

@@ -177,6 +177,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("disputes", world.staff, "/platform/disputes"),
         ("dispute", world.staff, "/platform/disputes/dp_1"),
         ("fleet", world.staff, "/platform/fleet"),
+        ("bases", world.staff, "/platform/bases"),
         ("ledger-health", world.staff, "/platform/ledger"),
         ("post-status", world.staff, add_trouble(world)),
         ("status", None, "/status"),
