@@ -6,20 +6,17 @@ for replicas of both checkpoints. A model without rows is served on the referenc
 
 from __future__ import annotations
 
-import logging
 import uuid
 
 from celery import current_app
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from marketplace.catalog.models import BaseModel, Clearance, Version
 from marketplace.evals.models import EvalRun, EvalSet
 from marketplace.evals.runs import MEASURED, QUEUE, QUEUED_SECONDS, RUN_TASK
 from marketplace.vault.selectors import live_replicas
-
-log = logging.getLogger(__name__)
 
 LEAST_ROWS = 20  # two points of accuracy say nothing of fewer
 MAX_OPEN = 4  # runs at once, of all models
@@ -49,7 +46,7 @@ def clear_versions() -> int:
         if not served:
             continue
         due = waiting.filter(not_before__lte=timezone.now()).select_related("version")
-        for clearance in due.order_by("-version__published_at", "id")[: max(0, room - begun)]:
+        for clearance in due.order_by(F("version__published_at").desc(nulls_last=True), "id")[: max(0, room - begun)]:
             begun += _start(clearance)
     return begun
 

@@ -12,13 +12,14 @@ from django.test import Client
 from django.utils import timezone
 
 from billing.models import Usage
+from marketplace.catalog.models import BaseModel
 from marketplace.receipts import services
 from marketplace.receipts.keys import published_keys
 from marketplace.receipts.models import Head
 from protocol.proofs.documents import MAX_DOCUMENT_BYTES, verify_document
 from protocol.proofs.keys import read_key_file
 from tests.marketplace.catalog.factories import make_key, make_organization, make_user
-from tests.marketplace.receipts.conftest import Market, at
+from tests.marketplace.receipts.conftest import BASE, Market, at
 
 DAY = date(2026, 3, 4)
 
@@ -39,7 +40,9 @@ def check(client: Client, content: bytes) -> Any:
 
 def test_the_file_of_the_page_is_accepted_by_the_page_of_checks_with_its_tree(market: Market, reader: Client) -> None:
     charge = market.charge(at(4))
+    BaseModel.objects.filter(fingerprint=BASE).update(precision="bfloat16")
     page = reader.get(f"/dashboard/receipts/{charge.prediction_id}").content.decode()
+    assert "tiny, bfloat16" in page, "the base line and the precision that answered"
     address = f"/dashboard/receipts/{charge.prediction_id}.json"
     assert address in page
     services.grow(DAY)
@@ -50,6 +53,7 @@ def test_the_file_of_the_page_is_accepted_by_the_page_of_checks_with_its_tree(ma
     assert shown.status_code == 200
     text = shown.content.decode()
     assert "This receipt is valid" in text and "2026-03-04" in text and "80 %" in text and "$0.000000044" in text
+    assert "tiny, bfloat16" in text
 
 
 def test_a_changed_file_is_refused_by_its_rule_and_other_files_too(market: Market, reader: Client) -> None:
