@@ -93,6 +93,11 @@ class Engine:
         return self.alive and self.ready.is_set() and not self._draining
 
     @property
+    def draining(self) -> bool:
+        """Whether new requests are refused while running ones finish."""
+        return self._draining
+
+    @property
     def vocab_size(self) -> int:
         return self.runner.vocab_size
 
