@@ -11,6 +11,7 @@ from lora_kernels import BatchMetadata, native
 from lora_kernels.memory import lazy_zeros
 from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
+from serving.kernels.linear import bound_rows
 from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
 from serving.models.llama import capped, embed_scale
@@ -38,6 +39,7 @@ class CpuRunner:
     trace: Tracer = NO_TRACE
     depth = 0
     paces_loads = True
+    drafts_in_turn = True
     elastic_memory = True
 
     def __init__(
@@ -57,6 +59,7 @@ class CpuRunner:
         self._library, self._threads, self._weights = library, threads, model
         self._batches = StepBatches(adapters)
         self.max_draft_rows = max_draft_rows
+        self.cheap_rows = bound_rows(library, model.head.dtype)
         max_samples += max_draft_rows
         self._buffers = _buffers(model.config, max_rows)
         self._ropes = {rope: rope_halves(rope, max_len) for rope in model.config.ropes}
