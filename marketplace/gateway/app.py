@@ -174,6 +174,7 @@ class Gateway:
         parts = Parts(
             books=books,
             replicas=Replicas(),
+            pools=self._offers.pools,
             signer=signer,
             log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
         )

@@ -17,8 +17,8 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.http import Client
-from marketplace.gateway.offers import ReplicaAddress
 from marketplace.gateway.order import Order
+from marketplace.gateway.pools import ReplicaAddress
 from marketplace.gateway.prediction import Parts, Prediction
 from protocol.errors import ClientGone
 from protocol.messages import PREDICTION_EXTRA_KEY

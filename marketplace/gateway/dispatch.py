@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
 from marketplace.gateway.http import Client
-from marketplace.gateway.offers import ReplicaAddress
 from marketplace.gateway.order import DEADLINE_SECONDS
+from marketplace.gateway.pools import ReplicaAddress
 from marketplace.gateway.prediction import Prediction
 from marketplace.gateway.replicas import Answer, NotReached, ReplicaLost
 from protocol.bodies import collect_stream
@@ -49,21 +49,24 @@ async def dispatch(
     that the outcome is unknown.
     """
     refusal: Refusal = unavailable("No replica could be reached. Nothing was charged; try again.")
-    lost = 0
+    pools, lost = prediction.parts.pools, 0
     for number, replica in enumerate(candidates):
         if client.gone:
             raise ClientGone
         if number and not await prediction.next_attempt(replica):
             break
         prediction.replica = replica
+        pools.sent(replica)
         try:
             answer = await client.unless_gone(_ask(prediction, replica, path, request_id), _discard)
         except NotReached:
+            pools.lost(replica)
             continue
         except LOST as error:
             logger.warning("prediction %s: %s", prediction.id, type(error).__name__)
             prediction.parts.books.later(prediction.cancel(0))
             refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
+            pools.lost(replica)
             lost += 1
             if lost > _MOST_LOST:
                 break

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import Price
@@ -18,13 +18,14 @@ from marketplace.gateway.admittance import Admittance
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, off_sale, revoked, unavailable
 from marketplace.gateway.offer_rows import NOT_YET, AttackGuard, Ending, Terms, read_row, served_row
+from marketplace.gateway.pools import REPLICA_SILENT_SECONDS, Pools, ReplicaAddress, Told
 from marketplace.gateway.principals import Principal
 from marketplace.guards.policies import NO_POLICY, Policy
 from marketplace.protection.policies import Rules
 from protocol.contracts import PublicContract
+from protocol.latency import LatencyClass
 from protocol.names import ModelName
 
-REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 # Asked on a miss alone. The name of today is no former name, so one step leads to it.
 _PRESENT_NAME_SQL = """
 SELECT o.slug FROM accounts_formername f JOIN accounts_organization o ON o.id = f.organization_id
@@ -33,7 +34,10 @@ WHERE f.slug = %s AND f.kept_until > now()
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
-SELECT id, name, url, base_fingerprint, receipt_public_key FROM vault_replica r
+SELECT id, name, url, base_fingerprint, receipt_public_key, stats - 'leased' AS stats,
+    extract(epoch FROM now() - last_seen_at)::float8 AS age,
+    (SELECT count(*) FROM billing_gateway g WHERE g.last_seen_at > now() - make_interval(secs => %s)) AS senders
+FROM vault_replica r
 WHERE gone_at IS NULL AND base_fingerprint = %s AND last_seen_at > now() - make_interval(secs => %s)
   AND NOT EXISTS (SELECT 1 FROM vault_enrolledreplica e WHERE e.name = r.name AND e.drained_at IS NOT NULL)
 """
@@ -77,14 +81,11 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class ReplicaAddress:
-    """A live replica: where it is, the checkpoint that it serves, and the key its receipts are signed with."""
+class _Heard:
+    """The replicas of one checkpoint as their heartbeats say, and the gateways that send calls to them."""
 
-    id: uuid.UUID
-    name: str
-    url: str
-    base_fingerprint: str
-    receipt_public_key: bytes
+    told: list[Told]
+    senders: int
 
 
 class Offers:
@@ -96,7 +97,8 @@ class Offers:
         # Splits never change, and of a referral only the end comes.
         self._splits: TtlCache[tuple[Share, ...], int] = TtlCache(seconds=3600, size=10_000)
         self._referrers: TtlCache[uuid.UUID, uuid.UUID | None] = TtlCache(seconds=60, size=10_000)
-        self._replicas: TtlCache[str, list[ReplicaAddress]] = TtlCache(seconds=1, size=1_000)
+        self._replicas: TtlCache[str, _Heard] = TtlCache(seconds=1, size=1_000)
+        self.pools = Pools()
         self._admittance = Admittance()
 
     async def find(
@@ -188,34 +190,42 @@ class Offers:
         return int(found[0])
 
     async def replicas(
-        self, database: AsyncConnectionPool[Any], offer: Offer, principal: Principal | None = None
+        self,
+        database: AsyncConnectionPool[Any],
+        offer: Offer,
+        principal: Principal | None = None,
+        *,
+        latency_class: LatencyClass = "standard",
+        conversation: Callable[[], int] | None = None,
     ) -> list[ReplicaAddress]:
-        """Live replicas that may answer, best first. Raises Refusal 503 when there is none.
+        """Return the replicas to ask, best first (`pools.py`). Raises Refusal 503 when there is none.
 
         They serve the reference of the base line, or a checkpoint that the version is cleared for, and no other; the
-        platform's own calls name one. Rendezvous hashing on the adapter keeps its requests, and so its weights and
-        prefix cache, on one replica.
+        platform's own calls name one.
         """
         checkpoints = (offer.base_fingerprint, *offer.cleared)
         if principal is not None and principal.checkpoint:
             named = principal.checkpoint
             checkpoints = (named,) if principal.measures or named in checkpoints else ()
-        found = [one for checkpoint in checkpoints for one in await self._of_checkpoint(database, checkpoint)]
+        heard = [await self._of_checkpoint(database, checkpoint) for checkpoint in checkpoints]
+        senders = max((one.senders for one in heard), default=1)
+        pool = self.pools.of(checkpoints, [one.told for one in heard], senders)
+        found = pool.ranked(offer.digest or "base", latency_class, conversation)
         if not found:
             raise unavailable("No replica is serving this model's base right now. Nothing was charged; try again.")
-        adapter = (offer.digest or "base").encode()
-        return sorted(found, key=lambda one: hashlib.sha256(adapter + one.name.encode()).digest())
+        return found
 
-    async def _of_checkpoint(self, database: AsyncConnectionPool[Any], fingerprint: str) -> list[ReplicaAddress]:
+    async def _of_checkpoint(self, database: AsyncConnectionPool[Any], fingerprint: str) -> _Heard:
         return await self._replicas.get(fingerprint, lambda: self._load_replicas(database, fingerprint))
 
-    async def _load_replicas(self, database: AsyncConnectionPool[Any], fingerprint: str) -> list[ReplicaAddress]:
-        async with (
-            database.connection() as connection,
-            connection.cursor(row_factory=class_row(ReplicaAddress)) as cursor,
-        ):
-            await cursor.execute(_REPLICA_SQL, (fingerprint, REPLICA_SILENT_SECONDS))
-            return await cursor.fetchall()
+    async def _load_replicas(self, database: AsyncConnectionPool[Any], fingerprint: str) -> _Heard:
+        async with database.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(_REPLICA_SQL, (REPLICA_SILENT_SECONDS, fingerprint, REPLICA_SILENT_SECONDS))
+            rows = await cursor.fetchall()
+        senders = max((row.pop("senders") for row in rows), default=1)
+        return _Heard(
+            [Told(age=row.pop("age"), stats=row.pop("stats"), address=ReplicaAddress(**row)) for row in rows], senders
+        )
 
     async def listing(self, database: AsyncConnectionPool[Any], *, consumer: Principal) -> list[dict[str, Any]]:
         """Return rows of `GET /v1/models`: everything public and the caller's own, as far as the key may call it."""

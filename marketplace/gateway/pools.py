@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from protocol.latency import LatencyClass
-from routing import Call, Fleet, Rates, View, key_of, rank
+from routing import Call, Fleet, Rates, View, home_count, key_of, rank
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 _CLASSES: dict[LatencyClass, tuple[int, float]] = {  # place in a replica's waits, seconds that a call may wait
@@ -25,15 +27,17 @@ _CLASSES: dict[LatencyClass, tuple[int, float]] = {  # place in a replica's wait
 # A replica that does not tell its seats: it runs a version from before there were such figures.
 _SEATS = 16
 _MOST = 1_000_000.0
+_BEGINNING = 512  # characters of a text that count
 
 
 @dataclass(frozen=True)
 class ReplicaAddress:
-    """A live replica: where it is, and the key its receipts are signed with."""
+    """A live replica: where it is, the checkpoint that it serves, and the key its receipts are signed with."""
 
     id: uuid.UUID
     name: str
     url: str
+    base_fingerprint: str
     receipt_public_key: bytes
 
 
@@ -78,15 +82,18 @@ class Pool:
                 continue  # it told this before it was lost
             self._fleet.update(self._view(one, at))
 
-    def ranked(self, adapter: str, conversation: str, latency_class: LatencyClass) -> list[ReplicaAddress]:
+    def ranked(
+        self, adapter: str, latency_class: LatencyClass, conversation: Callable[[], int] | None = None
+    ) -> list[ReplicaAddress]:
         """Return the replicas to ask, best first; none where none takes calls.
 
-        conversation: what its turns share, as its cache scope and the beginning of its prompt
+        conversation: returns the key of what its turns share; called where the adapter has several homes
         """
-        now, place_and_slack = self._clock(), _CLASSES[latency_class]
+        now, (place, slack) = self._clock(), _CLASSES[latency_class]
         key = key_of(adapter)
-        rate = self._rates.note(key, now) * self._fleet.senders
-        call = Call(key, key_of(conversation), rate, self._service_seconds(), *place_and_slack)
+        rate, service = self._rates.note(key, now) * self._fleet.senders, self._service_seconds()
+        several = conversation is not None and home_count(rate, service, self._fleet.mean_seats) > 1
+        call = Call(key, conversation() if conversation and several else None, rate, service, place, slack)
         ranked = [self._addresses[choice.name] for choice in rank(call, self._fleet, now, self._chance)]
         # Better a replica that was lost a moment ago than none at all.
         return ranked or [self._addresses[name] for name in self._lost if name in self._addresses]
@@ -135,6 +142,44 @@ class Pool:
         running = sum(view.running for view in self._fleet.views)
         ends = sum(view.ends_a_second for view in self._fleet.views)
         return running / ends if running and ends else 1.0
+
+
+class Pools:
+    """The pools of this process, by the checkpoints that may serve the same calls. A replica may be in several."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[str, ...], Pool] = {}
+        self._read: dict[tuple[str, ...], tuple[Sequence[Told], ...]] = {}
+
+    def of(self, checkpoints: tuple[str, ...], told: Sequence[Sequence[Told]], senders: int) -> Pool:
+        """Return the pool of these checkpoints, with what their replicas told; the same lists are read once."""
+        pool = self._pools.setdefault(checkpoints, Pool())
+        read = self._read.get(checkpoints, ())
+        if len(read) != len(told) or any(one is not other for one, other in zip(read, told, strict=True)):
+            self._read[checkpoints] = tuple(told)
+            pool.refresh([one for some in told for one in some], senders)
+        return pool
+
+    def sent(self, replica: ReplicaAddress) -> None:
+        """Count a call that goes to a replica now."""
+        for pool in self._pools.values():
+            pool.sent(replica)
+
+    def lost(self, replica: ReplicaAddress) -> None:
+        """Leave a replica out until its next heartbeat: it could not be reached, or was lost."""
+        for pool in self._pools.values():
+            pool.lost(replica)
+
+
+def beginning_of(organization: uuid.UUID, body: bytes) -> int:
+    """Return the key of what the turns of a conversation share: who asks, and the first texts of the prompt."""
+    data = orjson.loads(body)
+    messages = data.get("messages")
+    if isinstance(messages, list):
+        texts = [str(one.get("content")) for one in messages[:2] if isinstance(one, dict)]
+    else:
+        texts = [str(data.get("prompt") or data.get("input"))]
+    return key_of(str(organization), *(text[:_BEGINNING] for text in texts))
 
 
 def _keys(digests: object) -> frozenset[int]:

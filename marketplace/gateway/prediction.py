@@ -27,9 +27,9 @@ from marketplace.gateway.contracts import promises_whole
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.errors import outcome_unknown
 from marketplace.gateway.kept import IdempotencyKey, Keeper
-from marketplace.gateway.offers import ReplicaAddress
 from marketplace.gateway.open_hold import OpenHold, SignedReceipt
 from marketplace.gateway.order import Order
+from marketplace.gateway.pools import Pools, ReplicaAddress
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.tracing import Trace
 from marketplace.gateway.validity import Validity
@@ -49,10 +49,11 @@ CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation wi
 
 @dataclass(frozen=True)
 class Parts:
-    """Books, pool, signer and delivery log: used by every prediction."""
+    """Books, connections, pools, signer and delivery log: used by every prediction."""
 
     books: Books
     replicas: Replicas
+    pools: Pools
     signer: TicketSigner
     log: DeliveryLog
 

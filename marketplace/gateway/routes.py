@@ -21,8 +21,9 @@ from marketplace.gateway.http import Client, Receive, Scope, Send, address_of, h
 from marketplace.gateway.kept import IdempotencyKey
 from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.metrics import Stopwatch
-from marketplace.gateway.offers import Offer, Offers, ReplicaAddress
+from marketplace.gateway.offers import Offer, Offers
 from marketplace.gateway.order import Order, order_of
+from marketplace.gateway.pools import ReplicaAddress, beginning_of
 from marketplace.gateway.prediction import Parts, Prediction
 from marketplace.gateway.principals import PREDICT, Authenticator, Principal
 from marketplace.gateway.protection import Admission, Protection
@@ -197,7 +198,13 @@ class Routes:
         await self.features.require_on(database, "predictions", principal.organization_id)
         run = await self.calls.of_call(database, principal, headers_of(scope))
         offer = await self._offer(asking, scope, headers)
-        candidates = await self.offers.replicas(database, offer, principal)
+        candidates = await self.offers.replicas(
+            database,
+            offer,
+            principal,
+            latency_class=request.latency_class,
+            conversation=lambda: beginning_of(principal.organization_id, asking.outgoing.body),
+        )
         order = await self._order(asking, offer, scope)
         if run is not None:
             order = order.in_run(run)
