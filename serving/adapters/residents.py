@@ -85,8 +85,19 @@ class ResidentSet:
 
     # -- room -------------------------------------------------------------------------------------------------------
 
-    def make_room(self, pages: int, *, below: float | None = None) -> bool:
-        """Evict until `pages` and a slot are free; with `below`, only entries of a lower priority. Returns success."""
+    def too_large(self, entry: Entry) -> str | None:
+        """Return what `entry` needs and no eviction can give it."""
+        if entry.pages > self.page_limit:
+            return f"{entry.pages} pages, the pool has {self.page_limit}"
+        if entry.extra_bytes > (limit := self.pool.extras.limit):
+            return f"{entry.extra_bytes} bytes for its extras, there are {limit}"
+        return None
+
+    def make_room(self, pages: int, extra_bytes: int = 0, *, below: float | None = None) -> bool:
+        """Evict until pages, a slot and memory for extras are free; with `below`, only entries of a lower priority.
+        Returns success."""
+        if not self._make_extra_room(extra_bytes, below):
+            return False
         while self._free() < pages or not self._free_slots:
             victim = self.order.peek()
             if victim is None or (below is not None and victim[1] >= below):
@@ -94,6 +105,19 @@ class ResidentSet:
             self.order.evict()
             self.evict(self.entries[victim[0]])
         return True
+
+    def _make_extra_room(self, extra_bytes: int, below: float | None) -> bool:
+        """The same for memory of extras, by evicting those that have any, the cheapest to evict first."""
+        if extra_bytes <= self.pool.extras.free:
+            return True
+        now = self._clock()
+        with_extras = [e for e in self.entries.values() if e.extra_bytes and e.digest in self.order]
+        costs = {e.digest: self.order.priority(e.digest, self._eviction_cost(e), now) for e in with_extras}
+        for entry in sorted(with_extras, key=lambda e: costs[e.digest]):
+            if extra_bytes <= self.pool.extras.free or (below is not None and costs[entry.digest] >= below):
+                break
+            self.evict(entry)
+        return extra_bytes <= self.pool.extras.free
 
     def force_room(self, entry: Entry, seniority: int) -> None:
         """Evict what came later than `entry`, then drain running entries, the cheapest to evict first."""
@@ -121,7 +145,7 @@ class ResidentSet:
 
     def reserve(self, entry: Entry, pages: int) -> None:
         """Take pages and a slot; call `make_room` first. Raises LoraKernelError if a slot cannot list so many pages."""
-        entry.reservation = self.pool.reserve(pages)
+        entry.reservation = self.pool.reserve(pages, entry.extra_bytes)
         entry.slot = self._free_slots.pop()
 
     def cancel(self, entry: Entry) -> None:

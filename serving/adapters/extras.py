@@ -1,0 +1,163 @@
+"""From an adapter's extras in its file to extras for kernels.
+
+What depends on the base is computed at the load, from the weights that are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from lora_kernels import LoraPair, PoolSpec
+from lora_kernels.extras import Extras, ExtraWriter, Factors, TokenRows
+from serving.adapters.gate import Pause
+from serving.ports import BaseLinears
+
+# (layer, site, slice)
+Place = tuple[int, str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileExtras:
+    """An adapter's extras as its file has them, views of its data. See `sealed_weights.intake.extras.ExtraTensors`.
+
+    b_biases: with the scales that they are multiplied by
+    embedding_rows, head_rows: token ids and rows
+    """
+
+    magnitudes: Mapping[Place, torch.Tensor] = field(default_factory=dict)
+    biases: Mapping[Place, torch.Tensor] = field(default_factory=dict)
+    b_biases: Mapping[Place, tuple[torch.Tensor, float]] = field(default_factory=dict)
+    embedding: LoraPair | None = None
+    head: LoraPair | None = None
+    head_magnitude: torch.Tensor | None = None
+    embedding_rows: tuple[tuple[int, ...], torch.Tensor] | None = None
+    head_rows: tuple[tuple[int, ...], torch.Tensor] | None = None
+
+    def nbytes(self, spec: PoolSpec) -> int:
+        """Return the bytes that the extras take when they are resident."""
+        writer = ExtraWriter(None)
+        _lay_out(self, spec, writer)
+        return writer.nbytes
+
+
+class AdapterWithExtras(dict[Place, LoraPair]):
+    """Pairs of an adapter that has extras too."""
+
+    def __init__(self, pairs: Mapping[Place, LoraPair], extras: FileExtras) -> None:
+        super().__init__(pairs)
+        self.extras = extras
+
+
+def fill(adapter: AdapterWithExtras, spec: PoolSpec, base: BaseLinears, memory: torch.Tensor, pause: Pause) -> Extras:
+    """Write an adapter's extras into zeroed memory of `FileExtras.nbytes` bytes.
+
+    DoRA's scale of an output is m / ‖W + s·B·A‖ of its row, with
+    ‖W_i + s·B_i·A‖² = ‖W_i‖² + 2s·B_i·(A·W_iᵀ) + s²·B_i·(A·Aᵀ)·B_iᵀ: a base product of r rows, as many as a prompt has
+    tokens. Raises NonFiniteError where a row's norm is 0.
+    """
+    source = adapter.extras
+    extras = _lay_out(source, spec, ExtraWriter(memory))
+    starts = {site.name: [sum(site.slices[:index]) for index in range(len(site.slices))] for site in spec.sites}
+    for place, magnitude in source.magnitudes.items():
+        pause()
+        layer, site, index = place
+        out = _part(extras.scales[layer, site], starts[site][index], magnitude)
+        _scale_rows(out, magnitude, adapter[place], base, layer, site, starts[site][index])
+    for (layer, site, index), bias in source.biases.items():
+        out = _part(extras.biases[layer, site], starts[site][index], bias)
+        own = base.bias(layer, site)
+        assert own is not None  # intake accepts biases of modules that have one
+        out.copy_(bias).sub_(own[starts[site][index] :][: len(bias)])
+    for (layer, site, index), (bias, scale) in source.b_biases.items():
+        out = _part(extras.biases[layer, site], starts[site][index], bias)
+        out.add_(bias.to(out.device, torch.float32), alpha=scale)
+    pause()
+    _fill_vocabulary(extras, source, base)
+    return extras
+
+
+def _lay_out(source: FileExtras, spec: PoolSpec, writer: ExtraWriter) -> Extras:
+    widths = {site.name: site.out_features for site in spec.sites}
+    take = writer.take
+    scaled = dict.fromkeys((layer, site) for layer, site, _ in source.magnitudes)
+    biased = dict.fromkeys((layer, site) for layer, site, _ in (*source.biases, *source.b_biases))
+    scales = {place: take(widths[place[1]]).fill_(1.0) for place in scaled}
+    biases = {place: take(widths[place[1]]) for place in biased}
+    embed = head = head_scale = None
+    if source.embedding is not None:
+        rank, vocabulary = source.embedding.a.shape
+        embed = Factors(take(vocabulary, rank), take(rank, len(source.embedding.b)))
+    if source.head is not None:
+        rank, hidden = source.head.a.shape
+        head = Factors(take(rank, hidden), take(rank, len(source.head.b)))
+        head_scale = None if source.head_magnitude is None else take(len(source.head.b))
+    embed_tokens = _token_rows(source.embedding_rows, take)
+    head_tokens = embed_tokens if source.head_rows is source.embedding_rows else _token_rows(source.head_rows, take)
+    return Extras(writer.memory, scales, biases, embed, head, head_scale, embed_tokens, head_tokens)
+
+
+def _token_rows(
+    rows: tuple[tuple[int, ...], torch.Tensor] | None, take: Callable[..., torch.Tensor]
+) -> TokenRows | None:
+    if rows is None:
+        return None
+    ids, values = rows
+    return TokenRows(take(len(ids)).view(torch.int32), take(*values.shape))
+
+
+def _part(whole: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
+    return whole[start : start + len(like)]
+
+
+def _scale_rows(
+    out: torch.Tensor,
+    magnitude: torch.Tensor,
+    pair: LoraPair,
+    base: BaseLinears,
+    layer: int,
+    site: str,
+    start: int,
+) -> None:
+    a, b = pair.a.to(out.device, torch.float32), pair.b.to(out.device, torch.float32)
+    end = start + len(out)
+    # Float64: where ΔW cancels most of W, the three sums do too.
+    products = base.products(layer, site, a)[:, start:end].to(out.device, torch.float64)
+    gram = (a.double() @ a.double().T) * pair.scale
+    cross = ((products * 2 + gram @ b.double().T) * b.double().T).sum(0) * pair.scale
+    norms = (base.squares(layer, site)[start:end].to(out.device, torch.float64) + cross).clamp_(min=0).sqrt_()
+    out.copy_(magnitude.to(out.device, torch.float64) / norms)
+    for temporary in (products, gram, cross, norms):
+        temporary.zero_()
+    for copy, original in ((a, pair.a), (b, pair.b)):
+        if copy.data_ptr() != original.data_ptr():
+            copy.zero_()
+
+
+def _fill_vocabulary(extras: Extras, source: FileExtras, base: BaseLinears) -> None:
+    if extras.embed is not None and source.embedding is not None:
+        extras.embed.down.copy_(source.embedding.a.T)
+        extras.embed.up.copy_(source.embedding.b.T).mul_(source.embedding.scale)
+    if extras.head is not None and source.head is not None:
+        extras.head.down.copy_(source.head.a)
+        extras.head.up.copy_(source.head.b.T).mul_(source.head.scale)
+        if extras.head_scale is not None and source.head_magnitude is not None:
+            _scale_rows(extras.head_scale, source.head_magnitude, source.head, base, 0, "head", 0)
+    for resident, rows in ((extras.embed_tokens, source.embedding_rows), (extras.head_tokens, source.head_rows)):
+        if resident is not None and rows is not None:
+            order = sorted(range(len(rows[0])), key=rows[0].__getitem__)
+            resident.ids.copy_(torch.tensor([rows[0][place] for place in order], dtype=torch.int32))
+            resident.rows.copy_(rows[1][order])
+
+
+def bytes_of(pairs: Mapping[Place, LoraPair], spec: PoolSpec) -> int:
+    """Return the bytes of extras that an adapter needs beside its pages; 0 for a plain one."""
+    adapter = with_extras(pairs)
+    return 0 if adapter is None else adapter.extras.nbytes(spec)
+
+
+def with_extras(pairs: Mapping[Place, LoraPair]) -> AdapterWithExtras | None:
+    """Return the adapter if it has extras."""
+    return pairs if isinstance(pairs, AdapterWithExtras) else None
