@@ -28,7 +28,9 @@ class RowExtras:
             extras = extras_of(slot)
             if extras is not None:
                 rows = torch.from_numpy(np.flatnonzero(grouped.row_slots == slot))
-                parts.append((extras, rows.to(device)))
+                if device.type == "cuda":
+                    rows = rows.pin_memory().to(device, non_blocking=True)
+                parts.append((extras, rows))
         return cls(tuple(parts)) if parts else None
 
     @classmethod

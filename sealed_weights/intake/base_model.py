@@ -39,6 +39,7 @@ class BaseSpec:
     """A base model. `shapes` maps a module suffix ("self_attn.q_proj") to (out, in) features, the same in every layer.
 
     fingerprint: the 32 bytes of `base_fingerprint`
+    vocab_size: 0 where the config does not say: then no adapter may change embedding or head
     tied: the head is the embedding
     biased: suffixes of the modules that have a bias
     """
@@ -81,7 +82,7 @@ class BaseSpec:
             hidden_size=hidden,
             num_layers=_positive(config, "num_hidden_layers"),
             shapes=shapes,
-            vocab_size=_positive(config, "vocab_size"),
+            vocab_size=_positive(config, "vocab_size") if "vocab_size" in config else 0,
             tied=config.get("tie_word_embeddings") is True,
             biased=family.qkv if family.qkv_bias else (),
         )

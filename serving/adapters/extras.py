@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lora_kernels import LoraPair, PoolSpec
+from lora_kernels import LoraPair, NonFiniteError, PoolSpec
 from lora_kernels.extras import Extras, ExtraWriter, Factors, TokenRows
 from serving.adapters.gate import Pause
 from serving.ports import BaseLinears
@@ -35,6 +35,20 @@ class FileExtras:
     head_magnitude: torch.Tensor | None = None
     embedding_rows: tuple[tuple[int, ...], torch.Tensor] | None = None
     head_rows: tuple[tuple[int, ...], torch.Tensor] | None = None
+
+    @property
+    def source_bytes(self) -> int:
+        """Return the bytes that the file has of them."""
+        pairs = [pair for pair in (self.embedding, self.head) if pair is not None]
+        rows = {id(rows): rows[1] for rows in (self.embedding_rows, self.head_rows) if rows is not None}
+        tensors = [
+            *self.magnitudes.values(),
+            *self.biases.values(),
+            *(bias for bias, _ in self.b_biases.values()),
+            *(tensor for pair in pairs for tensor in (pair.a, pair.b)),
+            *rows.values(),
+        ]
+        return sum(tensor.nbytes for tensor in tensors)
 
     def nbytes(self, spec: PoolSpec) -> int:
         """Return the bytes that the extras take when they are resident."""
@@ -76,6 +90,8 @@ def fill(adapter: AdapterWithExtras, spec: PoolSpec, base: BaseLinears, memory: 
         out.add_(bias.to(out.device, torch.float32), alpha=scale)
     pause()
     _fill_vocabulary(extras, source, base)
+    if memory.is_cuda:
+        torch.cuda.current_stream(memory.device).synchronize()
     return extras
 
 
@@ -129,6 +145,8 @@ def _scale_rows(
     cross = ((products * 2 + gram @ b.double().T) * b.double().T).sum(0) * pair.scale
     norms = (base.squares(layer, site)[start:end].to(out.device, torch.float64) + cross).clamp_(min=0).sqrt_()
     out.copy_(magnitude.to(out.device, torch.float64) / norms)
+    if not out.isfinite().all():
+        raise NonFiniteError(f"layer {layer}, {site}: W + ΔW has a row of zeros, which DoRA cannot scale")
     for temporary in (products, gram, cross, norms):
         temporary.zero_()
     for copy, original in ((a, pair.a), (b, pair.b)):
@@ -150,6 +168,13 @@ def _fill_vocabulary(extras: Extras, source: FileExtras, base: BaseLinears) -> N
             order = sorted(range(len(rows[0])), key=rows[0].__getitem__)
             resident.ids.copy_(torch.tensor([rows[0][place] for place in order], dtype=torch.int32))
             resident.rows.copy_(rows[1][order])
+
+
+def bytes_in_host_memory(pairs: Mapping[Place, LoraPair]) -> int:
+    """Return the bytes of an adapter as its file has it."""
+    adapter = with_extras(pairs)
+    factors = sum(pair.a.nbytes + pair.b.nbytes for pair in pairs.values())
+    return factors if adapter is None else factors + adapter.extras.source_bytes
 
 
 def bytes_of(pairs: Mapping[Place, LoraPair], spec: PoolSpec) -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from lora_kernels import AdapterTensors, LoraKernelError
 from serving.adapter_stats import AdapterCounters
-from serving.adapters.extras import bytes_of, fill, with_extras
+from serving.adapters.extras import bytes_in_host_memory, bytes_of, fill, with_extras
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
 from serving.adapters.policy import EvictionCost, UsageRates
@@ -185,7 +185,7 @@ class LoadPipeline:
         self.gate.pause()
         tensors = self._source.load(entry.digest, self.gate.pause)
         entry.rank, entry.pages, entry.extra_bytes = self._size(tensors)
-        entry.bytes = sum(pair.a.nbytes + pair.b.nbytes for pair in tensors.values())
+        entry.bytes = bytes_in_host_memory(tensors)
         entry.tensors = tensors
         entry.seconds += time.perf_counter() - began
         if entry.reservation is not None and entry.pages <= len(entry.reservation.pages) and not entry.extra_bytes:

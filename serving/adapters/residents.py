@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 
+import torch
+
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters
 from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
@@ -128,19 +130,23 @@ class ResidentSet:
         ready = [e for e in self.entries.values() if e.state is State.READY and e is not entry]
         later = [(self.seniority(e.digest), e) for e in ready if e.pins == 0 and not e.blends]
         for since, other in sorted(later, key=lambda item: -item[0]):
-            if self._free() >= entry.pages and self._free_slots:
+            if self._free() >= entry.pages and self._free_slots and self.pool.extras.free >= entry.extra_bytes:
                 return
             if since > seniority:
                 self.evict(other)
         # Draining entries will be room soon; draining more than needed would leave the batch idle.
-        coming = self._free() + sum(e.pages for e in self.entries.values() if e.state is State.DRAINING)
-        slots = len(self._free_slots) + sum(e.state is State.DRAINING for e in self.entries.values())
+        draining = [e for e in self.entries.values() if e.state is State.DRAINING]
+        coming, slots = self._free() + sum(e.pages for e in draining), len(self._free_slots) + len(draining)
+        extra = self.pool.extras.free + sum(e.extra_bytes for e in draining)
         running = [e for e in ready if e.state is State.READY and e.pins and not e.blends]
         for other in sorted(running, key=lambda e: self.order.priority(e.digest, self._eviction_cost(e), now)):
             if coming >= entry.pages and slots:
-                return
+                if extra >= entry.extra_bytes:
+                    return
+                if not other.extra_bytes:  # memory for extras alone is short, and it has none
+                    continue
             self._counters.drains += 1
-            coming, slots = coming + other.pages, slots + 1
+            coming, slots, extra = coming + other.pages, slots + 1, extra + other.extra_bytes
             self.drain(other)
 
     def reserve(self, entry: Entry, pages: int) -> None:
@@ -242,6 +248,14 @@ class ResidentSet:
             elif entry.reservation is not None:
                 pages |= set(entry.reservation.pages)
         assert self.pool.num_pages - self.pool.free_pages == len(pages)
+        memories = [self._extra_memory(entry) for entry in self.entries.values()]
+        assert self.pool.extras.used == sum(memory.nbytes for memory in memories if memory is not None)
+
+    def _extra_memory(self, entry: Entry) -> torch.Tensor | None:
+        if entry.reservation is not None:
+            return entry.reservation.extra_memory
+        extras = self.pool.extras_of(entry.slot)
+        return None if extras is None else extras.memory
 
     def _arrived(self, entry: Entry) -> None:
         entry.state, entry.since = State.READY, self._clock()

@@ -1,104 +1,18 @@
-"""Adapters that change more than ΔW of the layers' linears answer as PEFT does, alone and beside others in one batch."""
+"""Adapters that change more than ΔW of linears answer as PEFT does, alone and beside others in one batch."""
 
 from __future__ import annotations
 
-import json
-import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 
-from lora_kernels import AdapterPool
-from sealed_weights import BaseSpec
-from serving.adapters.directory import DirectoryAdapterSource
-from serving.adapters.extras import bytes_of, fill, with_extras
-from serving.adapters.gate import go_on
-from serving.ports import Runner
 from serving.runner.cpu import CpuRunner
-from tests.serving.models.families import build, greedy, prompts
+from tests.serving.models.extras import CASES, load, save, source_of
+from tests.serving.models.families import greedy, prompts
 from tests.serving.runner.driver import Driver, make_driver, make_torch_driver
 
-TOKENS = 6
-LINEARS = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
-# By model: what it changes in its family, and the settings of each adapter beside rank and alpha.
-CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
-    "qwen2": (
-        {},  # tied, with biases
-        {
-            "plain": {},
-            "dora": {"use_dora": True},
-            "dora-and-biases": {"use_dora": True, "bias": "lora_only"},
-            "all-biases": {"bias": "all"},
-            "b-biases": {"lora_bias": True, "target_modules": ["q_proj", "v_proj"]},
-            "tokens": {"trainable_token_indices": [7, 3, 250, 44]},
-            "head": {"target_modules": ["q_proj", "lm_head"]},
-            "tied": {"target_modules": ["v_proj", "embed_tokens"], "ensure_weight_tying": True},
-        },
-    ),
-    "gemma3": (
-        {"num_hidden_layers": 2},  # tied, with scaled embeddings, norms after products, capped logits
-        {
-            "dora": {"use_dora": True},
-            "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
-            "tokens": {"trainable_token_indices": [7, 3, 250, 44]},
-        },
-    ),
-    "qwen3": (
-        {},  # a head of its own
-        {
-            "dora-and-head": {"use_dora": True, "target_modules": [*LINEARS, "lm_head"]},
-            "both": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
-            "tokens": {"trainable_token_indices": {"embed_tokens": [7, 44, 5], "lm_head": [3, 299]}},
-        },
-    ),
-}
-
-
-def save(name: str, folder: Path) -> dict[str, PeftModel]:
-    """Save a model and its random adapters; returns each on a model of its own."""
-    changes, adapters = CASES[name]
-    made = {}
-    for seed, (adapter, settings) in enumerate(adapters.items()):
-        model = build(name, **changes)
-        if not seed:
-            model.save_pretrained(folder / "model")
-        config = LoraConfig(
-            **{"task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6, "target_modules": LINEARS, **settings}
-        )
-        peft = get_peft_model(model, config)
-        torch.manual_seed(100 + seed)
-        with torch.no_grad():
-            for key, parameter in peft.named_parameters():
-                if "magnitude" in key:
-                    parameter.mul_(torch.empty_like(parameter).uniform_(0.5, 1.6))
-                elif "token" in key and parameter.requires_grad:
-                    parameter.normal_(0, 0.4)
-                elif parameter.requires_grad:
-                    parameter.normal_(0, 0.3 if "bias" in key else 0.2)
-        peft.save_pretrained(folder / "adapters" / adapter, save_embedding_layers=False)
-        made[adapter] = peft.eval()
-    return made
-
-
-def load(pool: AdapterPool, runner: Runner, slot: int, source: DirectoryAdapterSource, name: str) -> None:
-    """Load an adapter as the pipeline does."""
-    digest = source.resolve(name)
-    assert digest is not None
-    tensors = source.load(digest)
-    reservation = pool.reserve(1, bytes_of(tensors, pool.spec))
-    reservation.write(tensors)
-    adapter, memory = with_extras(tensors), reservation.extra_memory
-    if adapter is not None and memory is not None:
-        reservation.extras = fill(adapter, pool.spec, runner.linears, memory, go_on)
-    pool.publish(slot, reservation)
-
-
-def source_of(folder: Path) -> DirectoryAdapterSource:
-    raw = json.loads((folder / "model" / "config.json").read_text())
-    return DirectoryAdapterSource(folder / "adapters", BaseSpec.from_hf_config(raw, bytes(32), "tiny"))
+TOKENS = 5
 
 
 def continued(driver: Driver, cases: list[tuple[int | None, list[int]]]) -> list[tuple[list[int], torch.Tensor]]:
@@ -117,11 +31,8 @@ def continued(driver: Driver, cases: list[tuple[int | None, list[int]]]) -> list
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.filterwarnings("ignore")
 def test_tokens_and_logits_are_peft_s(name: str, tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pefts = save(name, tmp_path)
+    pefts = save(name, tmp_path)
     source, names = source_of(tmp_path), list(pefts)
     some = [
         [token if index % 3 else (7, 3, 44)[index // 3 % 3] for index, token in enumerate(p)] for p in prompts(9, 20)
