@@ -46,7 +46,7 @@ class PoolFullError(LoraKernelError):
 
 
 class ExtrasError(LoraKernelError):
-    """Extras where they cannot be: in a blend, or in rows that are written before the base's product."""
+    """Extras where they cannot be: in a blend, in rows that are written before the base's product, or in swap."""
 
 
 class StagingError(LoraKernelError):

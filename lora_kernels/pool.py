@@ -97,7 +97,7 @@ class AdapterPool:
         self._allocator = PageAllocator(num_pages)
         # Sites that hold anything in a page: what there is to zero when it is free again.
         self._page_sites: dict[int, frozenset[str]] = {}
-        self.extras = ExtraMemory(extra_bytes, self.device, private=private)
+        self.extras = ExtraMemory(extra_bytes, self.device, private=private, must_lock=private and self.locked)
         self._slot_extras: dict[int, Extras] = {}
         # Slots whose weights may still be on their way to the device.
         self._arriving: dict[int, tuple[Arrival, ...]] = {}
@@ -139,7 +139,7 @@ class AdapterPool:
     def reserve(self, pages: int, extra_bytes: int = 0) -> Reservation:
         """Take free pages, for `Reservation.write` to fill, and memory of extras for `Reservation.extras`.
 
-        Raises PoolFullError or RankError, taking nothing.
+        Raises PoolFullError, RankError, or ExtrasError (extras that cannot be locked in RAM), taking nothing.
         """
         check_page_count(self.spec, pages)
         memory = self.extras.take(extra_bytes) if extra_bytes else None

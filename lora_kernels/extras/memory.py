@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from lora_kernels.errors import PoolFullError
+from lora_kernels.errors import ExtrasError, PoolFullError
 from lora_kernels.memory import keep_private, lazy_zeros
 
 # Floats: every tensor of a stretch begins at a cache line.
@@ -16,13 +16,13 @@ ALIGN = 16
 class ExtraMemory:
     """At most `limit` bytes on one device. Belongs to the thread that launches kernels.
 
-    private, locked: as of `AdapterPool`; a stretch that cannot be locked makes `locked` false
+    private: as of `AdapterPool`
+    must_lock: a stretch that could reach swap is not handed out: so it is where the pool's pages are locked
     """
 
-    def __init__(self, limit: int, device: torch.device, *, private: bool) -> None:
+    def __init__(self, limit: int, device: torch.device, *, private: bool, must_lock: bool) -> None:
         self.limit, self.used = limit, 0
-        self.locked = True
-        self._device, self._private = device, private
+        self._device, self._private, self._must_lock = device, private, must_lock
 
     @property
     def free(self) -> int:
@@ -30,12 +30,12 @@ class ExtraMemory:
         return self.limit - self.used
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """Return zeroed memory, float32 [nbytes / 4]. Raises PoolFullError, taking nothing."""
+        """Return zeroed memory, float32 [nbytes / 4]. Raises PoolFullError or ExtrasError (no lock), taking nothing."""
         if nbytes > self.free:
             raise PoolFullError(f"the adapter's extras need {nbytes} bytes, {self.free} of {self.limit} are free")
         memory = lazy_zeros((nbytes // 4,), torch.float32, self._device)
-        if self._private and self._device.type == "cpu":
-            self.locked = keep_private(memory) and self.locked
+        if self._private and self._device.type == "cpu" and not keep_private(memory) and self._must_lock:
+            raise ExtrasError(f"{nbytes} bytes of extras cannot be locked in RAM (`ulimit -l`)")
         self.used += nbytes
         return memory
 

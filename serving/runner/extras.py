@@ -18,7 +18,7 @@ class _Described:
     """An adapter's extras for C, with the tables that its pointers lead to."""
 
     struct: CExtras
-    tables: tuple[ctypes.Array[Pointer], ctypes.Array[Pointer]]
+    tables: tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]
 
     @property
     def address(self) -> int:
@@ -29,8 +29,8 @@ class _Described:
 class StepExtras:
     """Arrays of pointers: `rows` of a step's rows, `wanted` of those in its sample_rows."""
 
-    rows: ctypes.Array[Pointer]
-    wanted: ctypes.Array[Pointer]
+    rows: ctypes.Array[ctypes.c_void_p]
+    wanted: ctypes.Array[ctypes.c_void_p]
 
     @classmethod
     def of(cls, batch: BatchMetadata | None, sample_rows: Sequence[int], layers: int) -> StepExtras | None:
@@ -74,7 +74,7 @@ def _describe(extras: Extras, layers: int) -> _Described:
     return described
 
 
-def _table(of_sites: Mapping[tuple[int, str], torch.Tensor], layers: int) -> ctypes.Array[Pointer]:
+def _table(of_sites: Mapping[tuple[int, str], torch.Tensor], layers: int) -> ctypes.Array[ctypes.c_void_p]:
     table = (Pointer * (layers * len(SITES)))()
     for (layer, site), vector in of_sites.items():
         table[layer * len(SITES) + SITES.index(site)] = vector.data_ptr()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from serving.core import SamplingParams
 from serving.runner.cpu import CpuRunner
 from tests.serving.models.extras import CASES, load, save, source_of
 from tests.serving.models.families import greedy, prompts
@@ -57,3 +58,18 @@ def test_tokens_and_logits_are_peft_s(name: str, tmp_path: Path) -> None:
                 alone.append(single[0])
             assert tokens == right, adapter
     assert len({tuple(tokens) for tokens in alone}) > 1
+
+
+def test_scored_prompts_go_through_an_adapted_head(tmp_path: Path) -> None:
+    peft = save("qwen2", tmp_path, "head")["head"]
+    prompt = prompts(12)[0]
+    with torch.inference_mode():
+        right = torch.log_softmax(peft(torch.tensor([prompt])).logits[0], -1)
+    for make in (make_driver, make_torch_driver):
+        driver = make(tmp_path / "model")
+        load(driver.adapters.pool, driver.runner, 0, source_of(tmp_path), "head")
+        sampling = SamplingParams(temperature=0, ignore_eos=True, prompt_logprobs=0)
+        sequence = driver.start(prompt, 0, sampling=sampling)
+        driver.generate(sequence, 1)
+        found = torch.tensor([entry.logprob for entry in sequence.scored])
+        torch.testing.assert_close(found, right[range(11), prompt[1:]], rtol=1e-4, atol=1e-4)

@@ -26,7 +26,10 @@ from serving.runner.head import GpuStep
 from serving.runner.step_graphs import Shape
 from serving.steps import Chunk, StepPlan
 from tests.serving.runner.driver import GREEDY, Adapters, Driver, make_torch_driver, random_adapter
-from tests.serving.runner.family_cases import every_family_gives_the_reference_s_tokens
+from tests.serving.runner.family_cases import (
+    every_family_gives_the_reference_s_tokens,
+    extras_give_the_reference_s_tokens,
+)
 from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing
 from tests.serving.tiny import write_model
 
@@ -247,6 +250,7 @@ CASES = (
     sampled_rows_and_embeddings_share_a_step_with_plain_ones,
     prompts_are_scored_beside_rows_that_sample_and_embed,
     every_family_gives_the_reference_s_tokens,
+    extras_give_the_reference_s_tokens,
 )
 
 if __name__ == "__main__":
