@@ -232,7 +232,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         ),
         adapters,
     )
-    adapters.base = runner.linears
+    adapters.pipeline.base = runner.linears
     planner = Planner(
         config.limits,
         pool,

@@ -33,7 +33,8 @@ class ExtraMemory:
         """Return zeroed memory, float32 [nbytes / 4]. Raises PoolFullError or ExtrasError (no lock), taking nothing."""
         if nbytes > self.free:
             raise PoolFullError(f"the adapter's extras need {nbytes} bytes, {self.free} of {self.limit} are free")
-        memory = lazy_zeros((nbytes // 4,), torch.float32, self._device)
+        with torch.inference_mode(False):  # another thread fills it, in whatever mode
+            memory = lazy_zeros((nbytes // 4,), torch.float32, self._device)
         if self._private and self._device.type == "cpu" and not keep_private(memory) and self._must_lock:
             raise ExtrasError(f"{nbytes} bytes of extras cannot be locked in RAM (`ulimit -l`)")
         self.used += nbytes

@@ -6,13 +6,13 @@ What depends on the base is computed at the load, from the weights that are serv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from lora_kernels import LoraPair, NonFiniteError, PoolSpec
+from lora_kernels import AdapterPool, LoraPair, NonFiniteError, PoolSpec, Reservation
 from lora_kernels.extras import Extras, ExtraWriter, Factors, TokenRows
-from serving.adapters.gate import Pause
+from serving.adapters.gate import Pause, go_on
 from serving.ports import BaseLinears
 
 # (layer, site, slice)
@@ -56,6 +56,15 @@ class FileExtras:
         _lay_out(self, spec, writer)
         return writer.nbytes
 
+    def first_layers(self, count: int) -> FileExtras:
+        """Return those of a model that is cut off after so many layers."""
+        return replace(
+            self,
+            magnitudes={place: part for place, part in self.magnitudes.items() if place[0] < count},
+            biases={place: part for place, part in self.biases.items() if place[0] < count},
+            b_biases={place: part for place, part in self.b_biases.items() if place[0] < count},
+        )
+
 
 class AdapterWithExtras(dict[Place, LoraPair]):
     """Pairs of an adapter that has extras too."""
@@ -63,6 +72,28 @@ class AdapterWithExtras(dict[Place, LoraPair]):
     def __init__(self, pairs: Mapping[Place, LoraPair], extras: FileExtras) -> None:
         super().__init__(pairs)
         self.extras = extras
+
+
+def load_at_once(pool: AdapterPool, slot: int, pairs: Mapping[Place, LoraPair], base: BaseLinears) -> None:
+    """Make an adapter `slot`, extras and all, in the thread that launches kernels; raises what its parts raise."""
+    reservation = pool.reserve(pool.pages_needed(pairs), bytes_of(pairs, pool.spec))
+    try:
+        reservation.write(pairs)
+        write_extras(reservation, pairs, pool.spec, base, go_on)
+        reservation.wait()
+    except BaseException:
+        pool.cancel(reservation)
+        raise
+    pool.publish(slot, reservation)
+
+
+def write_extras(
+    reservation: Reservation, pairs: Mapping[Place, LoraPair], spec: PoolSpec, base: BaseLinears, pause: Pause
+) -> None:
+    """Write an adapter's extras into a reservation that has memory for them; nothing to do for a plain adapter."""
+    adapter, memory = with_extras(pairs), reservation.extra_memory
+    if adapter is not None and memory is not None:
+        reservation.extras = fill(adapter, spec, base, memory, pause)
 
 
 def fill(adapter: AdapterWithExtras, spec: PoolSpec, base: BaseLinears, memory: torch.Tensor, pause: Pause) -> Extras:

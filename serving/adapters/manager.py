@@ -20,7 +20,6 @@ from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, State
 from serving.core import AdapterRef
 from serving.errors import AdapterUnavailable
-from serving.ports import BaseLinears
 from serving.steps import AdapterCost
 
 _IDLE_LOOK_SECONDS = 1.0
@@ -67,15 +66,6 @@ class AdapterManager:
     @on_arrival.setter
     def on_arrival(self, call: Callable[[], None]) -> None:
         self.pipeline.on_arrival = call
-
-    @property
-    def base(self) -> BaseLinears | None:
-        """The base's linears, for adapters with DoRA or trained biases; set it before the first load."""
-        return self.pipeline.base
-
-    @base.setter
-    def base(self, linears: BaseLinears) -> None:
-        self.pipeline.base = linears
 
     # -- the scheduler asks -----------------------------------------------------------------------------------------
 
@@ -282,7 +272,7 @@ class AdapterManager:
                 self.residents.blend(entry)
                 self.counters.blends += 1
             except LoraKernelError as error:
-                failed.append((digest, AdapterUnavailable(f"the blend does not fit: {error}")))
+                failed.append((digest, AdapterUnavailable(f"the blend cannot be served: {error}")))
         return failed
 
     def _look_for_idle(self) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from lora_kernels import AdapterTensors, LoraKernelError
 from serving.adapter_stats import AdapterCounters
-from serving.adapters.extras import bytes_in_host_memory, bytes_of, fill, with_extras
+from serving.adapters.extras import bytes_in_host_memory, bytes_of, write_extras
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
 from serving.adapters.policy import EvictionCost, UsageRates
@@ -199,7 +199,8 @@ class LoadPipeline:
         began = time.perf_counter()
         with self._source.seconds.measured("copy"):
             entry.reservation.write(entry.tensors, pause=self.gate.pause)
-            self._fill_extras(entry)
+            if entry.extra_bytes:
+                self._write_extras(entry)
             # READY means complete: no step of any tenant waits for layers that are still on their way to a GPU.
             entry.reservation.wait()
         entry.seconds += time.perf_counter() - began
@@ -207,14 +208,11 @@ class LoadPipeline:
             entry.tensors = None
             self._source.copied(entry.digest)
 
-    def _fill_extras(self, entry: Entry) -> None:
+    def _write_extras(self, entry: Entry) -> None:
         assert entry.reservation is not None and entry.tensors is not None
-        adapter, memory = with_extras(entry.tensors), entry.reservation.extra_memory
-        if adapter is not None and memory is not None:
-            if self.base is None:
-                raise AdapterUnavailable("this replica has no base model to compute the adapter's extras from")
-            spec = self._residents.pool.spec
-            entry.reservation.extras = fill(adapter, spec, self.base, memory, self.gate.pause)
+        if self.base is None:
+            raise AdapterUnavailable("this replica has no base model to compute the adapter's extras from")
+        write_extras(entry.reservation, entry.tensors, self._residents.pool.spec, self.base, self.gate.pause)
 
     # -- in the engine thread ---------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class WithExtras(Source):
 @pytest.fixture
 def run() -> Any:
     running = Running(WithExtras(), pages=8, slots=4)
-    running.manager.base = Linears()
+    running.manager.pipeline.base = Linears()
     yield running
     running.close()
     assert running.pool.extras.used == 0 and not running.pool.has_extras and running.failed == []
@@ -122,7 +122,7 @@ def test_a_row_of_zeros_is_refused_and_leaves_nothing(run: Running) -> None:
     linears = Linears()
     linears.squares = lambda layer, site: torch.zeros(32)  # type: ignore[method-assign]
     linears.products = lambda layer, site, x: torch.full((16, 32), -1e6)  # type: ignore[method-assign]
-    run.manager.base = linears
+    run.manager.pipeline.base = linears
     run.manager.want([ONE])
     run.until(lambda: bool(run.failed))
     assert "row of zeros" in str(run.failed.pop()[1])

@@ -12,8 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from lora_kernels import AdapterPool
 from sealed_weights import BaseSpec
 from serving.adapters.directory import DirectoryAdapterSource
-from serving.adapters.extras import bytes_of, fill, with_extras
-from serving.adapters.gate import go_on
+from serving.adapters.extras import load_at_once
 from serving.ports import Runner
 from tests.serving.models.families import build
 
@@ -80,16 +79,10 @@ def save(name: str, folder: Path, *only: str) -> dict[str, PeftModel]:
 
 
 def load(pool: AdapterPool, runner: Runner, slot: int, source: DirectoryAdapterSource, name: str) -> None:
-    """Load an adapter as the pipeline does."""
+    """Load an adapter by its name."""
     digest = source.resolve(name)
     assert digest is not None
-    tensors = source.load(digest)
-    reservation = pool.reserve(1, bytes_of(tensors, pool.spec))
-    reservation.write(tensors)
-    adapter, memory = with_extras(tensors), reservation.extra_memory
-    if adapter is not None and memory is not None:
-        reservation.extras = fill(adapter, pool.spec, runner.linears, memory, go_on)
-    pool.publish(slot, reservation)
+    load_at_once(pool, slot, source.load(digest), runner.linears)
 
 
 def source_of(folder: Path) -> DirectoryAdapterSource:
