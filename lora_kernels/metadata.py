@@ -82,16 +82,17 @@ class BatchMetadata(Batch):
             host = np.zeros(layout.size, np.int32)
             layout.pack(grouped, listed, host)
             packed = torch.from_numpy(host).to(pool.device)
+        arrays = layout.views(packed, rows, len(grouped.row_order), count)
         return cls(
             pool=pool,
-            extras=RowExtras.of(grouped, pool.extras_of, pool.device) if pool.has_extras else None,
+            extras=RowExtras.of(grouped, arrays["row_order"], pool.extras_of) if pool.has_extras else None,
             rows=rows,
             has_adapters=count > 0,
             grouped=grouped,
             max_pages=most_pages,
             tile_rows=layout.tile_rows,
             _changes=pool.tables.changes,
-            **layout.views(packed, rows, len(grouped.row_order), count),
+            **arrays,
         )
 
     def wait_for_layer(self, layer: int) -> None:

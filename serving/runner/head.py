@@ -134,7 +134,7 @@ class Head:
             return launched
         extras = None
         if batch is not None and batch.extras is not None:
-            extras = batch.pick(step.sample_rows[:count]).extras
+            extras = batch.extras.picked(batch.row_slots[tensors["sample_rows"][:count]])
         logits = self._model.logits(final[:count], extras)
         ends = step.ends
         if any(

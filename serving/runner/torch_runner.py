@@ -68,7 +68,9 @@ class TorchRunner:
                 if embedding:
                     some = embed(self.model.final_norm(last))
                 else:
-                    extras = None if batch is None or batch.extras is None else batch.pick(rows).extras
+                    extras = (
+                        None if batch is None or batch.extras is None else batch.extras.picked(batch.row_slots[rows])
+                    )
                     some = sample(self.model.logits(last, extras), sequences)
                 answers.update(zip(map(id, sequences), some, strict=True))
         end = 0
