@@ -168,21 +168,19 @@ def _scale_rows(
     site: str,
     start: int,
 ) -> None:
-    a, b = pair.a.to(out.device, torch.float32), pair.b.to(out.device, torch.float32)
-    end = start + len(out)
+    end, device = start + len(out), out.device
     # Float64: where ΔW cancels most of W, the three sums do too.
-    products = base.products(layer, site, a)[:, start:end].to(out.device, torch.float64)
-    gram = (a.double() @ a.double().T) * pair.scale
-    cross = ((products * 2 + gram @ b.double().T) * b.double().T).sum(0) * pair.scale
-    norms = (base.squares(layer, site)[start:end].to(out.device, torch.float64) + cross).clamp_(min=0).sqrt_()
-    out.copy_(magnitude.to(out.device, torch.float64) / norms)
+    a, b = pair.a.to(device, torch.float64, copy=True), pair.b.T.to(device, torch.float64, copy=True)
+    x = a.float()
+    products = base.products(layer, site, x)[:, start:end].to(device, torch.float64)
+    gram = a @ a.T
+    inner = torch.addmm(products, gram, b, beta=2.0, alpha=pair.scale)  # 2·A·Wᵀ + s·A·Aᵀ·Bᵀ
+    norms = inner.mul_(b).sum(0).mul_(pair.scale).add_(base.squares(layer, site)[start:end].to(device))
+    out.copy_(magnitude.to(device, torch.float64) / norms.clamp_(min=0).sqrt_())
+    for temporary in (a, b, x, products, gram, inner, norms):
+        temporary.zero_()
     if not out.isfinite().all():
         raise NonFiniteError(f"layer {layer}, {site}: W + ΔW has a row of zeros, which DoRA cannot scale")
-    for temporary in (products, gram, cross, norms):
-        temporary.zero_()
-    for copy, original in ((a, pair.a), (b, pair.b)):
-        if copy.data_ptr() != original.data_ptr():
-            copy.zero_()
 
 
 def _fill_vocabulary(extras: Extras, source: FileExtras, base: BaseLinears) -> None:
